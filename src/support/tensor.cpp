@@ -1,0 +1,134 @@
+#include "support/tensor.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+namespace heddle {
+namespace {
+
+template <class T>
+T saturate(double value) {
+  if (std::isnan(value)) return 0;
+  if (value <= static_cast<double>(std::numeric_limits<T>::min()))
+    return std::numeric_limits<T>::min();
+  if (value >= static_cast<double>(std::numeric_limits<T>::max()))
+    return std::numeric_limits<T>::max();
+  return static_cast<T>(value);
+}
+
+}  // namespace
+
+Tensor::Tensor(TensorType type) : type_(std::move(type)) {
+  const std::size_t size = static_cast<std::size_t>(bytes());
+  void* memory = std::aligned_alloc(64, (size + 127) / 64 * 64);
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, size);
+  owner_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
+  data_ = static_cast<std::byte*>(memory);
+}
+
+Tensor Tensor::reshaped(Shape shape) const {
+  HEDDLE_CHECK(element_count(shape) == count(), "{} as {}", to_string(type_), to_string(shape));
+  return Tensor({type_.dtype, std::move(shape)}, owner_, data_);
+}
+
+double Tensor::at(std::int64_t i) const {
+  switch (type_.dtype) {
+    case DType::f32: return reinterpret_cast<const float*>(data_)[i];
+    case DType::f64: return reinterpret_cast<const double*>(data_)[i];
+    case DType::f16: return f16_to_f32(reinterpret_cast<const std::uint16_t*>(data_)[i]);
+    case DType::bf16: return bf16_to_f32(reinterpret_cast<const std::uint16_t*>(data_)[i]);
+    case DType::u64: return static_cast<double>(reinterpret_cast<const std::uint64_t*>(data_)[i]);
+    default: return static_cast<double>(int_at(i));
+  }
+}
+
+std::int64_t Tensor::int_at(std::int64_t i) const {
+  switch (type_.dtype) {
+    case DType::i8: return reinterpret_cast<const std::int8_t*>(data_)[i];
+    case DType::i16: return reinterpret_cast<const std::int16_t*>(data_)[i];
+    case DType::i32: return reinterpret_cast<const std::int32_t*>(data_)[i];
+    case DType::i64: return reinterpret_cast<const std::int64_t*>(data_)[i];
+    case DType::u8: return reinterpret_cast<const std::uint8_t*>(data_)[i];
+    case DType::u16: return reinterpret_cast<const std::uint16_t*>(data_)[i];
+    case DType::u32: return reinterpret_cast<const std::uint32_t*>(data_)[i];
+    case DType::u64:
+      return static_cast<std::int64_t>(reinterpret_cast<const std::uint64_t*>(data_)[i]);
+    case DType::b1: return reinterpret_cast<const std::uint8_t*>(data_)[i] != 0;
+    case DType::f32:
+    case DType::f64:
+    case DType::f16:
+    case DType::bf16: return saturate<std::int64_t>(at(i));
+  }
+  return 0;
+}
+
+void Tensor::set(std::int64_t i, double value) {
+  switch (type_.dtype) {
+    case DType::f32: reinterpret_cast<float*>(data_)[i] = static_cast<float>(value); return;
+    case DType::f64: reinterpret_cast<double*>(data_)[i] = value; return;
+    case DType::f16:
+      reinterpret_cast<std::uint16_t*>(data_)[i] = f32_to_f16(static_cast<float>(value));
+      return;
+    case DType::bf16:
+      reinterpret_cast<std::uint16_t*>(data_)[i] = f32_to_bf16(static_cast<float>(value));
+      return;
+    case DType::b1: reinterpret_cast<std::uint8_t*>(data_)[i] = value != 0; return;
+    case DType::i8: reinterpret_cast<std::int8_t*>(data_)[i] = saturate<std::int8_t>(value); return;
+    case DType::i16:
+      reinterpret_cast<std::int16_t*>(data_)[i] = saturate<std::int16_t>(value);
+      return;
+    case DType::i32:
+      reinterpret_cast<std::int32_t*>(data_)[i] = saturate<std::int32_t>(value);
+      return;
+    case DType::i64:
+      reinterpret_cast<std::int64_t*>(data_)[i] = saturate<std::int64_t>(value);
+      return;
+    case DType::u8:
+      reinterpret_cast<std::uint8_t*>(data_)[i] = saturate<std::uint8_t>(value);
+      return;
+    case DType::u16:
+      reinterpret_cast<std::uint16_t*>(data_)[i] = saturate<std::uint16_t>(value);
+      return;
+    case DType::u32:
+      reinterpret_cast<std::uint32_t*>(data_)[i] = saturate<std::uint32_t>(value);
+      return;
+    case DType::u64:
+      reinterpret_cast<std::uint64_t*>(data_)[i] = saturate<std::uint64_t>(value);
+      return;
+  }
+}
+
+void Tensor::set_int(std::int64_t i, std::int64_t value) {
+  switch (type_.dtype) {
+    case DType::i8: reinterpret_cast<std::int8_t*>(data_)[i] = static_cast<std::int8_t>(value); return;
+    case DType::i16:
+      reinterpret_cast<std::int16_t*>(data_)[i] = static_cast<std::int16_t>(value);
+      return;
+    case DType::i32:
+      reinterpret_cast<std::int32_t*>(data_)[i] = static_cast<std::int32_t>(value);
+      return;
+    case DType::i64: reinterpret_cast<std::int64_t*>(data_)[i] = value; return;
+    case DType::u8:
+      reinterpret_cast<std::uint8_t*>(data_)[i] = static_cast<std::uint8_t>(value);
+      return;
+    case DType::u16:
+      reinterpret_cast<std::uint16_t*>(data_)[i] = static_cast<std::uint16_t>(value);
+      return;
+    case DType::u32:
+      reinterpret_cast<std::uint32_t*>(data_)[i] = static_cast<std::uint32_t>(value);
+      return;
+    case DType::u64:
+      reinterpret_cast<std::uint64_t*>(data_)[i] = static_cast<std::uint64_t>(value);
+      return;
+    case DType::b1: reinterpret_cast<std::uint8_t*>(data_)[i] = value != 0; return;
+    case DType::f32:
+    case DType::f64:
+    case DType::f16:
+    case DType::bf16: set(i, static_cast<double>(value)); return;
+  }
+}
+
+}  // namespace heddle
