@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernel/kernel.h"
+#include "support/result.h"
+
+namespace heddle::codegen::cpu {
+
+/// The machine that code is generated for.
+struct Machine {
+  std::string triple, cpu, features;  ///< LLVM's spelling
+  int vector_bytes = 32;
+  int vector_registers = 16;
+};
+Machine host_machine();
+
+/// Runs tasks [begin, end) of one phase. args: pointers to the argument buffers, then to the kernel's
+/// local grid buffers; scratch: private to the calling thread, at least scratch_bytes, 64-byte aligned.
+using TaskFn = void (*)(void* const* args, std::int64_t begin, std::int64_t end, void* scratch);
+
+struct PhaseInfo {
+  std::string symbol;
+  std::int64_t tasks = 0;  ///< extent of the grid loop
+};
+struct KernelInfo {
+  std::vector<PhaseInfo> phases;
+  std::int64_t scratch_bytes = 0;              ///< per thread
+  std::vector<std::int64_t> local_bytes;       ///< local grid-scope buffers, after the arguments
+};
+
+/// Object code for a set of kernels.
+struct Object {
+  std::string bytes;                ///< a relocatable ELF object
+  std::vector<KernelInfo> kernels;  ///< in the order given
+};
+
+/// LLVM IR of one kernel, for dumps.
+Result<std::string> to_llvm_text(const kernel::Kernel& k, const Machine& m);
+/// Compiles kernels to one object; `prefix` makes symbols unique. Thread-safe; callers batch kernels
+/// over threads.
+Result<Object> compile(std::span<const kernel::Kernel> kernels, const Machine& m,
+                       const std::string& prefix);
+
+/// Objects linked into this process.
+class Module {
+ public:
+  virtual ~Module() = default;
+  virtual TaskFn find(const std::string& symbol) const = 0;
+};
+Result<std::shared_ptr<Module>> load(std::span<const std::string> objects);
+
+}  // namespace heddle::codegen::cpu

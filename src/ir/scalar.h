@@ -1,0 +1,53 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "support/dtype.h"
+
+namespace heddle::ir {
+
+/// The closed list of scalar functions, shared by Map primitives and kernel expressions.
+/// Semantics (docs/ir-semantics.md): integer arithmetic wraps; integer division truncates and
+/// yields 0 for a zero divisor; float→integer casts truncate and saturate, NaN gives 0; min and max
+/// propagate NaN; comparisons and logic give b1.
+enum class ScalarFn : std::uint8_t {
+  // unary
+  neg, abs, exp, log, sqrt, rsqrt, recip, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh,
+  acosh, atanh, erf, floor, ceil, round, trunc, sign, logical_not, bit_not, isnan, isinf, cast,
+  // binary
+  add, sub, mul, div, fmod, floor_mod, pow, min, max, atan2, logical_and, logical_or, logical_xor,
+  bit_and, bit_or, bit_xor, shift_left, shift_right, equal, not_equal, less, less_equal, greater,
+  greater_equal,
+  // ternary: select(condition, a, b)
+  select,
+};
+constexpr int kScalarFnCount = static_cast<int>(ScalarFn::select) + 1;
+
+struct ScalarFnInfo {
+  std::string_view name;
+  int arity;
+  bool expensive;    ///< worth storing rather than recomputing (exp, erf, div is not)
+  bool gives_bool;   ///< result is b1 whatever the arguments
+  double flops;      ///< cost model: vector operations per element, roughly
+};
+const ScalarFnInfo& info(ScalarFn fn);
+std::optional<ScalarFn> scalar_fn_named(std::string_view name);
+
+/// The reference meaning on doubles, for floating types (double arithmetic) and b1 results.
+double apply(ScalarFn fn, std::span<const double> args);
+/// The reference meaning on integers of type `type` (wraps to the width of the type).
+std::int64_t apply_int(ScalarFn fn, std::span<const std::int64_t> args, DType type);
+
+/// An associative reduction with identity. argmin/argmax give the first index (i64) of the extreme.
+enum class Monoid : std::uint8_t { sum, prod, max, min, any, all, argmax, argmin };
+std::string_view name_of(Monoid m);
+std::optional<Monoid> monoid_named(std::string_view name);
+/// Identity for `type`: -inf or the lowest integer for max, 0 for sum, …
+double identity(Monoid m, DType type);
+std::int64_t identity_int(Monoid m, DType type);
+/// The binary function that combines two values; not for argmax/argmin.
+ScalarFn combiner(Monoid m);
+
+}  // namespace heddle::ir

@@ -1,0 +1,167 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ir/expr.h"
+#include "ir/scalar.h"
+#include "support/id.h"
+#include "support/result.h"
+
+namespace heddle::kernel {
+
+using ir::Expr;
+using ir::Var;
+using BufferId = Id<struct BufferTag>;
+
+/// Where a buffer lives. CPU: lane = vector register, block = a task's private scratch in L1/L2,
+/// grid = memory shared by all tasks. GPU: register, shared memory, distributed shared memory, global.
+enum class Scope : std::uint8_t { lane, warp, block, cluster, grid };
+
+/// How a loop runs. grid: iterations are independent tasks (CPU: split over threads); vector: the
+/// lanes of one SIMD operation (extent <= lanes of the target; innermost); unroll: replicated.
+enum class Binding : std::uint8_t { grid, block, thread, vector, unroll, serial };
+
+struct Buffer {
+  std::string name;
+  DType dtype = DType::f32;
+  std::int64_t size = 0;   ///< elements
+  Scope scope = Scope::grid;
+  int argument = -1;       ///< position among the kernel's arguments (grid scope only), else local
+  bool written = false;    ///< an argument that the kernel writes
+  /// lane scope: elements per register. Offsets then are c*lanes + the vector variable (or constant
+  /// c*lanes outside a vector loop when lanes == 1), so the buffer maps onto registers.
+  int lanes = 1;
+  bool operator==(const Buffer&) const = default;
+};
+
+struct ValueNode;
+/// A shared immutable value expression (a DAG: generators and interpreters memoise by address).
+using Value = std::shared_ptr<const ValueNode>;
+
+/// A literal of type `dtype` (integers in `integer`, floats in `real`).
+struct Imm {
+  double real = 0;
+  std::int64_t integer = 0;
+};
+/// buffer[offset + Σ clamp(dynamic[k].value, 0, extent_k - 1) · stride_k]; the element is converted to
+/// the node's dtype when storage and compute type differ (f16, bf16 → f32; nothing else).
+struct Load {
+  BufferId buffer;
+  Expr offset;
+  struct Dynamic {
+    Value value;  ///< i64 or i32
+    std::int64_t extent = 0, stride = 0;
+  };
+  std::vector<Dynamic> dynamic;
+};
+struct Apply {
+  ir::ScalarFn fn;
+  std::vector<Value> args;
+};
+/// An index expression as data (i64).
+struct Index {
+  Expr expr;
+};
+/// `then` where all conditions hold, else `otherwise`; the branch not taken is not evaluated, so a
+/// guarded load may be out of bounds elsewhere.
+struct Guard {
+  std::vector<ir::Condition> conditions;
+  Value then, otherwise;
+};
+/// Horizontal reduction of `lanes` consecutive elements of a lane buffer, first element `offset`.
+struct LaneReduce {
+  ir::Monoid fn;
+  BufferId buffer;
+  Expr offset;
+};
+/// Philox random number number `counter` of stream `seed`; f32.
+struct RandomBits {
+  std::uint64_t seed = 0;
+  bool normal = false;
+  Expr counter;
+};
+
+struct ValueNode {
+  std::variant<Imm, Load, Apply, Index, Guard, LaneReduce, RandomBits> op;
+  DType dtype = DType::f32;  ///< a compute type: never f16 or bf16
+};
+
+Value imm(DType dtype, double real);
+Value imm_int(DType dtype, std::int64_t integer);
+Value load(BufferId buffer, Expr offset, DType dtype);
+Value apply(ir::ScalarFn fn, std::vector<Value> args, DType dtype);
+Value guard(std::vector<ir::Condition> conditions, Value then, Value otherwise);
+
+struct Stmt;
+using Body = std::vector<Stmt>;
+
+/// for var in [begin, end)
+struct For {
+  Var var;
+  std::int64_t begin = 0, end = 0;
+  Binding binding = Binding::serial;
+  std::shared_ptr<const Body> body;
+};
+/// buffer[offset + Σ dynamic] = value, converted to the buffer's storage type.
+struct Store {
+  BufferId buffer;
+  Expr offset;
+  Value value;
+  std::vector<Load::Dynamic> dynamic;  ///< as in Load, but outside [0, extent) drops the store
+};
+struct If {
+  std::vector<ir::Condition> conditions;
+  std::shared_ptr<const Body> body;
+};
+/// All tasks of the scope meet: grid separates top-level grid loops.
+struct Barrier {
+  Scope scope = Scope::grid;
+};
+/// A named run-time routine that works on buffers (sort): arguments are whole buffers and integers.
+struct Routine {
+  std::string name;
+  std::vector<BufferId> buffers;
+  std::vector<Expr> integers;
+};
+
+struct Stmt {
+  std::variant<For, Store, If, Barrier, Routine> op;
+};
+
+Stmt loop(Var var, std::int64_t begin, std::int64_t end, Binding binding, Body body);
+Stmt store(BufferId buffer, Expr offset, Value value);
+Stmt when(std::vector<ir::Condition> conditions, Body body);
+
+/// A kernel: top-level statements are grid loops (phases) separated by grid barriers, and nothing
+/// else. Each grid loop is a set of independent tasks. Block and lane buffers are private to a task
+/// and undefined at its start.
+struct Kernel {
+  std::string name;
+  Table<BufferTag, Buffer> buffers;
+  std::int32_t variables = 0;  ///< Var indices in use: 0..variables-1, each bound by one loop only
+  Body body;
+
+  Var new_var() { return Var{variables++}; }
+  BufferId add_buffer(Buffer buffer) { return buffers.add(std::move(buffer)); }
+  int arguments() const;  ///< number of argument buffers
+};
+
+/// Structure, types, single binding of variables, vector loops innermost, and every access inside
+/// its buffer by range analysis (accesses under a Guard or If: within its conditions).
+Status verify(const Kernel& k);
+std::string to_string(const Kernel& k);
+Result<Kernel> parse_kernel(std::string_view text);
+
+/// Runs the kernel in the simplest way, on doubles for floats: args are the argument buffers' bytes
+/// in storage type. Bounds are checked; used as a reference between primitives and machine code.
+Status interpret(const Kernel& k, const std::vector<std::span<std::byte>>& args);
+
+/// Splits loops at the points where a condition on their variable changes, so that each part has
+/// the condition decided (Halide's loop partitioning): no bounds tests inside the interior.
+Kernel partition_loops(const Kernel& k);
+/// Simplifies index expressions and conditions with the loop ranges; drops what never runs.
+Kernel simplify(const Kernel& k);
+
+}  // namespace heddle::kernel

@@ -1,0 +1,103 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernel/kernel.h"
+#include "prim/graph.h"
+
+namespace heddle::lower {
+
+using prim::NodeId;
+
+/// How a materialised value lies in memory: element (i0, i1, …) at Σ i_k·strides[k]. Channels-last,
+/// padded rows and transposed storage are all strides; views never copy.
+struct Layout {
+  Shape strides;
+  std::int64_t size = 0;  ///< elements to allocate
+  bool operator==(const Layout&) const = default;
+};
+Layout row_major(const Shape& shape);
+/// Dimension `order[0]` outermost … `order.back()` contiguous.
+Layout ordered(const Shape& shape, const std::vector<int>& order);
+/// Dimensions from outermost to innermost as stored.
+std::vector<int> storage_order(const Layout& layout, const Shape& shape);
+
+/// What the code generator's target offers.
+struct Target {
+  int vector_bytes = 32;    ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
+  int vector_registers = 16;
+  std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
+  int threads = 1;          ///< tasks are cut for this many threads
+  int lanes(DType t) const { return vector_bytes / static_cast<int>(size_of(t)); }
+  bool operator==(const Target&) const = default;
+};
+
+/// Which primitives one kernel computes. `nodes` holds interior and output nodes (sorted by id);
+/// everything they read that is not in `nodes` is an input, read from memory.
+struct Cluster {
+  std::vector<NodeId> nodes;
+  std::vector<NodeId> outputs;
+  auto operator<=>(const Cluster&) const = default;
+};
+/// Nodes read from memory, in order of first use (scalar constants are inlined and not listed).
+std::vector<NodeId> inputs_of(const prim::Graph& g, const Cluster& c);
+
+/// An argument of a lowered kernel.
+struct Argument {
+  enum class Kind { value, packed } kind = Kind::value;
+  NodeId node;     ///< value read or written
+  /// packed: a constant operand rearranged at compile time into the order in which it is read.
+  Tensor packed;
+};
+
+/// A schedule decision, printable and storable: "mr=6 nv=2 mb=48". Empty: the model's choice.
+using Tuning = std::vector<std::pair<std::string, std::int64_t>>;
+
+struct Lowered {
+  kernel::Kernel kernel;
+  std::vector<Argument> arguments;      ///< by Buffer::argument
+  std::vector<Layout> output_layouts;   ///< by position in Cluster::outputs
+  std::string schedule;                 ///< for explain: "stitch rows=128 vector=8 scratch=768"
+};
+
+struct Request {
+  const prim::Graph* graph = nullptr;
+  Cluster cluster;
+  Target target;
+  /// Layouts of the inputs (graph inputs are row-major).
+  std::function<Layout(NodeId)> layout_of;
+  /// Outputs whose layout is prescribed (graph outputs: row-major); others are chosen by the lowering.
+  std::function<std::optional<Layout>(NodeId)> required_layout;
+  Tuning tuning;
+};
+
+/// Lowers with the schedule family that applies: contract (one main loop with prologue and
+/// visitor epilogue) if the cluster holds a Contract that is worth one, else stitch.
+Result<Lowered> lower(const Request& request);
+
+namespace stitch {
+/// One kernel for maps, views, reductions, gathers (and small contractions as reductions): root loops
+/// over the outputs' index space, reductions hoisted to the outermost loop that defines them
+/// (FusionStitching, AStitch: thread/warp/block composition).
+Result<Lowered> lower(const Request& request);
+/// Cheap test used by candidate enumeration: can lower() handle this cluster?
+bool supports(const prim::Graph& g, const Cluster& c);
+}  // namespace stitch
+
+namespace contract {
+/// What the loops of a contraction are (matmul, convolution of any rank …).
+struct Roles {
+  std::vector<int> batch, m, n;     ///< output dimensions: in both operands, lhs only, rhs only
+  std::vector<int> k;               ///< positions in Contract::reduced
+};
+Roles roles_of(const prim::Graph& g, NodeId contract);
+/// True if the register-tiled main loop pays (else the contraction is stitched as a reduction).
+bool worth_main_loop(const prim::Graph& g, NodeId contract);
+Result<Lowered> lower(const Request& request);
+bool supports(const prim::Graph& g, const Cluster& c);
+/// Schedules worth measuring, best guess first.
+std::vector<Tuning> tuning_space(const Request& request);
+}  // namespace contract
+
+}  // namespace heddle::lower
