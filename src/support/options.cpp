@@ -1,0 +1,89 @@
+#include "support/options.h"
+
+#include <charconv>
+#include <cstdlib>
+
+namespace heddle {
+namespace {
+
+Status set_bool(bool& field, std::string_view name, std::string_view text) {
+  if (text == "1" || text == "true" || text == "on" || text.empty()) return field = true, Ok{};
+  if (text == "0" || text == "false" || text == "off") return field = false, Ok{};
+  return fail(ErrorCode::usage, "{}: found '{}', want 0 or 1", name, text);
+}
+
+Status set_int(std::int64_t& field, std::string_view name, std::string_view text) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), field);
+  if (error != std::errc() || end != text.data() + text.size())
+    return fail(ErrorCode::usage, "{}: found '{}', want an integer", name, text);
+  return Ok{};
+}
+
+template <std::string Options::*field>
+Status set_text(Options& options, std::string_view text) {
+  options.*field = std::string(text);
+  return Ok{};
+}
+template <std::string Options::*field>
+std::string get_text(const Options& options) {
+  return options.*field;
+}
+
+constexpr OptionRow kRows[] = {
+    {"log", "HEDDLE_LOG", "log level: trace, debug, info, warning, error, off",
+     set_text<&Options::log>, get_text<&Options::log>},
+    {"dump", "HEDDLE_DUMP", "levels to write as text: prim, plan, kernel, source (comma-separated)",
+     set_text<&Options::dump>, get_text<&Options::dump>},
+    {"dump-dir", "HEDDLE_DUMP_DIR", "folder for dumps", set_text<&Options::dump_dir>,
+     get_text<&Options::dump_dir>},
+    {"cache", "HEDDLE_CACHE_DIR", "folder of compiled kernels and tuning results; 'none' for no cache",
+     set_text<&Options::cache_dir>, get_text<&Options::cache_dir>},
+    {"disable", "HEDDLE_DISABLE", "passes or rewrite rows to leave out (comma-separated)",
+     set_text<&Options::disable>, get_text<&Options::disable>},
+    {"bisect", "HEDDLE_BISECT", "stop after this many passes (-1: run all)",
+     [](Options& o, std::string_view text) { return set_int(o.bisect, "bisect", text); },
+     [](const Options& o) { return std::to_string(o.bisect); }},
+    {"verify-passes", "HEDDLE_VERIFY", "check the graph after every pass",
+     [](Options& o, std::string_view text) { return set_bool(o.verify, "verify-passes", text); },
+     [](const Options& o) { return std::string(o.verify ? "1" : "0"); }},
+    {"cpu", "HEDDLE_CPU", "generate for this vector level: sse, avx2, avx512 (default: what the machine has)",
+     set_text<&Options::cpu>, get_text<&Options::cpu>},
+};
+
+std::string default_cache_dir() {
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg != nullptr && *xdg != '\0')
+    return std::string(xdg) + "/heddle";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return std::string(home) + "/.cache/heddle";
+  return {};
+}
+
+}  // namespace
+
+std::span<const OptionRow> option_rows() { return kRows; }
+
+Result<Options> options_from_environment() {
+  Options options;
+  options.cache_dir = default_cache_dir();
+  for (const OptionRow& row : kRows) {
+    const char* text = std::getenv(std::string(row.environment).c_str());
+    if (text == nullptr) continue;
+    if (Status status = row.set(options, text); !status)
+      return fail(ErrorCode::usage, "environment variable {}: {}", row.environment,
+                  status.error().message);
+  }
+  if (options.cache_dir == "none") options.cache_dir.clear();
+  return options;
+}
+
+bool lists(std::string_view list, std::string_view item) {
+  while (!list.empty()) {
+    const std::size_t comma = list.find(',');
+    if (list.substr(0, comma) == item) return true;
+    if (comma == std::string_view::npos) return false;
+    list.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+}  // namespace heddle

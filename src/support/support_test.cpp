@@ -1,0 +1,117 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <random>
+
+#include "support/dtype.h"
+#include "support/options.h"
+#include "support/tensor.h"
+#include "support/thread_pool.h"
+
+namespace heddle {
+namespace {
+
+TEST(DType, HalfRoundTripsEveryBitPattern) {
+  for (int bits = 0; bits < 65536; ++bits) {
+    const float value = f16_to_f32(static_cast<std::uint16_t>(bits));
+    if (std::isnan(value)) continue;
+    EXPECT_EQ(f32_to_f16(value), bits);
+  }
+}
+
+TEST(DType, HalfRoundsToNearestEven) {
+  EXPECT_EQ(f16_to_f32(f32_to_f16(1.0f + 0x1p-11f)), 1.0f);             // tie to even
+  EXPECT_EQ(f16_to_f32(f32_to_f16(1.0f + 3 * 0x1p-11f)), 1.0f + 0x1p-9f);  // tie to even, up
+  EXPECT_EQ(f16_to_f32(f32_to_f16(65519.0f)), 65504.0f);
+  EXPECT_TRUE(std::isinf(f16_to_f32(f32_to_f16(65520.0f))));
+  EXPECT_EQ(f16_to_f32(f32_to_f16(0x1p-24f)), 0x1p-24f);
+  EXPECT_EQ(f16_to_f32(f32_to_f16(0x1p-26f)), 0.0f);
+}
+
+TEST(DType, BrainFloatRoundsToNearestEven) {
+  EXPECT_EQ(bf16_to_f32(f32_to_bf16(1.0f + 0x1p-8f)), 1.0f);
+  EXPECT_EQ(bf16_to_f32(f32_to_bf16(1.0f + 3 * 0x1p-8f)), 1.0f + 0x1p-6f);
+  EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(NAN))));
+}
+
+TEST(DType, AbsurdSizesAreRefused) {
+  EXPECT_EQ(checked_element_count({2, 3}, DType::f32), 6);
+  EXPECT_EQ(checked_element_count({1 << 20, 0}, DType::f32), 0);
+  EXPECT_FALSE(checked_element_count({std::int64_t{1} << 40, 1 << 30}, DType::f32));
+  EXPECT_FALSE(checked_element_count({-1}, DType::f32));
+}
+
+TEST(Tensor, SaturatesAndTruncates) {
+  Tensor t({DType::i8, {3}});
+  t.set(0, 300.7);
+  t.set(1, -1.9);
+  t.set(2, NAN);
+  EXPECT_EQ(t.int_at(0), 127);
+  EXPECT_EQ(t.int_at(1), -1);
+  EXPECT_EQ(t.int_at(2), 0);
+}
+
+TEST(Options, TextIsParsedOrRefused) {
+  Options options;
+  for (const OptionRow& row : option_rows())
+    if (row.name == "bisect") {
+      EXPECT_TRUE(row.set(options, "12"));
+      EXPECT_EQ(options.bisect, 12);
+      EXPECT_FALSE(row.set(options, "12x"));
+    }
+  EXPECT_TRUE(lists("prim,plan", "plan"));
+  EXPECT_FALSE(lists("prim,plan", "pl"));
+}
+
+TEST(ThreadPool, EveryThreadRunsEveryRegion) {
+  ThreadPool pool(3);
+  std::atomic<int> sum{0};
+  for (int region = 0; region < 2000; ++region) pool.run([&](int thread) { sum += thread + 1; });
+  EXPECT_EQ(sum, 2000 * 6);
+}
+
+TEST(ThreadPool, WakesParkedWorkers) {
+  ThreadPool pool(2);
+  for (int region = 0; region < 5; ++region) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::atomic<int> ran{0};
+    pool.run([&](int) { ++ran; });
+    EXPECT_EQ(ran, 2);
+  }
+}
+
+TEST(ThreadPool, RegionsOfSeveralCallersDoNotMix) {
+  ThreadPool pool(2);
+  std::vector<std::thread> callers;
+  std::atomic<int> inside{0}, worst{0};
+  for (int c = 0; c < 4; ++c)
+    callers.emplace_back([&] {
+      for (int i = 0; i < 200; ++i)
+        pool.run([&](int) {
+          int now = ++inside;
+          if (now > worst) worst = now;
+          --inside;
+        });
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_LE(worst, 2);
+}
+
+TEST(SpinBarrier, SeparatesPhases) {
+  ThreadPool pool(2);
+  SpinBarrier barrier(2);
+  std::atomic<int> phase[500] = {};
+  bool late = false;
+  pool.run([&](int) {
+    for (int i = 0; i < 500; ++i) {
+      ++phase[i];
+      barrier.wait();
+      if (phase[i] != 2) late = true;
+    }
+  });
+  EXPECT_FALSE(late);
+}
+
+}  // namespace
+}  // namespace heddle
