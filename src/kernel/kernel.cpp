@@ -1,0 +1,54 @@
+#include "kernel/kernel.h"
+
+namespace heddle::kernel {
+namespace {
+
+Value make(ValueNode node) { return std::make_shared<const ValueNode>(std::move(node)); }
+
+}  // namespace
+
+Value imm(DType dtype, double real) {
+  if (is_float(dtype)) return make({Imm{real, 0}, dtype});
+  return imm_int(dtype, static_cast<std::int64_t>(real));
+}
+
+Value imm_int(DType dtype, std::int64_t integer) {
+  if (is_float(dtype)) return make({Imm{static_cast<double>(integer), 0}, dtype});
+  return make({Imm{0, integer}, dtype});
+}
+
+Value load(BufferId buffer, Expr offset, DType dtype) {
+  return make({Load{buffer, std::move(offset), {}}, dtype});
+}
+
+Value apply(ir::ScalarFn fn, std::vector<Value> args, DType dtype) {
+  HEDDLE_CHECK(static_cast<int>(args.size()) == ir::info(fn).arity, "{} takes {} arguments, not {}",
+               ir::info(fn).name, ir::info(fn).arity, args.size());
+  return make({Apply{fn, std::move(args)}, dtype});
+}
+
+Value guard(std::vector<ir::Condition> conditions, Value then, Value otherwise) {
+  if (conditions.empty()) return then;
+  const DType dtype = then->dtype;
+  return make({Guard{std::move(conditions), std::move(then), std::move(otherwise)}, dtype});
+}
+
+Stmt loop(Var var, std::int64_t begin, std::int64_t end, Binding binding, Body body) {
+  return {For{var, begin, end, binding, std::make_shared<const Body>(std::move(body))}};
+}
+
+Stmt store(BufferId buffer, Expr offset, Value value) {
+  return {Store{buffer, std::move(offset), std::move(value), {}}};
+}
+
+Stmt when(std::vector<ir::Condition> conditions, Body body) {
+  return {If{std::move(conditions), std::make_shared<const Body>(std::move(body))}};
+}
+
+int Kernel::arguments() const {
+  int count = 0;
+  for (const Buffer& buffer : buffers) count += buffer.argument >= 0;
+  return count;
+}
+
+}  // namespace heddle::kernel

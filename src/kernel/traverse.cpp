@@ -1,0 +1,178 @@
+#include "kernel/traverse.h"
+
+#include <unordered_set>
+
+#include "support/match.h"
+
+namespace heddle::kernel {
+namespace {
+
+Value map_value(const Value& v, const Mapper& m) { return m.value ? m.value(v) : v; }
+Expr map_expr(const Expr& e, const Mapper& m) { return m.expr ? m.expr(e) : e; }
+Conditions map_conditions(const Conditions& c, const Mapper& m) {
+  if (m.conditions) return m.conditions(c);
+  if (!m.expr) return c;
+  Conditions out = c;
+  for (ir::Condition& condition : out) condition.expr = m.expr(condition.expr);
+  return out;
+}
+std::vector<Load::Dynamic> map_dynamic(const std::vector<Load::Dynamic>& d, const Mapper& m) {
+  std::vector<Load::Dynamic> out = d;
+  for (Load::Dynamic& part : out) part.value = map_value(part.value, m);
+  return out;
+}
+bool same(const std::vector<Load::Dynamic>& a, const std::vector<Load::Dynamic>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i].value != b[i].value) return false;
+  return true;
+}
+Value make(decltype(ValueNode::op) op, DType dtype) {
+  return std::make_shared<const ValueNode>(ValueNode{std::move(op), dtype});
+}
+std::shared_ptr<const Body> map_body(const std::shared_ptr<const Body>& body, const Mapper& m) {
+  return m.body ? std::make_shared<const Body>(m.body(*body)) : body;
+}
+
+}  // namespace
+
+Value map_children(const Value& v, const Mapper& m) {
+  return match(
+      v->op, [&](const Imm&) { return v; },
+      [&](const Load& x) {
+        Load out{x.buffer, map_expr(x.offset, m), map_dynamic(x.dynamic, m)};
+        return out.offset == x.offset && same(out.dynamic, x.dynamic) ? v
+                                                                      : make(out, v->dtype);
+      },
+      [&](const Apply& x) {
+        Apply out{x.fn, {}};
+        for (const Value& arg : x.args) out.args.push_back(map_value(arg, m));
+        return out.args == x.args ? v : make(out, v->dtype);
+      },
+      [&](const Index& x) {
+        Index out{map_expr(x.expr, m)};
+        return out.expr == x.expr ? v : make(out, v->dtype);
+      },
+      [&](const Guard& x) {
+        Guard out{map_conditions(x.conditions, m), map_value(x.then, m), map_value(x.otherwise, m)};
+        const bool kept = out.conditions == x.conditions && out.then == x.then &&
+                          out.otherwise == x.otherwise;
+        return kept ? v : make(out, v->dtype);
+      },
+      [&](const LaneReduce& x) {
+        LaneReduce out{x.fn, x.buffer, map_expr(x.offset, m)};
+        return out.offset == x.offset ? v : make(out, v->dtype);
+      },
+      [&](const RandomBits& x) {
+        RandomBits out{x.seed, x.normal, map_expr(x.counter, m)};
+        return out.counter == x.counter ? v : make(out, v->dtype);
+      });
+}
+
+Stmt map_children(const Stmt& s, const Mapper& m) {
+  return match(
+      s.op,
+      [&](const For& x) {
+        return Stmt{For{x.var, x.begin, x.end, x.binding, map_body(x.body, m)}};
+      },
+      [&](const Store& x) {
+        return Stmt{Store{x.buffer, map_expr(x.offset, m), map_value(x.value, m),
+                          map_dynamic(x.dynamic, m)}};
+      },
+      [&](const If& x) { return Stmt{If{map_conditions(x.conditions, m), map_body(x.body, m)}}; },
+      [&](const Barrier& x) { return Stmt{x}; },
+      [&](const Routine& x) {
+        Routine out = x;
+        for (Expr& e : out.integers) e = map_expr(e, m);
+        return Stmt{out};
+      });
+}
+
+void for_each_child(const ValueNode& v, const std::function<void(const Value&)>& f) {
+  match(
+      v.op, [](const Imm&) {},
+      [&](const Load& x) {
+        for (const Load::Dynamic& d : x.dynamic) f(d.value);
+      },
+      [&](const Apply& x) {
+        for (const Value& arg : x.args) f(arg);
+      },
+      [](const Index&) {},
+      [&](const Guard& x) {
+        f(x.then);
+        f(x.otherwise);
+      },
+      [](const LaneReduce&) {}, [](const RandomBits&) {});
+}
+
+void for_each_expr(const ValueNode& v, const std::function<void(const Expr&)>& f) {
+  match(
+      v.op, [](const Imm&) {}, [&](const Load& x) { f(x.offset); }, [](const Apply&) {},
+      [&](const Index& x) { f(x.expr); },
+      [&](const Guard& x) {
+        for (const ir::Condition& c : x.conditions) f(c.expr);
+      },
+      [&](const LaneReduce& x) { f(x.offset); }, [&](const RandomBits& x) { f(x.counter); });
+}
+
+void for_each_value(const Value& root, const std::function<void(const Value&)>& f) {
+  std::unordered_set<const ValueNode*> seen;
+  const std::function<void(const Value&)> visit = [&](const Value& v) {
+    if (!seen.insert(v.get()).second) return;
+    for_each_child(*v, visit);
+    f(v);
+  };
+  visit(root);
+}
+
+void for_each_value_of(const Stmt& s, const std::function<void(const Value&)>& f) {
+  const Store* x = std::get_if<Store>(&s.op);
+  if (!x) return;
+  for (const Load::Dynamic& d : x->dynamic) f(d.value);
+  f(x->value);
+}
+
+void for_each_stmt(const Body& body, const std::function<void(const Stmt&)>& f) {
+  for (const Stmt& s : body) {
+    f(s);
+    if (const For* loop = std::get_if<For>(&s.op)) for_each_stmt(*loop->body, f);
+    if (const If* branch = std::get_if<If>(&s.op)) for_each_stmt(*branch->body, f);
+  }
+}
+
+namespace {
+
+struct Substitution {
+  const Replacement& replacement;
+  std::unordered_map<const ValueNode*, Value> memo;
+
+  Mapper mapper() {
+    Mapper m;
+    m.expr = [this](const Expr& e) { return ir::substitute(e, replacement); };
+    m.value = [this](const Value& v) { return value(v); };
+    m.body = [this](const Body& b) { return body(b); };
+    return m;
+  }
+  Value value(const Value& v) {
+    auto found = memo.find(v.get());
+    if (found != memo.end()) return found->second;
+    Value out = map_children(v, mapper());
+    memo.emplace(v.get(), out);
+    return out;
+  }
+  Body body(const Body& b) {
+    Body out;
+    for (const Stmt& s : b) out.push_back(map_children(s, mapper()));
+    return out;
+  }
+};
+
+}  // namespace
+
+Value substitute(const Value& v, const Replacement& replacement) {
+  return Substitution{replacement, {}}.value(v);
+}
+Body substitute(const Body& body, const Replacement& replacement) {
+  return Substitution{replacement, {}}.body(body);
+}
+
+}  // namespace heddle::kernel
