@@ -1,0 +1,259 @@
+#include "runtime/artefact.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/hash.h"
+
+namespace heddle::runtime {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'E', '\n', '\x1a'};
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kMaxManifest = 256u << 20;
+constexpr std::uint64_t kMaxSections = 1u << 20;
+
+struct Header {
+  char magic[8];
+  std::uint32_t version;
+  std::uint32_t sections;
+  std::uint64_t manifest_bytes;
+  std::uint64_t checksum_low, checksum_high;  ///< of manifest and section table
+};
+struct Section {
+  std::uint64_t offset, bytes, checksum_low, checksum_high;
+};
+static_assert(sizeof(Header) == 40 && sizeof(Section) == 32);
+
+std::uint64_t page_aligned(std::uint64_t offset) { return (offset + kPage - 1) / kPage * kPage; }
+std::string_view view_of(const void* data, std::size_t size) {
+  return {static_cast<const char*>(data), size};
+}
+
+json port_json(const Port& port) {
+  return {{"name", port.name}, {"dtype", name_of(port.type.dtype)}, {"shape", port.type.shape}};
+}
+
+json launch_json(const Launch& launch) {
+  json args = json::array(), phases = json::array();
+  for (const Slot& slot : launch.args) args.push_back({static_cast<int>(slot.kind), slot.index});
+  for (const Phase& phase : launch.phases) phases.push_back({phase.symbol, phase.tasks});
+  return {{"name", launch.name}, {"args", args}, {"phases", phases}};
+}
+
+json manifest_json(const Program& p) {
+  json j = {{"format", "heddle"},          {"arena_bytes", p.arena_bytes},
+            {"scratch_bytes", p.scratch_bytes}, {"threads", p.threads},
+            {"objects", p.objects.size()}, {"inputs", json::array()},
+            {"outputs", json::array()},    {"launches", json::array()},
+            {"constants", json::array()}};
+  for (const Port& port : p.inputs) j["inputs"].push_back(port_json(port));
+  for (const Port& port : p.outputs) j["outputs"].push_back(port_json(port));
+  for (const Launch& launch : p.launches) j["launches"].push_back(launch_json(launch));
+  for (const Tensor& c : p.constants)
+    j["constants"].push_back({{"dtype", name_of(c.dtype())}, {"shape", c.shape()}});
+  j["info"] = p.manifest.empty() ? json::object() : json::parse(p.manifest, nullptr, false);
+  return j;
+}
+
+Result<TensorType> type_from(const json& j) {
+  const auto dtype = dtype_named(j.at("dtype").get<std::string>());
+  if (!dtype) return fail("artefact: found element type '{}'", j.at("dtype").get<std::string>());
+  TensorType type{*dtype, j.at("shape").get<Shape>()};
+  if (!checked_element_count(type.shape, type.dtype))
+    return fail("artefact: found impossible shape {}", to_string(type));
+  return type;
+}
+
+Result<Slot> slot_from(const json& j, const Program& p) {
+  const int kind = j.at(0).get<int>();
+  const Slot slot{static_cast<Slot::Kind>(kind), j.at(1).get<std::int64_t>()};
+  if (kind < 0 || kind > 3 || slot.index < 0) return fail("artefact: found a malformed argument");
+  const std::int64_t limits[] = {p.arena_bytes, static_cast<std::int64_t>(p.inputs.size()),
+                                 static_cast<std::int64_t>(p.outputs.size()),
+                                 static_cast<std::int64_t>(p.constants.size())};
+  // An empty value may sit at the very end of the arena.
+  if (slot.index > limits[kind] || (kind > 0 && slot.index == limits[kind]))
+    return fail("artefact: argument {} is outside the program", slot.index);
+  return slot;
+}
+
+/// Fills in what the manifest says; constants and objects are in `p` already.
+Result<Program> program_from(const json& j, Program p) {
+  p.arena_bytes = j.at("arena_bytes").get<std::int64_t>();
+  p.scratch_bytes = j.at("scratch_bytes").get<std::int64_t>();
+  p.threads = j.at("threads").get<int>();
+  if (p.arena_bytes < 0 || p.arena_bytes > kMaxTensorBytes || p.scratch_bytes < 0 ||
+      p.scratch_bytes > (std::int64_t{1} << 32) || p.threads < 1 || p.threads > 4096)
+    return fail("artefact: found arena of {} bytes, scratch of {}, {} threads", p.arena_bytes,
+                p.scratch_bytes, p.threads);
+  for (const json& port : j.at("inputs"))
+    p.inputs.push_back({port.at("name").get<std::string>(), HEDDLE_TRY(type_from(port))});
+  for (const json& port : j.at("outputs"))
+    p.outputs.push_back({port.at("name").get<std::string>(), HEDDLE_TRY(type_from(port))});
+  for (const json& entry : j.at("launches")) {
+    Launch launch{entry.at("name").get<std::string>(), {}, {}};
+    for (const json& arg : entry.at("args")) launch.args.push_back(HEDDLE_TRY(slot_from(arg, p)));
+    for (const json& phase : entry.at("phases"))
+      launch.phases.push_back({phase.at(0).get<std::string>(), phase.at(1).get<std::int64_t>()});
+    p.launches.push_back(std::move(launch));
+  }
+  p.manifest = j.at("info").dump();
+  return p;
+}
+
+struct Parts {
+  std::string_view manifest;
+  std::vector<Section> sections;
+};
+
+/// Header, manifest and table, all within the file and with the right checksum.
+Result<Parts> split(const std::byte* data, std::size_t size) {
+  Header header;
+  if (size < sizeof header) return fail("artefact: found {} bytes, want at least {}", size, sizeof header);
+  std::memcpy(&header, data, sizeof header);
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
+    return fail("artefact: the file does not start like one");
+  if (header.version != kArtefactVersion)
+    return fail("artefact: found version {}, want {}", header.version, kArtefactVersion);
+  const std::uint64_t table_bytes = std::uint64_t{header.sections} * sizeof(Section);
+  if (header.manifest_bytes > kMaxManifest || header.sections > kMaxSections ||
+      sizeof header + header.manifest_bytes + table_bytes > size)
+    return fail("artefact: truncated: found {} bytes, want at least {}", size,
+                sizeof header + header.manifest_bytes + table_bytes);
+  const char* begin = reinterpret_cast<const char*>(data) + sizeof header;
+  const Hash hash = hash_bytes({begin, header.manifest_bytes + table_bytes});
+  if (hash.low != header.checksum_low || hash.high != header.checksum_high)
+    return fail("artefact: damaged: the manifest does not match its checksum");
+  Parts parts{{begin, header.manifest_bytes}, std::vector<Section>(header.sections)};
+  std::memcpy(parts.sections.data(), begin + header.manifest_bytes, table_bytes);
+  for (const Section& s : parts.sections)
+    if (s.offset > size || s.bytes > size - s.offset || s.offset % 64 != 0)
+      return fail("artefact: truncated: found {} bytes, want a section at {} of {}", size, s.offset, s.bytes);
+  return parts;
+}
+
+Status check_section(const std::byte* data, const Section& s, std::size_t index) {
+  const Hash hash = hash_bytes(view_of(data + s.offset, s.bytes));
+  if (hash.low != s.checksum_low || hash.high != s.checksum_high)
+    return fail("artefact: damaged: section {} does not match its checksum", index);
+  return Ok{};
+}
+
+Result<std::pair<std::shared_ptr<const void>, std::size_t>> map_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return fail("{}: {}", path, std::strerror(errno));
+  struct stat info{};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
+    ::close(fd);
+    return fail("{}: found an empty or special file, want an artefact", path);
+  }
+  const std::size_t size = static_cast<std::size_t>(info.st_size);
+  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  ::close(fd);
+  if (memory == MAP_FAILED) return fail("{}: cannot map: {}", path, std::strerror(errno));
+  return std::pair{std::shared_ptr<const void>(
+                       memory, [size](const void* p) { ::munmap(const_cast<void*>(p), size); }),
+                   size};
+}
+
+}  // namespace
+
+Status write_artefact(const Program& program, const std::string& path) {
+  const std::string manifest = manifest_json(program).dump();
+  std::vector<std::string_view> bodies;
+  for (const std::string& object : program.objects) bodies.push_back(object);
+  for (const Tensor& c : program.constants)
+    bodies.push_back(view_of(c.data(), static_cast<std::size_t>(c.bytes())));
+  std::vector<Section> sections;
+  std::uint64_t offset = page_aligned(sizeof(Header) + manifest.size() + bodies.size() * sizeof(Section));
+  for (std::string_view body : bodies) {
+    const Hash hash = hash_bytes(body);
+    sections.push_back({offset, body.size(), hash.low, hash.high});
+    // Small sections share pages; 64 bytes keep vector loads aligned.
+    offset += (body.size() + 63) / 64 * 64;
+    if (body.size() >= kPage) offset = page_aligned(offset);
+  }
+  std::string table = manifest + std::string(view_of(sections.data(), sections.size() * sizeof(Section)));
+  const Hash hash = hash_bytes(table);
+  Header header{{}, kArtefactVersion, static_cast<std::uint32_t>(sections.size()), manifest.size(),
+                hash.low, hash.high};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+
+  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  file.write(reinterpret_cast<const char*>(&header), sizeof header);
+  file.write(table.data(), static_cast<std::streamsize>(table.size()));
+  for (std::size_t i = 0; i < bodies.size(); ++i) {
+    file.seekp(static_cast<std::streamoff>(sections[i].offset));
+    file.write(bodies[i].data(), static_cast<std::streamsize>(bodies[i].size()));
+  }
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(temporary, path, error);
+  if (!file || error) {
+    std::filesystem::remove(temporary, error);
+    return fail("{}: cannot write the artefact", path);
+  }
+  return Ok{};
+}
+
+Result<Program> parse_artefact(const std::byte* data, std::size_t size, std::shared_ptr<const void> owner) {
+  const Parts parts = HEDDLE_TRY(split(data, size));
+  const json j = json::parse(parts.manifest, nullptr, false);
+  try {
+    if (j.is_discarded() || j.at("format") != "heddle")
+      return fail("artefact: the manifest is not valid JSON of this format");
+    Program program;
+    const std::size_t objects = j.at("objects").get<std::size_t>();
+    const json& constants = j.at("constants");
+    if (objects + constants.size() != parts.sections.size())
+      return fail("artefact: found {} sections, want {} objects and {} constants",
+                  parts.sections.size(), objects, constants.size());
+    for (std::size_t i = 0; i < parts.sections.size(); ++i) {
+      const Section& s = parts.sections[i];
+      HEDDLE_TRY(check_section(data, s, i));
+      if (i < objects) {
+        program.objects.emplace_back(view_of(data + s.offset, s.bytes));
+        continue;
+      }
+      const TensorType type = HEDDLE_TRY(type_from(constants.at(i - objects)));
+      const Tensor constant(type, owner, data + s.offset);
+      if (constant.bytes() != static_cast<std::int64_t>(s.bytes))
+        return fail("artefact: constant {} is {} bytes, want {}", i - objects, s.bytes, constant.bytes());
+      program.constants.push_back(constant);
+    }
+    return program_from(j, std::move(program));
+  } catch (const json::exception& e) {
+    return fail("artefact: malformed manifest: {}", e.what());
+  }
+}
+
+Result<Program> read_artefact(const std::string& path) {
+  auto [owner, size] = HEDDLE_TRY(map_file(path));
+  Result<Program> program = parse_artefact(static_cast<const std::byte*>(owner.get()), size, owner);
+  if (!program) return fail(program.error().code, "{}: {}", path, program.error().message);
+  return program;
+}
+
+Result<std::string> read_manifest(const std::string& path) {
+  auto [owner, size] = HEDDLE_TRY(map_file(path));
+  return std::string(HEDDLE_TRY(split(static_cast<const std::byte*>(owner.get()), size)).manifest);
+}
+
+bool is_artefact(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  char magic[sizeof kMagic] = {};
+  return file.read(magic, sizeof magic) && std::memcmp(magic, kMagic, sizeof kMagic) == 0;
+}
+
+}  // namespace heddle::runtime

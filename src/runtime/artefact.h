@@ -1,0 +1,28 @@
+#pragma once
+#include <string>
+
+#include "runtime/program.h"
+#include "support/result.h"
+
+namespace heddle::runtime {
+
+/// Version of the file format; a file of another version is refused.
+constexpr std::uint32_t kArtefactVersion = 1;
+
+/// Writes `program` to `path` (atomically: a temporary file, then rename). Layout: a fixed header
+/// (magic, version, manifest and table sizes), the JSON manifest, a table of sections (kind, offset,
+/// size, XXH3 checksum), then page-aligned sections: object code and constants.
+Status write_artefact(const Program& program, const std::string& path);
+
+/// Maps the file; constants stay in the mapping. Everything is checked before it is believed: the
+/// error says what was found and what was wanted.
+Result<Program> read_artefact(const std::string& path);
+/// The same from memory that `owner` keeps alive.
+Result<Program> parse_artefact(const std::byte* data, std::size_t size,
+                               std::shared_ptr<const void> owner);
+/// The manifest alone, without checking sections.
+Result<std::string> read_manifest(const std::string& path);
+/// True if the file starts like an artefact.
+bool is_artefact(const std::string& path);
+
+}  // namespace heddle::runtime

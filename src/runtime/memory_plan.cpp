@@ -1,0 +1,57 @@
+#include "runtime/memory_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace heddle::runtime {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+struct Placed {
+  std::int64_t begin, end;
+  int first, last;
+};
+
+/// Lowest offset at which `bytes` fit between the placed blocks whose lifetimes overlap.
+std::int64_t lowest_gap(const std::vector<Placed>& placed, const Lifetime& block) {
+  std::int64_t offset = 0;
+  for (const Placed& p : placed) {  // ordered by begin
+    if (p.last < block.first || p.first > block.last) continue;
+    if (offset + aligned(block.bytes) <= p.begin) break;
+    offset = std::max(offset, p.end);
+  }
+  return offset;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const std::vector<Lifetime>& blocks) {
+  MemoryPlan plan;
+  plan.offsets.resize(blocks.size());
+  std::vector<std::size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return blocks[a].bytes > blocks[b].bytes; });
+  std::vector<Placed> placed;
+  std::map<int, std::int64_t> change;
+  for (std::size_t i : order) {
+    const Lifetime& block = blocks[i];
+    const std::int64_t offset = lowest_gap(placed, block);
+    const Placed entry{offset, offset + aligned(block.bytes), block.first, block.last};
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), entry,
+                                   [](const Placed& a, const Placed& b) { return a.begin < b.begin; }),
+                  entry);
+    plan.offsets[i] = offset;
+    plan.bytes = std::max(plan.bytes, entry.end);
+    change[block.first] += aligned(block.bytes);
+    change[block.last + 1] -= aligned(block.bytes);
+  }
+  std::int64_t alive = 0;
+  for (const auto& [step, delta] : change) plan.lower_bound = std::max(plan.lower_bound, alive += delta);
+  return plan;
+}
+
+}  // namespace heddle::runtime

@@ -1,0 +1,164 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "runtime/artefact.h"
+#include "runtime/memory_plan.h"
+#include "runtime/session.h"
+
+namespace heddle::runtime {
+namespace {
+
+TEST(MemoryPlan, NeverOverlapsWhatLivesTogether) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<Lifetime> blocks;
+    for (int i = 0; i < 40; ++i) {
+      const int first = static_cast<int>(random() % 30);
+      blocks.push_back({static_cast<std::int64_t>(random() % 5000), first,
+                        first + static_cast<int>(random() % 8)});
+    }
+    const MemoryPlan plan = plan_memory(blocks);
+    EXPECT_GE(plan.bytes, plan.lower_bound);
+    for (std::size_t a = 0; a < blocks.size(); ++a) {
+      EXPECT_EQ(plan.offsets[a] % 64, 0);
+      EXPECT_LE(plan.offsets[a] + blocks[a].bytes, plan.bytes);
+      for (std::size_t b = 0; b < a; ++b) {
+        if (blocks[a].last < blocks[b].first || blocks[b].last < blocks[a].first) continue;
+        EXPECT_TRUE(plan.offsets[a] + blocks[a].bytes <= plan.offsets[b] ||
+                    plan.offsets[b] + blocks[b].bytes <= plan.offsets[a]);
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, ChainReusesMemory) {
+  std::vector<Lifetime> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back({1024, i, i + 1});
+  EXPECT_EQ(plan_memory(blocks).bytes, 2048);
+}
+
+/// Two phases over 8 tasks of one element: y = x + c, then y = 2*y (of the mirrored task, so that the
+/// barrier between phases matters).
+void add_phase(void* const* args, std::int64_t begin, std::int64_t end, void*) {
+  for (std::int64_t i = begin; i < end; ++i)
+    static_cast<float*>(args[2])[i] = static_cast<float*>(args[0])[i] + static_cast<float*>(args[1])[i];
+}
+void mirror_phase(void* const* args, std::int64_t begin, std::int64_t end, void*) {
+  for (std::int64_t i = begin; i < end; ++i)
+    static_cast<float*>(args[3])[i] = 2 * static_cast<float*>(args[2])[7 - i];
+}
+Task link(const std::string& symbol) {
+  return symbol == "add" ? add_phase : symbol == "mirror" ? mirror_phase : nullptr;
+}
+
+Program small_program() {
+  Program p;
+  const TensorType type{DType::f32, {8}};
+  p.inputs = {{"x", type}};
+  p.outputs = {{"y", type}};
+  const std::vector<float> c = {0, 1, 2, 3, 4, 5, 6, 7};
+  p.constants = {Tensor::from<float>(DType::f32, {8}, c)};
+  p.arena_bytes = 64;
+  p.threads = 2;
+  p.launches = {{"k",
+                 {{Slot::Kind::input, 0}, {Slot::Kind::constant, 0}, {Slot::Kind::arena, 0},
+                  {Slot::Kind::output, 0}},
+                 {{"add", 8}, {"mirror", 8}}}};
+  p.objects = {"not really code"};
+  p.manifest = R"({"model":"test"})";
+  return p;
+}
+
+std::shared_ptr<Session> small_session(int threads) {
+  return *Session::create(std::make_shared<Program>(small_program()), link, nullptr,
+                          std::make_shared<ThreadPool>(threads));
+}
+
+TEST(Session, RunsPhasesInOrderOnAnyNumberOfThreads) {
+  const std::vector<float> x(8, 1.0f);
+  const Tensor input = Tensor::from<float>(DType::f32, {8}, x);
+  for (int threads = 1; threads <= 3; ++threads) {
+    auto session = small_session(threads);
+    for (int run = 0; run < 100; ++run) {
+      auto outputs = session->run(std::span(&input, 1));
+      ASSERT_TRUE(outputs);
+      for (int i = 0; i < 8; ++i) EXPECT_EQ((*outputs)[0].as<float>()[i], 2 * (1 + 7 - i));
+    }
+  }
+}
+
+TEST(Session, ConcurrentRunsDoNotMix) {
+  auto session = small_session(2);
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int c = 0; c < 4; ++c)
+    callers.emplace_back([&, c] {
+      const std::vector<float> x(8, static_cast<float>(c));
+      const Tensor input = Tensor::from<float>(DType::f32, {8}, x);
+      for (int run = 0; run < 200; ++run) {
+        auto outputs = session->run(std::span(&input, 1));
+        for (int i = 0; i < 8; ++i) wrong += (*outputs)[0].as<float>()[i] != 2 * (c + 7 - i);
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Session, WrongInputsAreNamed) {
+  auto session = small_session(1);
+  const Tensor wrong({DType::f32, {4}});
+  auto result = session->run(std::span(&wrong, 1));
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().message, "input 'x': found f32[4], want f32[8]");
+}
+
+class ArtefactTest : public testing::Test {
+ protected:
+  std::string path = testing::TempDir() + "heddle_artefact_test.heddle";
+  std::string bytes;
+  void SetUp() override {
+    ASSERT_TRUE(write_artefact(small_program(), path));
+    std::ifstream file(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  void TearDown() override { std::filesystem::remove(path); }
+  static Result<Program> parse(const std::string& b) {
+    return parse_artefact(reinterpret_cast<const std::byte*>(b.data()), b.size(), nullptr);
+  }
+};
+
+TEST_F(ArtefactTest, RoundTrips) {
+  auto program = read_artefact(path);
+  ASSERT_TRUE(program) << program.error().message;
+  EXPECT_EQ(program->inputs, small_program().inputs);
+  EXPECT_EQ(program->objects, small_program().objects);
+  EXPECT_EQ(program->manifest, small_program().manifest);
+  EXPECT_EQ(program->constants[0].as<float>()[5], 5);
+  EXPECT_EQ(program->launches[0].phases[1].symbol, "mirror");
+  EXPECT_TRUE(is_artefact(path));
+}
+
+TEST_F(ArtefactTest, EveryTruncationIsRefused) {
+  for (std::size_t size = 0; size < bytes.size(); size += 7)
+    EXPECT_FALSE(parse(bytes.substr(0, size)).ok()) << size;
+}
+
+TEST_F(ArtefactTest, DamageIsRefused) {
+  std::mt19937 random(3);
+  // Padding between sections is the only place where a flipped bit does no harm.
+  for (std::size_t position : {0u, 9u, 20u, 60u, 200u}) {
+    std::string damaged = bytes;
+    damaged[position] ^= 4;
+    EXPECT_FALSE(parse(damaged).ok()) << position;
+  }
+  std::string damaged = bytes;
+  damaged[bytes.size() - 2] ^= 1;
+  EXPECT_FALSE(parse(damaged).ok());
+}
+
+}  // namespace
+}  // namespace heddle::runtime
