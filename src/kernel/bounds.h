@@ -1,0 +1,14 @@
+#pragma once
+#include "kernel/traverse.h"
+
+namespace heddle::kernel {
+
+/// Bounds of `e` where every condition holds; nullopt if a variable is unknown. Tighter than bounds
+/// of the ranges alone: multiples of (condition - its own bounded value) are added to cancel terms.
+std::optional<ir::Interval> bounds_under(const Expr& e, const Conditions& conditions,
+                                         const ir::Ranges& ranges);
+
+/// Ranges of a kernel's variables while walking into loops.
+void set_range(ir::Ranges& ranges, Var var, std::optional<ir::Interval> range);
+
+}  // namespace heddle::kernel

@@ -1,0 +1,284 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <unordered_map>
+
+#include "kernel/traverse.h"
+#include "support/match.h"
+#include "support/tensor.h"
+
+namespace heddle::kernel {
+namespace {
+
+/// A value of any type: floats in `real`, everything else in `integer`.
+struct Scalar {
+  double real = 0;
+  std::int64_t integer = 0;
+};
+
+constexpr std::int64_t kMaxLocalElements = std::int64_t{1} << 28;
+
+struct Failure {
+  std::string message;
+};
+
+/// A local buffer: floats stay doubles, so that the reference has no rounding of its own; f16 and
+/// bf16 round as their storage does.
+struct Local {
+  std::vector<double> reals;
+  std::vector<std::int64_t> integers;
+};
+
+double round_to(DType type, double value) {
+  if (type == DType::f16) return f16_to_f32(f32_to_f16(static_cast<float>(value)));
+  if (type == DType::bf16) return bf16_to_f32(f32_to_bf16(static_cast<float>(value)));
+  return value;
+}
+
+std::int64_t wrap_to(DType type, std::int64_t value) {
+  switch (type) {
+    case DType::i8: return static_cast<std::int8_t>(value);
+    case DType::i16: return static_cast<std::int16_t>(value);
+    case DType::i32: return static_cast<std::int32_t>(value);
+    case DType::u8: return static_cast<std::uint8_t>(value);
+    case DType::u16: return static_cast<std::uint16_t>(value);
+    case DType::u32: return static_cast<std::uint32_t>(value);
+    case DType::b1: return value != 0;
+    default: return value;
+  }
+}
+
+class Interpreter {
+ public:
+  Interpreter(const Kernel& k, const std::vector<std::span<std::byte>>& args)
+      : k_(k), vars_(static_cast<std::size_t>(k.variables), 0) {
+    for (std::int32_t i = 0; i < k.buffers.size(); ++i) bind(k.buffers[BufferId{i}], args);
+  }
+
+  void run() {
+    for (const Stmt& s : k_.body) exec(s);
+  }
+
+ private:
+  void bind(const Buffer& b, const std::vector<std::span<std::byte>>& args) {
+    Local local;
+    std::span<std::byte> bytes;
+    if (b.argument >= 0) {
+      if (b.argument >= static_cast<int>(args.size()))
+        throw Failure{fmt::format("buffer '{}' is argument {}, got {} arguments", b.name,
+                                  b.argument, args.size())};
+      bytes = args[static_cast<std::size_t>(b.argument)];
+      if (static_cast<std::int64_t>(bytes.size()) < b.size * size_of(b.dtype))
+        throw Failure{fmt::format("argument {} has {} bytes, '{}' wants {}", b.argument,
+                                  bytes.size(), b.name, b.size * size_of(b.dtype))};
+    } else if ((local_elements_ += b.size) > kMaxLocalElements) {
+      throw Failure{fmt::format("local buffers hold more than {} elements", kMaxLocalElements)};
+    } else if (is_float(b.dtype)) {
+      local.reals.resize(static_cast<std::size_t>(b.size));
+    } else {
+      local.integers.resize(static_cast<std::size_t>(b.size));
+    }
+    locals_.push_back(std::move(local));
+    tensors_.push_back(b.argument >= 0
+                           ? Tensor({b.dtype, {b.size}}, nullptr, bytes.data())
+                           : Tensor());
+    if (b.argument < 0) poison(locals_.back());
+  }
+
+  /// Scratch is undefined at the start of a task: make stale reads visible.
+  static void poison(Local& local) {
+    for (double& x : local.reals) x = std::numeric_limits<double>::quiet_NaN();
+    for (std::int64_t& x : local.integers) x = 0x5a5a5a5a;
+  }
+
+  void exec(const Body& body) {
+    for (const Stmt& s : body) exec(s);
+  }
+
+  void exec(const Stmt& s) {
+    match(
+        s.op, [&](const For& x) { exec(x); },
+        [&](const Store& x) {
+          memo_.clear();
+          std::int64_t offset = ir::evaluate(x.offset, vars_);
+          for (const Load::Dynamic& d : x.dynamic) {
+            const std::int64_t at = eval(d.value).integer;
+            if (at < 0 || at >= d.extent) return;
+            offset += at * d.stride;
+          }
+          write(x.buffer, offset, eval(x.value), x.value->dtype);
+        },
+        [&](const If& x) {
+          if (hold(x.conditions)) exec(*x.body);
+        },
+        [](const Barrier&) {},
+        [&](const Routine& x) {
+          throw Failure{fmt::format("routine '{}' has no interpretation", x.name)};
+        });
+  }
+
+  void exec(const For& x) {
+    auto& v = vars_[static_cast<std::size_t>(x.var.index)];
+    if (x.binding != Binding::grid) {
+      for (v = x.begin; v < x.end; ++v) exec(*x.body);
+      return;
+    }
+    // Tasks are independent: run them backwards, so that a kernel relying on order is found out.
+    for (v = x.end - 1; v >= x.begin; --v) {
+      for (std::int32_t i = 0; i < k_.buffers.size(); ++i)
+        if (k_.buffers[BufferId{i}].scope != Scope::grid)
+          poison(locals_[static_cast<std::size_t>(i)]);
+      exec(*x.body);
+      if (v == x.begin) break;
+    }
+  }
+
+  bool hold(const Conditions& conditions) const {
+    for (const ir::Condition& c : conditions) {
+      const std::int64_t value = ir::evaluate(c.expr, vars_);
+      if (value < c.low || value >= c.high) return false;
+    }
+    return true;
+  }
+
+  void check(BufferId id, std::int64_t offset, std::int64_t count = 1) const {
+    const Buffer& b = k_.buffers[id];
+    if (offset >= 0 && offset + count <= b.size) return;
+    std::string at;
+    for (std::size_t i = 0; i < vars_.size(); ++i) at += fmt::format(" d{}={}", i, vars_[i]);
+    throw Failure{fmt::format("'{}'[{}] is outside 0..{} at{}", b.name, offset, b.size, at)};
+  }
+
+  Scalar read(BufferId id, std::int64_t offset) const {
+    check(id, offset);
+    const Buffer& b = k_.buffers[id];
+    if (b.argument >= 0) {
+      const Tensor& t = tensors_[static_cast<std::size_t>(id.value)];
+      return is_float(b.dtype) ? Scalar{t.at(offset), 0} : Scalar{0, t.int_at(offset)};
+    }
+    const Local& local = locals_[static_cast<std::size_t>(id.value)];
+    const auto at = static_cast<std::size_t>(offset);
+    return is_float(b.dtype) ? Scalar{local.reals[at], 0} : Scalar{0, local.integers[at]};
+  }
+
+  void write(BufferId id, std::int64_t offset, Scalar value, DType type) {
+    check(id, offset);
+    const Buffer& b = k_.buffers[id];
+    if (is_float(type) != is_float(b.dtype))
+      throw Failure{fmt::format("'{}' is {} but is given {}", b.name, name_of(b.dtype),
+                                name_of(type))};
+    const auto at = static_cast<std::size_t>(offset);
+    if (b.argument >= 0) {
+      Tensor& t = tensors_[static_cast<std::size_t>(id.value)];
+      is_float(b.dtype) ? t.set(offset, value.real) : t.set_int(offset, value.integer);
+    } else if (is_float(b.dtype)) {
+      locals_[static_cast<std::size_t>(id.value)].reals[at] = round_to(b.dtype, value.real);
+    } else {
+      locals_[static_cast<std::size_t>(id.value)].integers[at] = wrap_to(b.dtype, value.integer);
+    }
+  }
+
+  Scalar eval(const Value& v) {
+    const auto found = memo_.find(v.get());
+    if (found != memo_.end()) return found->second;
+    const Scalar out = compute(*v);
+    memo_.emplace(v.get(), out);
+    return out;
+  }
+
+  Scalar compute(const ValueNode& v) {
+    return match(
+        v.op, [](const Imm& x) { return Scalar{x.real, x.integer}; },
+        [&](const Load& x) {
+          std::int64_t offset = ir::evaluate(x.offset, vars_);
+          for (const Load::Dynamic& d : x.dynamic)
+            offset += std::clamp<std::int64_t>(eval(d.value).integer, 0, d.extent - 1) * d.stride;
+          return read(x.buffer, offset);
+        },
+        [&](const Apply& x) { return apply_fn(x, v.dtype); },
+        [&](const Index& x) {
+          const std::int64_t value = ir::evaluate(x.expr, vars_);
+          return is_float(v.dtype) ? Scalar{static_cast<double>(value), 0}
+                                   : Scalar{0, wrap_to(v.dtype, value)};
+        },
+        [&](const Guard& x) { return eval(hold(x.conditions) ? x.then : x.otherwise); },
+        [&](const LaneReduce& x) { return lane_reduce(x, v.dtype); },
+        [&](const RandomBits&) -> Scalar {
+          throw Failure{"random numbers have no interpretation here"};
+        });
+  }
+
+  Scalar apply_fn(const Apply& x, DType dtype) {
+    const DType from = x.args.back()->dtype;
+    if (x.fn == ir::ScalarFn::select) return eval(eval(x.args[0]).integer ? x.args[1] : x.args[2]);
+    if (x.fn == ir::ScalarFn::cast) return cast(eval(x.args[0]), from, dtype);
+    double reals[3] = {};
+    std::int64_t integers[3] = {};
+    const std::size_t n = x.args.size();
+    for (std::size_t i = 0; i < n; ++i) {
+      const Scalar arg = eval(x.args[i]);
+      reals[i] = arg.real;
+      integers[i] = arg.integer;
+    }
+    if (!is_float(from)) {
+      const std::int64_t out = ir::apply_int(x.fn, {integers, n}, from);
+      return is_float(dtype) ? Scalar{static_cast<double>(out), 0} : Scalar{0, out};
+    }
+    const double out = ir::apply(x.fn, {reals, n});
+    return is_float(dtype) ? Scalar{out, 0} : Scalar{0, static_cast<std::int64_t>(out)};
+  }
+
+  /// Floats to integers truncate and saturate, NaN gives 0: Tensor::set has the rule.
+  static Scalar cast(Scalar x, DType from, DType to) {
+    if (is_float(from) && is_float(to)) {
+      const bool narrow = to == DType::f32 && from == DType::f64;
+      return {narrow ? static_cast<double>(static_cast<float>(x.real)) : x.real, 0};
+    }
+    if (is_float(from)) {
+      if (to == DType::b1) return {0, x.real != 0};
+      Tensor one({to, {1}});
+      one.set(0, x.real);
+      return {0, one.int_at(0)};
+    }
+    if (!is_float(to)) return {0, wrap_to(to, x.integer)};
+    if (from == DType::u64) return {static_cast<double>(static_cast<std::uint64_t>(x.integer)), 0};
+    return {static_cast<double>(x.integer), 0};
+  }
+
+  Scalar lane_reduce(const LaneReduce& x, DType dtype) {
+    const std::int64_t offset = ir::evaluate(x.offset, vars_);
+    const int lanes = k_.buffers[x.buffer].lanes;
+    Scalar total = read(x.buffer, offset);
+    for (int i = 1; i < lanes; ++i) {
+      const Scalar next = read(x.buffer, offset + i);
+      if (is_float(dtype)) {
+        const double pair[] = {total.real, next.real};
+        total.real = ir::apply(ir::combiner(x.fn), pair);
+      } else {
+        const std::int64_t pair[] = {total.integer, next.integer};
+        total.integer = ir::apply_int(ir::combiner(x.fn), pair, dtype);
+      }
+    }
+    return total;
+  }
+
+  const Kernel& k_;
+  std::vector<std::int64_t> vars_;
+  std::vector<Local> locals_;
+  std::int64_t local_elements_ = 0;
+  std::vector<Tensor> tensors_;
+  std::unordered_map<const ValueNode*, Scalar> memo_;
+};
+
+}  // namespace
+
+Status interpret(const Kernel& k, const std::vector<std::span<std::byte>>& args) {
+  try {
+    Interpreter(k, args).run();
+    return Ok{};
+  } catch (const Failure& f) {
+    return fail("kernel '{}': {}", k.name, f.message);
+  }
+}
+
+}  // namespace heddle::kernel

@@ -1,0 +1,183 @@
+#include "kernel/kernel.h"
+
+#include <gtest/gtest.h>
+
+#include "kernel/bounds.h"
+
+namespace heddle::kernel {
+namespace {
+
+std::span<std::byte> bytes(std::vector<float>& v) {
+  return {reinterpret_cast<std::byte*>(v.data()), v.size() * sizeof(float)};
+}
+
+Kernel parsed(std::string_view text) {
+  auto k = parse_kernel(text);
+  EXPECT_TRUE(k.ok()) << (k.ok() ? "" : k.error().message);
+  return k.ok() ? *k : Kernel{};
+}
+
+// y[i] = x[i-1] + x[i] + x[i+1], zero outside.
+constexpr std::string_view kStencil = R"(kernel "stencil" vars=2 {
+  buffer b0 "x" f32[10] grid arg=0
+  buffer b1 "y" f32[10] grid arg=1 written
+  for grid d0 in 0..1 {
+    for serial d1 in 0..10 {
+      b1[d1] = add.f32(add.f32(guard.f32(0 <= d1 - 1 < 10; load.f32 b0[d1 - 1]; f32(0)), load.f32 b0[d1]), guard.f32(0 <= d1 + 1 < 10; load.f32 b0[d1 + 1]; f32(0)))
+    }
+  }
+}
+)";
+
+// Row sums over lanes: a vector accumulator, a lane reduction, a shared value.
+constexpr std::string_view kRowSum = R"(kernel "row sum" vars=4 {
+  buffer b0 "x" f32[24] grid arg=0
+  buffer b1 "y" f32[3] grid arg=1 written
+  buffer b2 "acc" f32[4] lane lanes=4
+  for grid d0 in 0..3 {
+    for vector d1 in 0..4 {
+      b2[d1] = f32(0)
+    }
+    for serial d2 in 0..2 {
+      for vector d3 in 0..4 {
+        let %0 = load.f32 b0[d0*8 + d2*4 + d3]
+        b2[d3] = add.f32(load.f32 b2[d3], mul.f32(%0, %0))
+      }
+    }
+    b1[d0] = lanes_sum.f32 b2[0]
+  }
+}
+)";
+
+TEST(Text, RoundTrips) {
+  for (std::string_view text : {kStencil, kRowSum}) {
+    const std::string once = to_string(parsed(text));
+    EXPECT_EQ(to_string(parsed(once)), once);
+  }
+}
+
+TEST(Text, SharedValuesPrintOnce) {
+  Kernel k{"doubling", {}, 0, {}};
+  const BufferId y = k.add_buffer({"y", DType::f32, 1, Scope::grid, 0, true, 1});
+  Value v = load(y, 0, DType::f32);
+  for (int i = 0; i < 200; ++i) v = apply(ir::ScalarFn::add, {v, v}, DType::f32);
+  const Var t = k.new_var();
+  k.body = {loop(t, 0, 1, Binding::grid, {store(y, 0, v)})};
+  const std::string text = to_string(k);
+  EXPECT_LT(text.size(), 20000u);
+  EXPECT_EQ(to_string(parsed(text)), text);
+}
+
+TEST(Text, MalformedIsAnErrorWithItsLine) {
+  for (std::string_view text :
+       {"", "kernel", "kernel \"x\" vars=1 {", "kernel \"x\" vars=99999999999 {}",
+        "kernel \"x\" vars=1 { b0[0] = f32(1) }", "kernel \"x\" vars=1 { for grid d7 in 0..1 {} }",
+        "kernel \"x\" vars=1 { buffer b0 \"a\" f99[1] grid }"})
+    EXPECT_FALSE(parse_kernel(text).ok()) << text;
+  std::string deep = "kernel \"x\" vars=1 { buffer b0 \"a\" f32[1] grid\n b0[";
+  for (int i = 0; i < 100000; ++i) deep += '(';
+  auto result = parse_kernel(deep);
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.error().message.find("line 2"), std::string::npos);
+}
+
+TEST(Interpret, Stencil) {
+  const Kernel k = parsed(kStencil);
+  ASSERT_TRUE(verify(k).ok());
+  std::vector<float> x{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, y(10);
+  ASSERT_TRUE(interpret(k, {bytes(x), bytes(y)}).ok());
+  EXPECT_EQ(y, (std::vector<float>{1, 3, 6, 9, 12, 15, 18, 21, 24, 17}));
+}
+
+TEST(Interpret, LaneReduction) {
+  const Kernel k = parsed(kRowSum);
+  auto status = verify(k);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  std::vector<float> x(24, 1), y(3);
+  x[8] = 3;
+  ASSERT_TRUE(interpret(k, {bytes(x), bytes(y)}).ok());
+  EXPECT_EQ(y, (std::vector<float>{8, 16, 8}));
+}
+
+TEST(Interpret, FindsAccessOutside) {
+  const Kernel k = parsed(R"(kernel "bad" vars=1 {
+    buffer b0 "y" f32[4] grid arg=0 written
+    for grid d0 in 0..5 { b0[d0] = f32(1) } })");
+  std::vector<float> y(4);
+  auto status = interpret(k, {bytes(y)});
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("outside"), std::string::npos);
+}
+
+TEST(Verify, Refuses) {
+  struct Row {
+    std::string_view why, buffers, body;
+  };
+  const Row rows[] = {
+      {"outside", "", "for grid d0 in 0..9 { b0[d0] = f32(1) }"},
+      {"grid loop", "", "for serial d0 in 0..8 { b0[d0] = f32(1) }"},
+      {"barrier", "", "for grid d0 in 0..8 { b0[d0] = f32(1) } for grid d1 in 0..8 { b0[d1] = f32(1) }"},
+      {"bound twice", "", "for grid d0 in 0..2 { for serial d0 in 0..8 { b0[d0] = f32(1) } }"},
+      {"outside its loop", "", "for grid d0 in 0..2 { b0[d1] = f32(1) }"},
+      {"given i32", "", "for grid d0 in 0..2 { b0[d0] = i32(1) }"},
+      {"not marked", "buffer b1 \"z\" f32[8] grid arg=1", "for grid d0 in 0..2 { b1[d0] = f32(1) }"},
+      {"holds a loop", "",
+       "for grid d0 in 0..2 { for vector d1 in 0..8 { for serial d2 in 0..2 { b0[d1] = f32(1) } } }"},
+      {"add of f32 and i32", "", "for grid d0 in 0..2 { b0[d0] = add.f32(f32(1), i32(1)) }"},
+      {"lane", "buffer b1 \"z\" f32[8] grid lanes=8", "for grid d0 in 0..2 { b0[d0] = f32(1) }"},
+  };
+  for (const Row& row : rows) {
+    const Kernel k = parsed(fmt::format(
+        "kernel \"r\" vars=4 {{ buffer b0 \"y\" f32[8] grid arg=0 written\n {}\n {} }}",
+        row.buffers, row.body));
+    auto status = verify(k);
+    ASSERT_FALSE(status.ok()) << row.why;
+    EXPECT_NE(status.error().message.find(row.why), std::string::npos) << status.error().message;
+  }
+}
+
+TEST(Bounds, UseConditions) {
+  const Expr row{Var{0}}, col{Var{1}}, tap{Var{2}};
+  const ir::Ranges ranges = ir::ranges_of({7, 7, 3});
+  // A padded 7×7 image: offset (row+tap-1)*7 + col*2+tap-1 where both coordinates are inside.
+  const Expr y = row + tap - Expr(1), x = col * Expr(2) + tap - Expr(1);
+  const auto b = bounds_under(y * Expr(7) + x, {{y, 0, 7}, {x, 0, 7}}, ranges);
+  ASSERT_TRUE(b);
+  EXPECT_GE(b->low, 0);
+  EXPECT_LE(b->high, 48);
+}
+
+TEST(Partition, LeavesNoTestInside) {
+  const Kernel k = partition_loops(parsed(kStencil));
+  ASSERT_TRUE(verify(k).ok()) << verify(k).error().message;
+  const std::string text = to_string(k);
+  EXPECT_EQ(text.find("guard"), std::string::npos) << text;
+  std::vector<float> x{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, y(10);
+  ASSERT_TRUE(interpret(k, {bytes(x), bytes(y)}).ok());
+  EXPECT_EQ(y, (std::vector<float>{1, 3, 6, 9, 12, 15, 18, 21, 24, 17}));
+}
+
+// A padded two-dimensional window sum: partitioning keeps the numbers and makes a clean interior.
+TEST(Partition, NestedLoops) {
+  const Kernel k = parsed(R"(kernel "window" vars=5 {
+    buffer b0 "x" f32[42] grid arg=0
+    buffer b1 "y" f32[42] grid arg=1 written
+    for grid d0 in 0..1 { for serial d1 in 0..6 { for serial d2 in 0..7 {
+      b1[d1*7 + d2] = f32(0)
+      for serial d3 in 0..3 { for serial d4 in 0..3 {
+        b1[d1*7 + d2] = add.f32(load.f32 b1[d1*7 + d2], guard.f32(0 <= d1 + d3 - 1 < 6 & 0 <= d2 + d4 - 1 < 7; load.f32 b0[d1*7 + d2 + d3*7 + d4 - 8]; f32(0)))
+      } } } } } })");
+  auto status = verify(k);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  const Kernel p = partition_loops(k);
+  status = verify(p);
+  ASSERT_TRUE(status.ok()) << status.error().message << to_string(p);
+  std::vector<float> x(42), y(42), z(42);
+  for (int i = 0; i < 42; ++i) x[static_cast<std::size_t>(i)] = static_cast<float>(i * i % 17);
+  ASSERT_TRUE(interpret(k, {bytes(x), bytes(y)}).ok());
+  ASSERT_TRUE(interpret(p, {bytes(x), bytes(z)}).ok());
+  EXPECT_EQ(y, z);
+}
+
+}  // namespace
+}  // namespace heddle::kernel

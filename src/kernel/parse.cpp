@@ -1,0 +1,387 @@
+#include <charconv>
+#include <map>
+
+#include "kernel/kernel.h"
+
+namespace heddle::kernel {
+namespace {
+
+constexpr std::string_view kScopes[] = {"lane", "warp", "block", "cluster", "grid"};
+constexpr std::string_view kBindings[] = {"grid", "block", "thread", "vector", "unroll", "serial"};
+constexpr int kMaxDepth = 200;  // nesting that malformed text may ask of our stack
+
+struct ParseError {
+  std::string message;
+};
+
+/// Recursive descent over the text; errors unwind as ParseError, inside this file only.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  Kernel run() {
+    Kernel k;
+    kernel_ = &k;
+    expect("kernel");
+    k.name = quoted();
+    expect("vars");
+    expect("=");
+    k.variables = static_cast<std::int32_t>(integer(0, 1 << 20));
+    expect("{");
+    while (accept("buffer")) buffer();
+    k.body = body();
+    if (skip(); at_ != text_.size()) error("text after the kernel");
+    return k;
+  }
+
+ private:
+  [[noreturn]] void error(const std::string& what) const {
+    std::size_t line = 1;
+    for (std::size_t i = 0; i < at_ && i < text_.size(); ++i) line += text_[i] == '\n';
+    throw ParseError{fmt::format("kernel text line {}: {}", line, what)};
+  }
+  void skip() {
+    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
+  }
+  static bool word_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+  bool accept(std::string_view token) {
+    skip();
+    if (text_.substr(at_, token.size()) != token) return false;
+    const std::size_t end = at_ + token.size();
+    if (word_char(token.back()) && end < text_.size() && word_char(text_[end])) return false;
+    at_ = end;
+    return true;
+  }
+  void expect(std::string_view token) {
+    if (!accept(token))
+      error(fmt::format("found '{}', want '{}'", text_.substr(at_, 12), token));
+  }
+  std::string word() {
+    skip();
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && word_char(text_[at_])) ++at_;
+    if (begin == at_) error("want a word");
+    return std::string(text_.substr(begin, at_ - begin));
+  }
+  std::string quoted() {
+    expect("\"");
+    const std::size_t end = text_.find('"', at_);
+    if (end == std::string_view::npos) error("unterminated name");
+    std::string out(text_.substr(at_, end - at_));
+    at_ = end + 1;
+    return out;
+  }
+  template <class T>
+  T number() {
+    skip();
+    T value{};
+    const auto [end, code] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    if (code != std::errc()) error("want a number");
+    at_ = static_cast<std::size_t>(end - text_.data());
+    return value;
+  }
+  std::int64_t integer(std::int64_t low, std::int64_t high) {
+    const std::int64_t value = number<std::int64_t>();
+    if (value < low || value > high)
+      error(fmt::format("{} is outside {}..{}", value, low, high));
+    return value;
+  }
+  std::int64_t integer() { return number<std::int64_t>(); }
+  template <std::size_t N>
+  int choice(const std::string_view (&names)[N]) {
+    const std::string name = word();
+    for (std::size_t i = 0; i < N; ++i)
+      if (names[i] == name) return static_cast<int>(i);
+    error(fmt::format("unknown word '{}'", name));
+  }
+  DType type_named(const std::string& name) {
+    auto type = dtype_named(name);
+    if (!type) error(fmt::format("unknown type '{}'", name));
+    return *type;
+  }
+  DType suffix() {
+    expect(".");
+    return type_named(word());
+  }
+
+  void buffer() {
+    const BufferId want{kernel_->buffers.size()};
+    prefix('b');
+    if (integer() != want.value) error("buffers must be numbered in order");
+    Buffer b;
+    b.name = quoted();
+    b.dtype = type_named(word());
+    expect("[");
+    b.size = integer(0, std::int64_t{1} << 40);
+    expect("]");
+    b.scope = static_cast<Scope>(choice(kScopes));
+    while (true) {
+      if (accept("arg")) {
+        expect("=");
+        b.argument = static_cast<int>(integer(0, 1 << 20));
+      } else if (accept("written")) {
+        b.written = true;
+      } else if (accept("lanes")) {
+        expect("=");
+        b.lanes = static_cast<int>(integer(1, 1 << 12));
+      } else {
+        break;
+      }
+    }
+    kernel_->add_buffer(std::move(b));
+  }
+  /// The letter in front of a number: b0, d3.
+  void prefix(char letter) {
+    skip();
+    if (at_ >= text_.size() || text_[at_] != letter) error(fmt::format("want {}<number>", letter));
+    ++at_;
+  }
+  BufferId buffer_id() {
+    prefix('b');
+    const std::int64_t id = integer(0, 1 << 30);
+    if (id >= kernel_->buffers.size()) error(fmt::format("no buffer b{}", id));
+    return BufferId{static_cast<std::int32_t>(id)};
+  }
+
+  struct Deeper {
+    explicit Deeper(Parser& p) : parser(p) {
+      if (++parser.depth_ > kMaxDepth) parser.error("nested too deeply");
+    }
+    ~Deeper() { --parser.depth_; }
+    Parser& parser;
+  };
+
+  // Index expressions: sums of products; / and % are floor division by a positive constant.
+  Expr expr() {
+    Deeper deeper(*this);
+    Expr out = product();
+    while (true) {
+      if (accept("+"))
+        out = out + product();
+      else if (accept("-"))
+        out = out - product();
+      else
+        return out;
+    }
+  }
+  Expr product() {
+    Expr out = atom();
+    while (true) {
+      if (accept("*")) {
+        const Expr right = atom();
+        if (!out.constant() && !right.constant()) error("product of two expressions");
+        out = out * right;
+      } else if (accept("/")) {
+        out = ir::floor_div(out, integer(1, INT64_MAX));
+      } else if (accept("%")) {
+        out = ir::floor_mod(out, integer(1, INT64_MAX));
+      } else {
+        return out;
+      }
+    }
+  }
+  Expr atom() {
+    Deeper deeper(*this);
+    if (accept("(")) {
+      Expr out = expr();
+      expect(")");
+      return out;
+    }
+    const bool low = accept("min");
+    if (low || accept("max")) {
+      expect("(");
+      const Expr a = expr();
+      expect(",");
+      const Expr b = expr();
+      expect(")");
+      return low ? ir::min(a, b) : ir::max(a, b);
+    }
+    skip();
+    if (at_ < text_.size() && text_[at_] == 'd') {
+      ++at_;
+      return Expr(variable());
+    }
+    if (at_ + 1 < text_.size() && text_[at_] == '-' && !std::isdigit(text_[at_ + 1])) {
+      ++at_;
+      return Expr(-1) * atom();
+    }
+    return Expr(integer());
+  }
+  Var variable() {
+    return Var{static_cast<std::int32_t>(integer(0, kernel_->variables - 1))};
+  }
+  std::vector<ir::Condition> conditions() {
+    std::vector<ir::Condition> out;
+    do {
+      const std::int64_t low = integer();
+      expect("<=");
+      Expr e = expr();
+      expect("<");
+      out.push_back({std::move(e), low, integer()});
+    } while (accept("&"));
+    return out;
+  }
+
+  std::vector<Load::Dynamic> dynamic() {
+    std::vector<Load::Dynamic> out;
+    while (accept(";")) {
+      Load::Dynamic d;
+      d.value = value();
+      expect(":");
+      d.extent = integer();
+      expect("*");
+      d.stride = integer();
+      out.push_back(std::move(d));
+    }
+    return out;
+  }
+
+  static Value make(decltype(ValueNode::op) op, DType dtype) {
+    return std::make_shared<const ValueNode>(ValueNode{std::move(op), dtype});
+  }
+
+  Value value() {
+    Deeper deeper(*this);
+    if (accept("%")) {
+      auto found = lets_.find(integer());
+      if (found == lets_.end()) error("value used before its let");
+      return found->second;
+    }
+    const std::string name = word();
+    if (auto type = dtype_named(name)) return immediate(*type);
+    const DType dtype = suffix();
+    if (name == "load") {
+      Load x;
+      x.buffer = buffer_id();
+      expect("[");
+      x.offset = expr();
+      x.dynamic = dynamic();
+      expect("]");
+      return make(std::move(x), dtype);
+    }
+    if (name.starts_with("lanes_")) {
+      auto fn = ir::monoid_named(name.substr(6));
+      if (!fn) error(fmt::format("unknown reduction '{}'", name));
+      LaneReduce x{*fn, buffer_id(), 0};
+      expect("[");
+      x.offset = expr();
+      expect("]");
+      return make(std::move(x), dtype);
+    }
+    expect("(");
+    Value out = call(name, dtype);
+    expect(")");
+    return out;
+  }
+  Value immediate(DType type) {
+    expect("(");
+    Value out = is_float(type) ? imm(type, number<double>()) : imm_int(type, integer());
+    expect(")");
+    return out;
+  }
+  Value call(const std::string& name, DType dtype) {
+    if (name == "index") return make(Index{expr()}, dtype);
+    if (name == "guard") {
+      Guard x;
+      x.conditions = conditions();
+      expect(";");
+      x.then = value();
+      expect(";");
+      x.otherwise = value();
+      return make(std::move(x), dtype);
+    }
+    if (name == "random_normal" || name == "random_uniform") {
+      RandomBits x{number<std::uint64_t>(), name == "random_normal", 0};
+      expect(";");
+      x.counter = expr();
+      return make(std::move(x), dtype);
+    }
+    auto fn = ir::scalar_fn_named(name);
+    if (!fn) error(fmt::format("unknown function '{}'", name));
+    std::vector<Value> args;
+    do args.push_back(value());
+    while (accept(","));
+    if (static_cast<int>(args.size()) != ir::info(*fn).arity)
+      error(fmt::format("{} takes {} arguments, found {}", name, ir::info(*fn).arity, args.size()));
+    return apply(*fn, std::move(args), dtype);
+  }
+
+  Body body() {
+    Deeper deeper(*this);
+    Body out;
+    while (!accept("}")) {
+      if (accept("let")) {
+        expect("%");
+        const std::int64_t name = integer();
+        expect("=");
+        lets_[name] = value();
+        continue;
+      }
+      out.push_back(statement());
+    }
+    return out;
+  }
+  Stmt statement() {
+    if (accept("for")) {
+      const Binding binding = static_cast<Binding>(choice(kBindings));
+      prefix('d');
+      const Var var = variable();
+      expect("in");
+      const std::int64_t begin = integer();
+      expect("..");
+      const std::int64_t end = integer();
+      expect("{");
+      return loop(var, begin, end, binding, body());
+    }
+    if (accept("if")) {
+      auto list = conditions();
+      expect("{");
+      return when(std::move(list), body());
+    }
+    if (accept("barrier")) return {Barrier{static_cast<Scope>(choice(kScopes))}};
+    if (accept("routine")) return routine();
+    Store x;
+    x.buffer = buffer_id();
+    expect("[");
+    x.offset = expr();
+    x.dynamic = dynamic();
+    expect("]");
+    expect("=");
+    x.value = value();
+    return {std::move(x)};
+  }
+  Stmt routine() {
+    Routine x;
+    x.name = word();
+    expect("(");
+    if (!accept(";")) {
+      do x.buffers.push_back(buffer_id());
+      while (accept(","));
+      expect(";");
+    }
+    if (!accept(")")) {
+      do x.integers.push_back(expr());
+      while (accept(","));
+      expect(")");
+    }
+    return {std::move(x)};
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+  Kernel* kernel_ = nullptr;
+  std::map<std::int64_t, Value> lets_;
+};
+
+}  // namespace
+
+Result<Kernel> parse_kernel(std::string_view text) {
+  try {
+    return Parser(text).run();
+  } catch (const ParseError& e) {
+    return fail("{}", e.message);
+  }
+}
+
+}  // namespace heddle::kernel

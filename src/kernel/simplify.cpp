@@ -1,0 +1,92 @@
+#include "kernel/bounds.h"
+#include "kernel/traverse.h"
+#include "support/match.h"
+
+namespace heddle::kernel {
+namespace {
+
+class Simplifier {
+ public:
+  Body body(const Body& in) {
+    Body out;
+    for (const Stmt& s : in) statement(s, out);
+    return out;
+  }
+
+ private:
+  Mapper mapper() {
+    Mapper m;
+    m.value = [this](const Value& v) { return value(v); };
+    m.expr = [this](const Expr& e) { return ir::simplify(e, ranges_); };
+    m.body = [this](const Body& b) { return body(b); };
+    return m;
+  }
+
+  void statement(const Stmt& s, Body& out) {
+    if (const For* x = std::get_if<For>(&s.op)) return loop(*x, out);
+    if (const If* x = std::get_if<If>(&s.op)) return branch(*x, out);
+    memo_.clear();
+    out.push_back(map_children(s, mapper()));
+  }
+
+  void loop(const For& x, Body& out) {
+    const bool fixed = x.binding == Binding::grid || x.binding == Binding::vector;
+    if (x.end <= x.begin && x.binding != Binding::grid) return;
+    if (x.end - x.begin == 1 && !fixed) {
+      const Expr only(x.begin);
+      Body once = substitute(*x.body, [&](Var v) {
+        return v == x.var ? std::optional<Expr>(only) : std::nullopt;
+      });
+      for (const Stmt& s : once) statement(s, out);
+      return;
+    }
+    set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
+    Body inner = body(*x.body);
+    set_range(ranges_, x.var, std::nullopt);
+    if (inner.empty() && x.binding != Binding::grid) return;
+    out.push_back(kernel::loop(x.var, x.begin, x.end, x.binding, std::move(inner)));
+  }
+
+  void branch(const If& x, Body& out) {
+    auto conditions = ir::simplify(x.conditions, ranges_);
+    if (!conditions) return;
+    Body inner = body(*x.body);
+    if (inner.empty()) return;
+    if (conditions->empty())
+      out.insert(out.end(), inner.begin(), inner.end());
+    else
+      out.push_back(when(std::move(*conditions), std::move(inner)));
+  }
+
+  Value value(const Value& v) {
+    auto found = memo_.find(v.get());
+    if (found != memo_.end()) return found->second;
+    Value out = simplified(v);
+    memo_.emplace(v.get(), out);
+    return out;
+  }
+
+  Value simplified(const Value& v) {
+    if (const Guard* g = std::get_if<Guard>(&v->op)) {
+      auto conditions = ir::simplify(g->conditions, ranges_);
+      if (!conditions) return value(g->otherwise);
+      if (conditions->empty()) return value(g->then);
+      if (*conditions != g->conditions)
+        return guard(std::move(*conditions), value(g->then), value(g->otherwise));
+    }
+    return map_children(v, mapper());
+  }
+
+  ir::Ranges ranges_;
+  std::unordered_map<const ValueNode*, Value> memo_;
+};
+
+}  // namespace
+
+Kernel simplify(const Kernel& k) {
+  Kernel out = k;
+  out.body = Simplifier().body(k.body);
+  return out;
+}
+
+}  // namespace heddle::kernel

@@ -1,0 +1,240 @@
+#include <unordered_set>
+
+#include "kernel/bounds.h"
+#include "kernel/traverse.h"
+#include "support/match.h"
+
+namespace heddle::kernel {
+namespace {
+
+constexpr std::int64_t kMaxLanes = 64;
+
+struct Broken {
+  std::string message;
+};
+template <class... Args>
+[[noreturn]] void broken(fmt::format_string<Args...> format, Args&&... args) {
+  throw Broken{fmt::format(format, std::forward<Args>(args)...)};
+}
+
+class Verifier {
+ public:
+  explicit Verifier(const Kernel& k) : k_(k) {}
+
+  void run() {
+    for (const Buffer& b : k_.buffers) buffer(b);
+    phases();
+  }
+
+ private:
+  void buffer(const Buffer& b) {
+    if (b.size < 0 || b.lanes < 1) broken("buffer '{}': size {} lanes {}", b.name, b.size, b.lanes);
+    if (b.argument >= 0) {
+      if (b.scope != Scope::grid) broken("argument '{}' must have grid scope", b.name);
+      if (b.argument >= k_.buffers.size() || !arguments_.insert(b.argument).second)
+        broken("'{}': argument number {} is taken or too large", b.name, b.argument);
+    }
+    if (b.lanes != 1 && b.scope != Scope::lane)
+      broken("'{}' has lanes but is not a lane buffer", b.name);
+    if (b.size % b.lanes != 0) broken("'{}': size {} is no multiple of lanes", b.name, b.size);
+  }
+
+  void phases() {
+    bool after_loop = false;
+    for (const Stmt& s : k_.body) {
+      if (const Barrier* barrier = std::get_if<Barrier>(&s.op)) {
+        if (barrier->scope != Scope::grid) broken("a barrier between phases must have grid scope");
+        after_loop = false;
+        continue;
+      }
+      const For* loop = std::get_if<For>(&s.op);
+      if (!loop || loop->binding != Binding::grid)
+        broken("the top level holds something that is not a grid loop");
+      if (after_loop) broken("two phases without a barrier between them");
+      after_loop = true;
+      enter(*loop, {});
+    }
+  }
+
+  void enter(const For& x, const Conditions& under) {
+    if (x.var.index < 0 || x.var.index >= k_.variables) broken("loop variable d{}", x.var.index);
+    if (!bound_.insert(x.var.index).second) broken("d{} is bound twice", x.var.index);
+    if (x.end <= x.begin) return;  // never runs
+    set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
+    for (const Stmt& s : *x.body) stmt(s, x, under);
+    set_range(ranges_, x.var, std::nullopt);
+  }
+
+  void stmt(const Stmt& s, const For& parent, const Conditions& under) {
+    match(
+        s.op,
+        [&](const For& x) {
+          if (x.binding == Binding::grid) broken("grid loop d{} is nested", x.var.index);
+          if (parent.binding == Binding::vector)
+            broken("vector loop d{} holds a loop", parent.var.index);
+          if (x.binding == Binding::vector && x.end - x.begin > kMaxLanes)
+            broken("vector loop d{} has {} lanes", x.var.index, x.end - x.begin);
+          enter(x, under);
+        },
+        [&](const Store& x) { store(x, under); },
+        [&](const If& x) {
+          conditions(x.conditions);
+          Conditions inner = under;
+          inner.insert(inner.end(), x.conditions.begin(), x.conditions.end());
+          if (!possible(inner)) return;
+          for (const Stmt& nested : *x.body) stmt(nested, parent, inner);
+        },
+        [&](const Barrier&) { broken("a barrier inside a phase is not supported"); },
+        [&](const Routine& x) {
+          for (BufferId id : x.buffers) known(id);
+          for (const Expr& e : x.integers) expr(e);
+        });
+  }
+
+  bool possible(const Conditions& list) const { return ir::simplify(list, ranges_).has_value(); }
+
+  void known(BufferId id) {
+    if (id.value < 0 || id.value >= k_.buffers.size()) broken("no buffer b{}", id.value);
+  }
+
+  void expr(const Expr& e) {
+    std::vector<Var> used;
+    ir::collect_variables(e, used);
+    for (Var v : used)
+      if (v.index < 0 || static_cast<std::size_t>(v.index) >= ranges_.size() ||
+          !ranges_[static_cast<std::size_t>(v.index)])
+        broken("d{} is used outside its loop in {}", v.index, ir::to_string(e));
+  }
+  void conditions(const Conditions& list) {
+    for (const ir::Condition& c : list) expr(c.expr);
+  }
+
+  void access(BufferId id, const Expr& offset, const std::vector<Load::Dynamic>& dynamic,
+              const Conditions& under, std::int64_t count) {
+    known(id);
+    expr(offset);
+    const Buffer& b = k_.buffers[id];
+    std::int64_t low = 0, high = count - 1;
+    for (const Load::Dynamic& d : dynamic) {
+      if (d.extent <= 0) broken("'{}': dynamic extent {}", b.name, d.extent);
+      if (d.value->dtype != DType::i64 && d.value->dtype != DType::i32)
+        broken("'{}': dynamic offset is {}", b.name, name_of(d.value->dtype));
+      (d.stride < 0 ? low : high) += (d.extent - 1) * d.stride;
+    }
+    auto range = bounds_under(offset, under, ranges_);
+    if (!range) broken("'{}'[{}]: no bounds", b.name, ir::to_string(offset));
+    if (range->low > range->high) return;  // the conditions contradict each other
+    if (range->low + low < 0 || range->high + high >= b.size) {
+      std::string given;
+      for (const ir::Condition& c : under) given += " & " + ir::to_string(c);
+      broken("'{}'[{}] may reach {}..{} outside 0..{}{}", b.name, ir::to_string(offset),
+             range->low + low, range->high + high, b.size - 1, given);
+    }
+  }
+
+  void store(const Store& x, const Conditions& under) {
+    known(x.buffer);
+    const Buffer& b = k_.buffers[x.buffer];
+    if (b.argument >= 0 && !b.written) broken("'{}' is stored to but not marked written", b.name);
+    if (x.value->dtype != compute_type(b.dtype))
+      broken("'{}' is {} but is given {}", b.name, name_of(b.dtype), name_of(x.value->dtype));
+    seen_.clear();
+    for (const Load::Dynamic& d : x.dynamic) value(d.value, under);
+    access(x.buffer, x.offset, x.dynamic, under, 1);
+    value(x.value, under);
+  }
+
+  /// Guards make a context: a node is checked once per set of conditions it is met under.
+  void value(const Value& v, const Conditions& under) {
+    if (!seen_.insert({v.get(), under}).second) return;
+    if (v->dtype != compute_type(v->dtype)) broken("a value of storage type {}", name_of(v->dtype));
+    if (const Guard* g = std::get_if<Guard>(&v->op)) {
+      conditions(g->conditions);
+      if (g->then->dtype != v->dtype || g->otherwise->dtype != v->dtype)
+        broken("guard of {} holds {} and {}", name_of(v->dtype), name_of(g->then->dtype),
+               name_of(g->otherwise->dtype));
+      Conditions inner = under;
+      inner.insert(inner.end(), g->conditions.begin(), g->conditions.end());
+      if (possible(inner)) value(g->then, inner);
+      value(g->otherwise, under);
+      return;
+    }
+    for_each_child(*v, [&](const Value& c) { value(c, under); });
+    node(*v, under);
+  }
+
+  void node(const ValueNode& v, const Conditions& under) {
+    match(
+        v.op, [](const Imm&) {},
+        [&](const Load& x) {
+          access(x.buffer, x.offset, x.dynamic, under, 1);
+          if (v.dtype != compute_type(k_.buffers[x.buffer].dtype))
+            broken("'{}' is {} but is loaded as {}", k_.buffers[x.buffer].name,
+                   name_of(k_.buffers[x.buffer].dtype), name_of(v.dtype));
+        },
+        [&](const Apply& x) { types(x, v.dtype); },
+        [&](const Index& x) {
+          expr(x.expr);
+          if (v.dtype != DType::i64) broken("index of type {}", name_of(v.dtype));
+        },
+        [](const Guard&) {},
+        [&](const LaneReduce& x) {
+          known(x.buffer);
+          const Buffer& b = k_.buffers[x.buffer];
+          if (b.scope != Scope::lane) broken("lane reduction of '{}'", b.name);
+          if (v.dtype != b.dtype) broken("lane reduction of '{}' as {}", b.name, name_of(v.dtype));
+          access(x.buffer, x.offset, {}, under, b.lanes);
+        },
+        [&](const RandomBits& x) {
+          expr(x.counter);
+          if (v.dtype != DType::f32) broken("random numbers of type {}", name_of(v.dtype));
+        });
+  }
+
+  void types(const Apply& x, DType dtype) {
+    const auto& fn = ir::info(x.fn);
+    if (static_cast<int>(x.args.size()) != fn.arity) broken("{}: arity", fn.name);
+    if (x.fn == ir::ScalarFn::cast) return;
+    std::size_t first = 0;
+    if (x.fn == ir::ScalarFn::select) {
+      if (x.args[0]->dtype != DType::b1) broken("select on {}", name_of(x.args[0]->dtype));
+      first = 1;
+    }
+    const DType operand = x.args[first]->dtype;
+    for (std::size_t i = first; i < x.args.size(); ++i)
+      if (x.args[i]->dtype != operand)
+        broken("{} of {} and {}", fn.name, name_of(operand), name_of(x.args[i]->dtype));
+    const DType result = fn.gives_bool ? DType::b1 : operand;
+    if (dtype != result)
+      broken("{} of {} gives {}, not {}", fn.name, name_of(operand), name_of(result),
+             name_of(dtype));
+  }
+
+  struct SeenHash {
+    std::size_t operator()(const std::pair<const ValueNode*, Conditions>& x) const {
+      std::size_t seed = std::hash<const void*>{}(x.first);
+      for (const ir::Condition& c : x.second) seed = combine(seed, c.expr.hash());
+      return seed;
+    }
+    static std::size_t combine(std::size_t a, std::size_t b) { return a * 31 + b; }
+  };
+
+  const Kernel& k_;
+  ir::Ranges ranges_;
+  std::unordered_set<int> arguments_;
+  std::unordered_set<std::int32_t> bound_;
+  std::unordered_set<std::pair<const ValueNode*, Conditions>, SeenHash> seen_;
+};
+
+}  // namespace
+
+Status verify(const Kernel& k) {
+  try {
+    Verifier(k).run();
+    return Ok{};
+  } catch (const Broken& b) {
+    return fail("kernel '{}': {}", k.name, b.message);
+  }
+}
+
+}  // namespace heddle::kernel
