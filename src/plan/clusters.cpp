@@ -1,0 +1,227 @@
+#include "plan/clusters.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+namespace heddle::plan {
+namespace {
+
+/// A kernel under construction, rooted at the node it was started from.
+struct Group {
+  std::vector<NodeId> nodes;  // sorted
+  bool has_loop = false, has_reduce = false;
+};
+
+bool elementwise(const Facts& f, NodeId id) {
+  return f.as<prim::Map>(id) || f.as<prim::View>(id) || f.as<prim::Iota>(id);
+}
+
+/// The rule says yes and the lowering can.
+bool joins(const Facts& f, const Options& options, NodeId id, const Group& group, NodeId root) {
+  const bool loop = f.is_main_loop(id);
+  const bool reduces = f.as<prim::Reduce>(id) || (f.as<prim::Contract>(id) && !loop);
+  if (reduces || (!loop && !elementwise(f, id))) return false;
+  if (static_cast<int>(group.nodes.size()) >= options.max_cluster) return false;
+  if (group.has_loop) {
+    // Followers of the loop are in the group already: what joins now feeds it or them.
+    if (loop) return false;
+    for (NodeId reader : f.consumers_of(id)) {
+      if (f.is_main_loop(reader)) return false;
+    }
+  }
+  if (loop && group.has_reduce) return false;
+  std::vector<NodeId> nodes = group.nodes;
+  nodes.insert(std::lower_bound(nodes.begin(), nodes.end(), id), id);
+  return options.legality.supports(*f.graph, {nodes, {root}});
+}
+
+/// Cheap to have in several kernels: no kernel of its own is worth it.
+bool duplicable(const Facts& f, NodeId id) {
+  if (f.as<prim::Iota>(id)) return true;
+  if (!f.as<prim::View>(id)) return false;
+  return f.is_leaf(f[id].args[0]) || f.elements_of(f[id].args[0]) < f.elements_of(id);
+}
+
+}  // namespace
+
+std::vector<Cluster> single_clusters(const Facts& facts) {
+  std::vector<Cluster> out;
+  for (NodeId id : facts.live) {
+    if (!facts.is_leaf(id)) out.push_back({{id}, {id}});
+  }
+  return out;
+}
+
+std::vector<Cluster> greedy_clusters(const Facts& facts, const Options& options) {
+  std::map<NodeId, Group> groups;                 // by root
+  std::map<NodeId, std::vector<NodeId>> home_of;  // roots of the groups that compute a node
+  for (auto it = facts.live.rbegin(); it != facts.live.rend(); ++it) {
+    const NodeId id = *it;
+    if (facts.is_leaf(id)) continue;
+    std::set<NodeId> targets;
+    for (NodeId reader : facts.consumers_of(id)) {
+      targets.insert(home_of[reader].begin(), home_of[reader].end());
+    }
+    bool joined = !facts.is_output(id) && !targets.empty() &&
+                  (targets.size() == 1 || duplicable(facts, id));
+    for (NodeId root : targets) {
+      joined = joined && joins(facts, options, id, groups[root], root);
+    }
+    if (!joined) targets = {id};
+    for (NodeId root : targets) {
+      Group& group = groups[root];
+      group.nodes.insert(std::lower_bound(group.nodes.begin(), group.nodes.end(), id), id);
+      group.has_loop = group.has_loop || facts.is_main_loop(id);
+      group.has_reduce = group.has_reduce || facts.as<prim::Reduce>(id);
+      home_of[id].push_back(root);
+    }
+  }
+  std::vector<Cluster> out;
+  for (auto& [root, group] : groups) out.push_back({std::move(group.nodes), {root}});
+  return out;
+}
+
+namespace {
+
+/// For each cluster, the positions of those whose outputs it reads; nullopt if nobody makes one.
+std::optional<std::vector<std::vector<int>>> dependencies(const Facts& f,
+                                                          const std::vector<Cluster>& clusters) {
+  std::map<NodeId, int> maker;  // by class
+  for (std::size_t i = 0; i < clusters.size(); ++i) {
+    for (NodeId o : clusters[i].outputs) maker.emplace(f.class_of_node(o), static_cast<int>(i));
+  }
+  std::vector<std::vector<int>> out(clusters.size());
+  for (std::size_t i = 0; i < clusters.size(); ++i) {
+    for (NodeId in : reads_of(*f.graph, clusters[i])) {
+      if (f.is_leaf(in)) continue;
+      auto it = maker.find(f.class_of_node(in));
+      if (it == maker.end()) return std::nullopt;
+      out[i].push_back(it->second);
+    }
+  }
+  return out;
+}
+
+void fill_kernel(const Facts& f, Kernel& k) {
+  k.inputs = reads_of(*f.graph, k.cluster);
+  for (NodeId id : k.cluster.nodes) {
+    const prim::OriginId origin = f.graph->origin_id(id);
+    if (origin && std::find(k.origins.begin(), k.origins.end(), origin) == k.origins.end()) {
+      k.origins.push_back(origin);
+    }
+  }
+}
+
+/// Values that are read from the buffer of an equivalent one.
+std::vector<Substitute> substitutes_of(const Facts& f, const std::vector<Kernel>& kernels) {
+  std::map<NodeId, NodeId> made;  // class → node in memory
+  std::set<NodeId> there;
+  for (const Kernel& k : kernels) {
+    for (NodeId o : k.cluster.outputs) {
+      made.emplace(f.class_of_node(o), o);
+      there.insert(o);
+    }
+  }
+  std::set<Substitute> out;
+  auto want = [&](NodeId id) {
+    if (f.is_leaf(id) || there.count(id)) return;
+    out.insert({id, made.at(f.class_of_node(id))});
+  };
+  for (const Kernel& k : kernels) {
+    for (NodeId in : k.inputs) want(in);
+  }
+  for (const prim::GraphOutput& o : f.graph->outputs) want(o.node);
+  return {out.begin(), out.end()};
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> cycles_among(const Facts& facts,
+                                           const std::vector<Cluster>& clusters) {
+  auto needs = dependencies(facts, clusters);
+  std::vector<std::vector<int>> out;
+  if (!needs) return out;
+  // Tarjan, recursion depth bounded by the number of kernels of a region.
+  const int n = static_cast<int>(clusters.size());
+  std::vector<int> index(clusters.size(), -1), low(clusters.size()), stack;
+  std::vector<bool> on_stack(clusters.size());
+  int next = 0;
+  std::function<void(int)> visit = [&](int v) {
+    const auto sv = static_cast<std::size_t>(v);
+    index[sv] = low[sv] = next++;
+    stack.push_back(v);
+    on_stack[sv] = true;
+    for (int w : (*needs)[sv]) {
+      const auto sw = static_cast<std::size_t>(w);
+      if (index[sw] < 0) {
+        visit(w);
+        low[sv] = std::min(low[sv], low[sw]);
+      } else if (on_stack[sw]) {
+        low[sv] = std::min(low[sv], index[sw]);
+      }
+    }
+    if (low[sv] != index[sv]) return;
+    std::vector<int> component;
+    int w = -1;
+    do {
+      w = stack.back();
+      stack.pop_back();
+      on_stack[static_cast<std::size_t>(w)] = false;
+      component.push_back(w);
+    } while (w != v);
+    std::sort(component.begin(), component.end());
+    if (component.size() > 1) out.push_back(component);
+  };
+  for (int v = 0; v < n; ++v) {
+    if (index[static_cast<std::size_t>(v)] < 0) visit(v);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,
+                             const Options& options, CostModel& cost) {
+  // First output decides among kernels that are ready, so the order follows the source.
+  std::sort(clusters.begin(), clusters.end(), [](const Cluster& a, const Cluster& b) {
+    return std::tie(a.outputs[0], a) < std::tie(b.outputs[0], b);
+  });
+  auto needs = dependencies(facts, clusters);
+  if (!needs) return std::nullopt;
+  std::vector<std::vector<int>> readers(clusters.size());
+  std::vector<int> waiting(clusters.size());
+  std::set<int> ready;
+  for (std::size_t i = 0; i < clusters.size(); ++i) {
+    for (int d : (*needs)[i]) readers[static_cast<std::size_t>(d)].push_back(static_cast<int>(i));
+    waiting[i] = static_cast<int>((*needs)[i].size());
+    if (waiting[i] == 0) ready.insert(static_cast<int>(i));
+  }
+  Plan plan;
+  plan.strategy = options.strategy;
+  while (!ready.empty()) {
+    const auto i = static_cast<std::size_t>(*ready.begin());
+    ready.erase(ready.begin());
+    for (int r : readers[i]) {
+      if (--waiting[static_cast<std::size_t>(r)] == 0) ready.insert(r);
+    }
+    Kernel k;
+    k.cluster = std::move(clusters[i]);
+    k.cost = cost(k.cluster);
+    if (options.measured) {
+      if (auto us = options.measured(*facts.graph, k.cluster)) {
+        k.cost.us = *us;
+        k.cost.provenance = Provenance::measured;
+      }
+    }
+    fill_kernel(facts, k);
+    plan.cost_us += k.cost.us;
+    plan.kernels.push_back(std::move(k));
+  }
+  if (plan.kernels.size() != clusters.size()) return std::nullopt;
+  plan.substitutes = substitutes_of(facts, plan.kernels);
+  plan.stats.nodes = static_cast<int>(facts.live.size());
+  return plan;
+}
+
+}  // namespace heddle::plan

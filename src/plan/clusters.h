@@ -1,0 +1,24 @@
+#pragma once
+#include "plan/cost.h"
+
+namespace heddle::plan {
+
+/// Every live primitive alone (scalars, constants and inputs apart).
+std::vector<Cluster> single_clusters(const Facts& facts);
+
+/// The rule of TVM and XLA: walk from the results; a node joins the kernel of its consumers when
+/// there is one such kernel: elementwise and views always (not into a main loop's operands), a main
+/// loop takes elementwise followers, a reduction ends its kernel.
+std::vector<Cluster> greedy_clusters(const Facts& facts, const Options& options);
+
+/// Orders clusters so that inputs come before their readers and fills in the rest of the plan.
+/// nullopt when they wait for each other in a cycle or an input is missing.
+std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,
+                             const Options& options, CostModel& cost);
+
+/// Groups of clusters (by position) that wait for each other: strongly connected components of two
+/// or more.
+std::vector<std::vector<int>> cycles_among(const Facts& facts,
+                                           const std::vector<Cluster>& clusters);
+
+}  // namespace heddle::plan

@@ -1,0 +1,480 @@
+#include "plan/cost.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace heddle::plan {
+namespace {
+
+/// Where a value is evaluated: per dimension, the loops its coordinate depends on.
+struct Dim {
+  std::uint64_t loops = 0, unit = 0;
+  bool operator==(const Dim&) const = default;
+};
+struct Use {
+  std::vector<Dim> dims;
+  int innermost = 0;   ///< loop that is vectorised: bit index
+  double scale = 1;    ///< share of the iterations (pieces of a concat), or repetition
+  std::uint64_t mask() const {
+    std::uint64_t m = 0;
+    for (const Dim& d : dims) m |= d.loops;
+    return m;
+  }
+  bool operator==(const Use&) const = default;
+};
+
+constexpr std::size_t kMaxUses = 8;
+/// Extra time of the shorter of memory and compute, which do not overlap perfectly.
+constexpr double kOverlapLoss = 0.15;
+/// Share of the vector peak that maps reach, and a scalar loop of a small contraction.
+constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1;
+/// Nanoseconds of an element that cannot be loaded as part of a vector.
+constexpr double kStridedNs = 0.4;
+constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
+
+}  // namespace
+
+double main_loop_efficiency(const MatmulShape& s, bool packed_operand) {
+  // The wide side fills vectors, the narrow side rows of the register tile.
+  const double wide = std::max(s.m, s.n), narrow = std::min(s.m, s.n);
+  double eff = packed_operand ? 0.9 : 0.8;
+  eff *= wide / (wide + 4);
+  if (narrow < 6) eff *= (narrow + 0.5) / 6.5;
+  eff *= s.k / (s.k + 6);
+  return std::max(eff, 0.02);
+}
+
+struct CostModel::State {
+  const Facts& f;
+  MachineModel m;
+  // Scratch of one evaluation.
+  std::vector<int> local;                 // NodeId → position in nodes, -1
+  std::vector<double> extents;            // of the loops
+  struct ReduceLoops {
+    std::uint64_t outer;
+    Shape extents;
+    int depth;
+    std::vector<int> loops;
+  };
+  std::vector<ReduceLoops> reduce_loops;
+  std::vector<std::uint64_t> hoists;      // loops outside which a reduction is computed
+  std::vector<std::vector<Use>> uses;     // by position
+  struct Read {
+    NodeId node;
+    std::vector<Use> uses;
+  };
+  std::vector<Read> reads;
+  double vector_ops = 0, scalar_ns = 0, loop_us = 0, bytes = 0, memory_us = 0, flops = 0;
+  double tasks = 0;
+
+  State(const Facts& facts, const MachineModel& machine) : f(facts), m(machine) {
+    local.resize(static_cast<std::size_t>(f.graph->size()), -1);
+  }
+
+  double product(std::uint64_t mask) const {
+    double p = 1;
+    for (std::size_t l = 0; mask && l < extents.size() && l < 64; ++l) {
+      if (mask >> l & 1) p *= extents[l];
+    }
+    return p;
+  }
+  int new_loop(std::int64_t extent) {
+    extents.push_back(static_cast<double>(extent));
+    return static_cast<int>(std::min<std::size_t>(extents.size() - 1, 63));
+  }
+  static std::uint64_t bit(int l) { return std::uint64_t{1} << l; }
+
+  void add_use(NodeId id, Use use) {
+    const int position = local[static_cast<std::size_t>(id.value)];
+    std::vector<Use>* list = nullptr;
+    if (position >= 0) {
+      list = &uses[static_cast<std::size_t>(position)];
+    } else if (!f.is_inlined(id)) {
+      auto r = std::find_if(reads.begin(), reads.end(), [&](const Read& x) { return x.node == id; });
+      if (r == reads.end()) r = reads.insert(reads.end(), {id, {}});
+      list = &r->uses;
+    } else {
+      return;
+    }
+    if (std::find(list->begin(), list->end(), use) != list->end()) return;
+    if (list->size() >= kMaxUses) {
+      list->back().scale += use.scale;
+      return;
+    }
+    list->push_back(std::move(use));
+  }
+
+  /// The use of an argument reached through index facts over `vars` (dims of the reader and more).
+  static Use through(const AccessFacts& access, const std::vector<Dim>& vars, const Use& reader) {
+    Use out;
+    out.innermost = reader.innermost;
+    out.scale = reader.scale;
+    for (const IndexFacts& index : access) {
+      Dim d;
+      for (std::size_t v = 0; v < vars.size(); ++v) {
+        const std::uint64_t b = std::uint64_t{1} << std::min<std::size_t>(v, 63);
+        if (index.variables & b) d.loops |= vars[v].loops;
+        if (index.unit & b) d.unit |= vars[v].unit;
+      }
+      out.dims.push_back(d);
+    }
+    return out;
+  }
+
+  /// Root loops of a value that nothing in the cluster reads: shared by outputs of equal shape.
+  Use root_use(NodeId id, std::vector<std::pair<Shape, Use>>& roots) {
+    const Shape& shape = f[id].type.shape;
+    for (const auto& [s, use] : roots) {
+      if (s == shape) return use;
+    }
+    Use use;
+    for (std::int64_t extent : shape) {
+      const int l = new_loop(extent);
+      use.dims.push_back({bit(l), bit(l)});
+      if (extent > 1) use.innermost = l;
+    }
+    roots.push_back({shape, use});
+    return use;
+  }
+
+  /// Loops of a reduction, shared by reductions side by side over the same extents.
+  std::vector<int> loops_for(std::uint64_t outer, const Shape& over, int depth) {
+    for (const ReduceLoops& r : reduce_loops) {
+      if (r.outer == outer && r.extents == over && r.depth == depth) return r.loops;
+    }
+    ReduceLoops r{outer, over, depth, {}};
+    for (std::int64_t e : over) r.loops.push_back(new_loop(e));
+    reduce_loops.push_back(r);
+    return r.loops;
+  }
+
+  /// A reduction can be outside the loops it does not depend on only if they are the inner ones.
+  std::uint64_t hoist(std::uint64_t mask, double& scale) {
+    std::uint64_t more = 0;
+    for (std::uint64_t h : hoists) {
+      if ((h & ~mask) && (mask & ~h)) more |= h & ~mask;
+    }
+    if (more) scale *= product(more);
+    hoists.push_back(mask | more);
+    return mask | more;
+  }
+
+  double rate_factor(NodeId id) const {
+    const double size = static_cast<double>(size_of(compute_type(f[id].type.dtype)));
+    return std::max(1.0, size / 4);
+  }
+
+  void visit_map(NodeId id, const prim::Map& map, std::vector<Use>& all) {
+    const ir::ScalarFnInfo& info = ir::info(map.fn);
+    if (info.expensive && all.size() > 1) {
+      // Computed once and kept in a tile for the other loops.
+      std::sort(all.begin(), all.end(), [&](const Use& a, const Use& b) {
+        return a.scale * product(a.mask()) > b.scale * product(b.mask());
+      });
+      vector_ops += 2 * product(all[0].mask()) * static_cast<double>(all.size() - 1);
+      all.resize(1);
+    }
+    for (const Use& use : all) {
+      const double n = use.scale * product(use.mask());
+      vector_ops += n * info.flops * rate_factor(id);
+      flops += n;
+      for (NodeId arg : f[id].args) add_use(arg, use);
+    }
+  }
+
+  void visit_view(NodeId id, const prim::View& view, const std::vector<Use>& all) {
+    const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
+    for (const Use& use : all) {
+      for (std::size_t p = 0; p < view.pieces.size(); ++p) {
+        Use in = through(accesses[p], use.dims, use);
+        if (view.pieces.size() > 1) {
+          in.scale *= std::min(1.0, f.elements_of(f[id].args[p]) / f.elements_of(id));
+        }
+        add_use(f[id].args[p], std::move(in));
+      }
+      if (view.pieces.size() > 1) {  // choosing the piece
+        vector_ops += use.scale * product(use.mask()) * static_cast<double>(view.pieces.size() - 1);
+      }
+    }
+  }
+
+  void visit_reduce(NodeId id, const prim::Reduce& reduce, const std::vector<Use>& all, int depth) {
+    const NodeId arg = f[id].args[0];
+    const Shape& in_shape = f[arg].type.shape;
+    Shape over;
+    for (int axis : reduce.axes) over.push_back(in_shape[static_cast<std::size_t>(axis)]);
+    std::vector<std::uint64_t> done;
+    for (const Use& use : all) {
+      if (std::find(done.begin(), done.end(), use.mask()) != done.end()) continue;
+      done.push_back(use.mask());
+      double scale = use.scale;
+      // Distinct results, however the reader's index divides its loops.
+      const double all_iterations = product(use.mask());
+      if (all_iterations > f.elements_of(id)) scale *= f.elements_of(id) / all_iterations;
+      const std::uint64_t outer = hoist(use.mask(), scale);
+      const std::vector<int> loops = loops_for(outer, over, depth);
+      Use in;
+      in.scale = scale;
+      in.innermost = use.innermost;
+      std::size_t next_kept = 0, next_loop = 0;
+      for (std::size_t d = 0; d < in_shape.size(); ++d) {
+        const bool reduced = std::find(reduce.axes.begin(), reduce.axes.end(),
+                                       static_cast<int>(d)) != reduce.axes.end();
+        if (reduced) {
+          const int l = loops[next_loop++];
+          in.dims.push_back({bit(l), bit(l)});
+          if (d + 1 == in_shape.size()) in.innermost = l;
+        } else {
+          in.dims.push_back(use.dims[next_kept++]);
+        }
+      }
+      const double n = in.scale * product(in.mask());
+      vector_ops += n * rate_factor(arg) * (in.innermost == use.innermost ? 1 : 1.2);
+      flops += n;
+      add_use(arg, std::move(in));
+    }
+  }
+
+  /// Outside a main loop: a scalar reduction per output element.
+  void visit_contract(NodeId id, const prim::Contract& contract, const std::vector<Use>& all,
+                      int depth) {
+    const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
+    const bool main = f.is_main_loop(id);
+    double total = 0;
+    for (const Use& use : all) {
+      const std::vector<int> loops = loops_for(use.mask(), contract.reduced, main ? -1 : depth);
+      std::vector<Dim> vars = use.dims;
+      for (int l : loops) vars.push_back({bit(l), bit(l)});
+      std::uint64_t mask = use.mask();
+      for (int l : loops) mask |= bit(l);
+      const double n = use.scale * product(mask);
+      total += n;
+      for (std::size_t side = 0; side < 2; ++side) {
+        Use in = through(accesses[side], vars, use);
+        if (!loops.empty()) in.innermost = loops.back();
+        if (main) in.scale *= operand_repeats(id, side, in);
+        add_use(f[id].args[side], std::move(in));
+      }
+    }
+    flops += 2 * total;
+    if (!main) {
+      vector_ops += 2 * total * rate_factor(id) * kMapEfficiency / kScalarContract / 2;
+      return;
+    }
+    add_main_loop(id, total);
+  }
+
+  /// How often an operand's element is evaluated per iteration counted by its own loops: a window's
+  /// overlap is packed once per block of output channels.
+  double operand_repeats(NodeId id, std::size_t side, const Use& in) const {
+    const NodeId arg = f[id].args[side];
+    const MatmulShape s = matmul_shape(f, id);
+    const double blocks = std::ceil((side == 0 ? s.n : s.m) / 256);
+    const double iterations = product(in.mask());
+    const double once = std::min(1.0, 1.3 * f.elements_of(arg) / std::max(1.0, iterations));
+    return once * blocks;
+  }
+
+  void add_main_loop(NodeId id, double multiplications) {
+    const MatmulShape s = matmul_shape(f, id);
+    const bool packed = f.as<prim::Constant>(f[id].args[1]) || f.as<prim::Constant>(f[id].args[0]);
+    const double rate = m.peak_gflops * 1e3 * main_loop_efficiency(s, packed) / rate_factor(id);
+    // Tiles of about 6×32 results are the units that threads share.
+    const double units = std::max(1.0, s.batch * std::ceil(s.m * s.n / 192));
+    loop_us += 2 * multiplications / rate / parallel(units);
+    if (!packed) loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));
+    // Operands that are evaluated for the loop pass through a packed tile.
+    for (NodeId arg : f[id].args) {
+      if (local[static_cast<std::size_t>(arg.value)] >= 0 && !is_plain_view(arg)) {
+        loop_us += 2 * f.bytes_of(arg) / (m.l2_gbs * 1e3 * parallel(units));
+      }
+    }
+    tasks = std::max(tasks, units);
+  }
+  bool is_plain_view(NodeId id) const {
+    return f.as<prim::View>(id) &&
+           local[static_cast<std::size_t>(f[id].args[0].value)] < 0;
+  }
+
+  void visit_gather(NodeId id, const std::vector<Use>& all) {
+    const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
+    for (const Use& use : all) {
+      Use in = through(accesses[0], use.dims, use);
+      scalar_ns += 0.5 * kStridedNs * use.scale * product(use.mask());
+      add_use(f[id].args[0], std::move(in));
+      for (std::size_t a = 1; a < f[id].args.size(); ++a) add_use(f[id].args[a], use);
+    }
+  }
+
+  /// Sort, scan, scatter: their arguments are walked by loops of their own.
+  void visit_opaque(NodeId id, double ns_per_element) {
+    for (NodeId arg : f[id].args) {
+      std::vector<std::pair<Shape, Use>> own;
+      if (!f.is_inlined(arg)) add_use(arg, root_use(arg, own));
+    }
+    const double n = std::max(f.elements_of(id), f.elements_of(f[id].args[0]));
+    scalar_ns += ns_per_element * n;
+    flops += n;
+  }
+
+  void visit(NodeId id, std::vector<Use>& all, int depth) {
+    const prim::Op& op = f[id].op;
+    if (const auto* map = std::get_if<prim::Map>(&op)) return visit_map(id, *map, all);
+    if (const auto* view = std::get_if<prim::View>(&op)) return visit_view(id, *view, all);
+    if (const auto* r = std::get_if<prim::Reduce>(&op)) return visit_reduce(id, *r, all, depth);
+    if (const auto* c = std::get_if<prim::Contract>(&op)) return visit_contract(id, *c, all, depth);
+    if (std::holds_alternative<prim::Gather>(op)) return visit_gather(id, all);
+    if (std::holds_alternative<prim::Sort>(op)) {
+      const double n = std::max(2.0, f.elements_of(f[id].args[0]));
+      return visit_opaque(id, kSortNs * std::log2(n));
+    }
+    if (std::holds_alternative<prim::Scatter>(op)) return visit_opaque(id, kScatterNs);
+    if (std::holds_alternative<prim::Scan>(op)) return visit_opaque(id, kScanNs);
+    for (const Use& use : all) {
+      const double n = use.scale * product(use.mask());
+      vector_ops += n * (std::holds_alternative<prim::Random>(op) ? kRandomFlops : 1.0);
+    }
+  }
+
+  double parallel(double units) const {
+    const auto t = static_cast<double>(m.threads);
+    if (units >= 16 * t) return t;
+    return units / std::ceil(units / t);  // the last round may leave threads idle
+  }
+
+  /// `footprint` decides which memory holds it, `traffic` is what moves.
+  double move_us(double footprint, double traffic, bool constant = false) const {
+    const double t = parallel(std::max(1.0, tasks));
+    const bool cold = constant && f.constant_bytes > static_cast<double>(m.l3_bytes) / 2;
+    if (!cold && footprint <= static_cast<double>(m.l2_bytes) * t / 2) {
+      return traffic / (m.l2_gbs * 1e3 * t);
+    }
+    if (!cold && footprint <= static_cast<double>(m.l3_bytes) / 2) {
+      return traffic / (m.l3_gbs * 1e3 * t);
+    }
+    return traffic / (std::min(m.dram_gbs, 0.6 * m.dram_gbs * t) * 1e3);
+  }
+
+  void add_read(const Read& r) {
+    const double size = static_cast<double>(size_of(f[r.node].type.dtype));
+    const bool constant = f.as<prim::Constant>(r.node);
+    std::vector<std::uint64_t> passes;
+    for (const Use& use : r.uses) {
+      const std::uint64_t mask = use.mask();
+      const double touched = std::min(f.elements_of(r.node), use.scale * product(mask)) * size;
+      const bool again = !passes.empty();
+      if (!again) bytes += touched;
+      // A later pass finds the rows of one task in the core's cache, if they fit.
+      const double block = f.bytes_of(r.node) / std::max(1.0, product(outermost() & mask));
+      if (again && block <= static_cast<double>(m.l2_bytes) / 2) {
+        memory_us += touched / (m.l2_gbs * 1e3 * parallel(std::max(1.0, tasks)));
+      } else {
+        if (again) bytes += touched;
+        memory_us += move_us(f.bytes_of(r.node), touched, constant);
+      }
+      passes.push_back(mask);
+      if (strided(use)) scalar_ns += kStridedNs * use.scale * product(mask);
+    }
+  }
+
+  static bool strided(const Use& use) {
+    if (use.dims.empty()) return false;
+    const std::uint64_t inner = bit(use.innermost);
+    if (!(use.mask() & inner)) return false;  // one value for the whole vector
+    return !(use.dims.back().unit & inner);
+  }
+
+  /// Loops outside every reduction: their iterations are the tasks.
+  std::uint64_t outermost() const {
+    std::uint64_t mask = ~std::uint64_t{0};
+    for (std::uint64_t h : hoists) mask &= h;
+    return mask;
+  }
+
+  void reset(const Cluster& c) {
+    extents.clear();
+    reduce_loops.clear();
+    hoists.clear();
+    reads.clear();
+    uses.assign(c.nodes.size(), {});
+    vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = 0;
+    tasks = 0;
+    for (std::size_t i = 0; i < c.nodes.size(); ++i) {
+      local[static_cast<std::size_t>(c.nodes[i].value)] = static_cast<int>(i);
+    }
+  }
+
+  /// Number of reductions on the longest way down from each node to the inputs.
+  std::vector<int> reduce_depths(const Cluster& c) const {
+    std::vector<int> depth(c.nodes.size());
+    for (std::size_t i = 0; i < c.nodes.size(); ++i) {
+      int below = 0;
+      for (NodeId arg : f[c.nodes[i]].args) {
+        const int a = local[static_cast<std::size_t>(arg.value)];
+        if (a >= 0) below = std::max(below, depth[static_cast<std::size_t>(a)]);
+      }
+      const prim::Op& op = f[c.nodes[i]].op;
+      const bool reduces =
+          std::holds_alternative<prim::Reduce>(op) || std::holds_alternative<prim::Contract>(op);
+      depth[i] = below + (reduces ? 1 : 0);
+    }
+    return depth;
+  }
+
+  void walk(const Cluster& c) {
+    const std::vector<int> depth = reduce_depths(c);
+    std::vector<std::pair<Shape, Use>> roots;
+    double root_elements = 0;
+    for (std::size_t i = c.nodes.size(); i-- > 0;) {
+      const NodeId id = c.nodes[i];
+      if (uses[i].empty()) {
+        uses[i].push_back(root_use(id, roots));
+        root_elements = std::max(root_elements, f.elements_of(id));
+      }
+      std::vector<Use> all = std::move(uses[i]);
+      visit(id, all, depth[i]);
+    }
+    if (tasks == 0) {
+      const double hoisted = hoists.empty() ? root_elements : product(outermost() & first_loops(roots));
+      tasks = hoists.empty() ? std::max(1.0, root_elements / 1024) : hoisted;
+    }
+  }
+  static std::uint64_t first_loops(const std::vector<std::pair<Shape, Use>>& roots) {
+    std::uint64_t mask = 0;
+    for (const auto& [shape, use] : roots) mask |= use.mask();
+    return mask;
+  }
+
+  Cost finish(const Cluster& c) {
+    for (const Read& r : reads) add_read(r);
+    for (NodeId o : c.outputs) {
+      bytes += f.bytes_of(o);
+      memory_us += move_us(f.bytes_of(o), f.bytes_of(o));
+    }
+    Cost cost;
+    const double t = parallel(std::max(1.0, tasks));
+    const double lanes_rate = m.peak_gflops / 2 * 1e3 * kMapEfficiency;
+    cost.compute_us = (vector_ops / lanes_rate + scalar_ns * 1e-3) / t + loop_us;
+    cost.memory_us = memory_us;
+    cost.launch_us = m.launch_us;
+    cost.bytes = bytes;
+    cost.flops = flops;
+    cost.us = cost.launch_us + std::max(cost.compute_us, cost.memory_us) +
+              kOverlapLoss * std::min(cost.compute_us, cost.memory_us);
+    for (NodeId id : c.nodes) local[static_cast<std::size_t>(id.value)] = -1;
+    return cost;
+  }
+};
+
+CostModel::CostModel(const Facts& facts, const MachineModel& machine)
+    : state_(std::make_unique<State>(facts, machine)) {}
+CostModel::~CostModel() = default;
+
+Cost CostModel::operator()(const Cluster& cluster) {
+  state_->reset(cluster);
+  state_->walk(cluster);
+  return state_->finish(cluster);
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,26 @@
+#pragma once
+#include <memory>
+
+#include "plan/facts.h"
+
+namespace heddle::plan {
+
+/// Roofline of one kernel: max(bytes/bandwidth, operations/peak(shape)) + launch, where values that
+/// a stitched kernel evaluates several times are counted as often, and each tensor moves at the
+/// speed of the smallest cache that holds it. Keeps scratch between calls; not thread-safe.
+class CostModel {
+ public:
+  CostModel(const Facts& facts, const MachineModel& machine);
+  ~CostModel();
+  /// `cluster` must be valid: nodes sorted, outputs among them.
+  Cost operator()(const Cluster& cluster);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// GFLOP/s per core that a main loop of this shape reaches, as a share of the peak.
+double main_loop_efficiency(const MatmulShape& shape, bool packed_operand);
+
+}  // namespace heddle::plan

@@ -1,0 +1,119 @@
+#include "plan/facts.h"
+
+#include <algorithm>
+
+namespace heddle::plan {
+namespace {
+
+bool has_division(const ir::Expr& e) {
+  const ir::IndexNode& n = e.node();
+  using Kind = ir::IndexNode::Kind;
+  if (n.kind == Kind::div || n.kind == Kind::mod) return true;
+  for (const ir::Expr& a : n.args) {
+    if (has_division(a)) return true;
+  }
+  for (const auto& t : n.terms) {
+    if (has_division(t.atom)) return true;
+  }
+  return false;
+}
+
+std::uint64_t bit(int i) { return std::uint64_t{1} << std::min(i, 63); }
+
+IndexFacts facts_of_index(const ir::Expr& e) {
+  IndexFacts out;
+  std::vector<ir::Var> vars;
+  ir::collect_variables(e, vars);
+  for (ir::Var v : vars) {
+    out.variables |= bit(v.index);
+    if (ir::coefficient_of(e, v) == 1) out.unit |= bit(v.index);
+  }
+  out.divides = has_division(e);
+  return out;
+}
+
+std::vector<AccessFacts> accesses_of(const prim::Node& node) {
+  std::vector<AccessFacts> out;
+  if (const auto* view = std::get_if<prim::View>(&node.op)) {
+    for (const prim::Access& piece : view->pieces) out.push_back(facts_of(piece));
+  } else if (const auto* contract = std::get_if<prim::Contract>(&node.op)) {
+    out = {facts_of(contract->lhs), facts_of(contract->rhs)};
+  } else if (const auto* gather = std::get_if<prim::Gather>(&node.op)) {
+    out = {facts_of(prim::Access{gather->base, {}})};
+    // Dimensions addressed by data depend on where in the output we are.
+    std::uint64_t all = 0;
+    for (std::size_t d = 0; d < node.type.shape.size(); ++d) all |= bit(static_cast<int>(d));
+    for (int axis : gather->axes) {
+      out[0][static_cast<std::size_t>(axis)] = {.variables = all, .unit = 0, .divides = true};
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+AccessFacts facts_of(const prim::Access& access) {
+  AccessFacts out;
+  for (const ir::Expr& e : access.index) out.push_back(facts_of_index(e));
+  return out;
+}
+
+Facts facts_of(const prim::Graph& g, const Legality& legality,
+               const std::vector<NodeId>& class_of) {
+  Facts f;
+  f.graph = &g;
+  f.live = prim::live_nodes(g);
+  const auto n = static_cast<std::size_t>(g.size());
+  f.is_live.resize(n);
+  f.leaf.resize(n);
+  f.inlined.resize(n);
+  f.main_loop.resize(n);
+  f.output.resize(n);
+  f.elements.resize(n);
+  f.bytes.resize(n);
+  f.accesses.resize(n);
+  f.consumers = prim::consumers(g);
+  f.consumers.resize(n);
+  for (auto& c : f.consumers) {
+    std::sort(c.begin(), c.end());
+    c.erase(std::unique(c.begin(), c.end()), c.end());
+  }
+  for (NodeId id : f.live) {
+    const auto i = static_cast<std::size_t>(id.value);
+    const prim::Node& node = g[id];
+    f.is_live[i] = true;
+    f.elements[i] = static_cast<double>(element_count(node.type.shape));
+    f.bytes[i] = f.elements[i] * static_cast<double>(size_of(node.type.dtype));
+    const bool constant = std::holds_alternative<prim::Constant>(node.op);
+    f.leaf[i] = constant || std::holds_alternative<prim::Input>(node.op);
+    f.inlined[i] = constant && f.elements[i] == 1;
+    if (constant) f.constant_bytes += f.bytes[i];
+    f.accesses[i] = accesses_of(node);
+    f.main_loop[i] = std::holds_alternative<prim::Contract>(node.op) && legality.main_loop(g, id);
+  }
+  for (const prim::GraphOutput& o : g.outputs) f.output[static_cast<std::size_t>(o.node.value)] = true;
+  f.class_of = class_of;
+  for (auto i = static_cast<std::int32_t>(f.class_of.size()); i < g.size(); ++i) {
+    f.class_of.push_back(NodeId{i});
+  }
+  return f;
+}
+
+MatmulShape matmul_shape(const Facts& facts, NodeId id) {
+  const auto& contract = std::get<prim::Contract>(facts[id].op);
+  const auto& accesses = facts.accesses[static_cast<std::size_t>(id.value)];
+  std::uint64_t in_lhs = 0, in_rhs = 0;
+  for (const IndexFacts& i : accesses[0]) in_lhs |= i.variables;
+  for (const IndexFacts& i : accesses[1]) in_rhs |= i.variables;
+  MatmulShape s;
+  const Shape& out = facts[id].type.shape;
+  for (std::size_t d = 0; d < out.size(); ++d) {
+    const auto extent = static_cast<double>(out[d]);
+    const bool l = in_lhs & bit(static_cast<int>(d)), r = in_rhs & bit(static_cast<int>(d));
+    (l && r ? s.batch : r ? s.n : s.m) *= extent;
+  }
+  for (std::int64_t extent : contract.reduced) s.k *= static_cast<double>(extent);
+  return s;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace heddle::plan {
+
+/// How one coordinate of an access depends on the iteration variables (bit i: variable i).
+struct IndexFacts {
+  std::uint64_t variables = 0;
+  std::uint64_t unit = 0;   ///< affine with coefficient 1: neighbours in the variable are neighbours
+  bool divides = false;     ///< holds a div or mod
+};
+using AccessFacts = std::vector<IndexFacts>;
+
+/// The extents of a contraction seen as a batched matrix product.
+struct MatmulShape {
+  double batch = 1, m = 1, n = 1, k = 1;
+};
+
+/// What enumeration and cost ask again and again, computed once per graph. Indexed by NodeId::value.
+struct Facts {
+  const prim::Graph* graph = nullptr;
+  std::vector<NodeId> live;  ///< topological order
+  std::vector<bool> is_live, leaf, inlined, main_loop, output;
+  std::vector<double> elements, bytes;
+  std::vector<std::vector<NodeId>> consumers;  ///< live ones, each once
+  /// View: one per piece; Contract: lhs, rhs; Gather: the data.
+  std::vector<std::vector<AccessFacts>> accesses;
+  std::vector<NodeId> class_of;
+  double constant_bytes = 0;
+
+  const prim::Node& operator[](NodeId id) const { return (*graph)[id]; }
+  template <class T>
+  const T* as(NodeId id) const {
+    return std::get_if<T>(&(*graph)[id].op);
+  }
+  /// Leaves are in memory already (inputs and constants).
+  bool is_leaf(NodeId id) const { return leaf[static_cast<std::size_t>(id.value)]; }
+  /// Scalar constants, part of the code of whoever uses them.
+  bool is_inlined(NodeId id) const { return inlined[static_cast<std::size_t>(id.value)]; }
+  bool is_main_loop(NodeId id) const { return main_loop[static_cast<std::size_t>(id.value)]; }
+  bool is_output(NodeId id) const { return output[static_cast<std::size_t>(id.value)]; }
+  double elements_of(NodeId id) const { return elements[static_cast<std::size_t>(id.value)]; }
+  double bytes_of(NodeId id) const { return bytes[static_cast<std::size_t>(id.value)]; }
+  NodeId class_of_node(NodeId id) const { return class_of[static_cast<std::size_t>(id.value)]; }
+  const std::vector<NodeId>& consumers_of(NodeId id) const {
+    return consumers[static_cast<std::size_t>(id.value)];
+  }
+};
+Facts facts_of(const prim::Graph& g, const Legality& legality,
+               const std::vector<NodeId>& class_of = {});
+
+AccessFacts facts_of(const prim::Access& access);
+MatmulShape matmul_shape(const Facts& facts, NodeId contract);
+
+}  // namespace heddle::plan

@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace heddle::plan {
+
+/// What the cost model knows of a machine. The defaults describe two cores of a 2021 server and are
+/// what `--budget none` uses, so that plans do not depend on a measurement.
+struct MachineModel {
+  int threads = 2;
+  int vector_bytes = 32;
+  std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
+  /// Read plus write traffic, GB/s: private L2 per core, L3 per core, DRAM for the machine.
+  double l2_gbs = 70, l3_gbs = 30, dram_gbs = 30;
+  /// f32 multiply-adds counted as two, GFLOP/s per core in a perfect main loop.
+  double peak_gflops = 100;
+  /// Starting a kernel on all threads and meeting at its end, microseconds.
+  double launch_us = 1.5;
+  bool operator==(const MachineModel&) const = default;
+};
+std::string to_string(const MachineModel& m);
+
+}  // namespace heddle::plan

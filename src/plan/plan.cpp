@@ -1,0 +1,138 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "plan/clusters.h"
+
+namespace heddle::plan {
+
+std::string_view name_of(Strategy s) {
+  switch (s) {
+    case Strategy::single: return "single";
+    case Strategy::greedy: return "greedy";
+    case Strategy::partition: return "partition";
+    case Strategy::recompute: return "recompute";
+    case Strategy::full: return "full";
+  }
+  return "";
+}
+
+std::optional<Strategy> strategy_named(std::string_view name) {
+  for (Strategy s : {Strategy::single, Strategy::greedy, Strategy::partition, Strategy::recompute,
+                     Strategy::full}) {
+    if (name_of(s) == name) return s;
+  }
+  return std::nullopt;
+}
+
+std::string_view name_of(Provenance p) {
+  return p == Provenance::modelled ? "modelled" : "measured";
+}
+
+std::string_view Cost::bound() const {
+  if (launch_us >= std::max(memory_us, compute_us)) return "launch";
+  return memory_us >= compute_us ? "memory" : "compute";
+}
+
+std::string to_string(const MachineModel& m) {
+  return fmt::format(
+      "threads={} vector={} l1={} l2={} l3={} l2_gbs={:.1f} l3_gbs={:.1f} dram_gbs={:.1f} "
+      "peak_gflops={:.1f} launch_us={:.2f}",
+      m.threads, m.vector_bytes, m.l1_bytes, m.l2_bytes, m.l3_bytes, m.l2_gbs, m.l3_gbs,
+      m.dram_gbs, m.peak_gflops, m.launch_us);
+}
+
+std::vector<NodeId> reads_of(const prim::Graph& g, const Cluster& c) {
+  std::vector<NodeId> out;
+  for (NodeId id : c.nodes) {
+    for (NodeId arg : g[id].args) {
+      if (std::binary_search(c.nodes.begin(), c.nodes.end(), arg)) continue;
+      if (g.constant_of(arg) && element_count(g[arg].type.shape) == 1) continue;
+      if (std::find(out.begin(), out.end(), arg) == out.end()) out.push_back(arg);
+    }
+  }
+  return out;
+}
+
+Cost cost_of(const prim::Graph& g, const Cluster& c, const Options& options) {
+  const Facts facts = facts_of(g, options.legality, options.class_of);
+  return CostModel(facts, options.machine)(c);
+}
+
+prim::Graph with_copied_outputs(const prim::Graph& g) {
+  prim::Graph out = prim::rebuild(
+      g, [](prim::Graph& into, const prim::Node& node, NodeId) {
+        return into.add(node.op, node.args, node.type);
+      });
+  for (prim::GraphOutput& o : out.outputs) {
+    const prim::Node& node = out[o.node];
+    if (!std::holds_alternative<prim::Input>(node.op) &&
+        !std::holds_alternative<prim::Constant>(node.op)) {
+      continue;
+    }
+    prim::Access same;
+    for (std::size_t d = 0; d < node.type.shape.size(); ++d) {
+      same.index.push_back(ir::Var{static_cast<std::int32_t>(d)});
+    }
+    const TensorType type = node.type;
+    o.node = out.add(prim::View{{std::move(same)}, 0}, {o.node}, type);
+  }
+  return out;
+}
+
+namespace {
+
+bool is_leaf(const prim::Graph& g, NodeId id) {
+  return std::holds_alternative<prim::Input>(g[id].op) ||
+         std::holds_alternative<prim::Constant>(g[id].op);
+}
+
+Status verify_kernel(const prim::Graph& g, const Kernel& k, std::size_t i,
+                     const std::set<NodeId>& made, const std::vector<Substitute>& substitutes) {
+  if (k.cluster.outputs.empty()) return fail("kernel {}: no output", i);
+  if (!std::is_sorted(k.cluster.nodes.begin(), k.cluster.nodes.end())) {
+    return fail("kernel {}: nodes are not sorted", i);
+  }
+  for (NodeId id : k.cluster.nodes) {
+    if (id.value < 0 || id.value >= g.size()) return fail("kernel {}: no node %{}", i, id.value);
+    if (is_leaf(g, id)) return fail("kernel {}: computes the leaf %{}", i, id.value);
+  }
+  for (NodeId o : k.cluster.outputs) {
+    if (!std::binary_search(k.cluster.nodes.begin(), k.cluster.nodes.end(), o)) {
+      return fail("kernel {}: output %{} is not among its nodes", i, o.value);
+    }
+  }
+  for (NodeId in : reads_of(g, k.cluster)) {
+    auto s = std::find_if(substitutes.begin(), substitutes.end(),
+                          [&](const Substitute& x) { return x.wanted == in; });
+    const NodeId read = s == substitutes.end() ? in : s->instead;
+    if (!is_leaf(g, read) && !made.count(read)) {
+      return fail("kernel {}: reads %{}, which no earlier kernel makes", i, read.value);
+    }
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Status verify(const prim::Graph& g, const Plan& plan) {
+  std::set<NodeId> made;
+  for (std::size_t i = 0; i < plan.kernels.size(); ++i) {
+    HEDDLE_TRY(verify_kernel(g, plan.kernels[i], i, made, plan.substitutes));
+    made.insert(plan.kernels[i].cluster.outputs.begin(), plan.kernels[i].cluster.outputs.end());
+  }
+  for (const Substitute& s : plan.substitutes) {
+    if (!made.count(s.instead)) return fail("substitute %{} is not made", s.instead.value);
+    if (g[s.instead].type != g[s.wanted].type) {
+      return fail("substitute %{} has another type than %{}", s.instead.value, s.wanted.value);
+    }
+    made.insert(s.wanted);
+  }
+  for (const prim::GraphOutput& o : g.outputs) {
+    if (!made.count(o.node)) return fail("output '{}': no kernel makes %{}", o.name, o.node.value);
+  }
+  return Ok{};
+}
+
+}  // namespace heddle::plan
