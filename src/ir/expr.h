@@ -28,9 +28,9 @@ struct IndexNode;
 /// simplifications that need to know the ranges of variables are in simplify().
 class Expr {
  public:
-  Expr(std::int64_t value = 0);  // NOLINT: integers are expressions
+  Expr(std::int64_t value = 0);                                // NOLINT: integers are expressions
   Expr(int value) : Expr(static_cast<std::int64_t>(value)) {}  // NOLINT
-  Expr(Var var);  // NOLINT
+  Expr(Var var);                                               // NOLINT
 
   const IndexNode& node() const { return *node_; }
   /// The value, if this is a constant.
@@ -88,6 +88,12 @@ std::optional<Interval> bounds(const Expr& e, const Ranges& ranges);
 /// Applies the rewrite rows of ir/rules.cpp to a fixed point, using the ranges of the variables:
 /// (i*8+j)/8 → i and (i*8+j)%8 → j when 0 ≤ j < 8.
 Expr simplify(const Expr& e, const Ranges& ranges);
+
+/// The one traversal: rebuilds `e` with each child (atoms of a sum, arguments) through `f`; returns
+/// `e` itself where nothing changed.
+Expr map_children(const Expr& e, const std::function<Expr(const Expr&)>& f);
+/// Nodes of the expression seen as a tree: the size that compositions must keep small.
+std::int64_t node_count(const Expr& e);
 
 /// Replaces variables; `replacement(var)` returns nullopt to keep a variable.
 Expr substitute(const Expr& e, const std::function<std::optional<Expr>(Var)>& replacement);

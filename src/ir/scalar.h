@@ -10,15 +10,65 @@ namespace heddle::ir {
 
 /// The closed list of scalar functions, shared by Map primitives and kernel expressions.
 /// Semantics (docs/ir-semantics.md): integer arithmetic wraps; integer division truncates and
-/// yields 0 for a zero divisor; float→integer casts truncate and saturate, NaN gives 0; min and max
-/// propagate NaN; comparisons and logic give b1.
+/// yields 0 for a zero divisor; round goes to even; shifts by the width or more give 0 (or the
+/// sign); float→integer casts truncate and saturate, NaN gives 0; min and max propagate NaN;
+/// comparisons and logic give b1.
 enum class ScalarFn : std::uint8_t {
   // unary
-  neg, abs, exp, log, sqrt, rsqrt, recip, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh,
-  acosh, atanh, erf, floor, ceil, round, trunc, sign, logical_not, bit_not, isnan, isinf, cast,
+  neg,
+  abs,
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  recip,
+  sin,
+  cos,
+  tan,
+  asin,
+  acos,
+  atan,
+  sinh,
+  cosh,
+  tanh,
+  asinh,
+  acosh,
+  atanh,
+  erf,
+  floor,
+  ceil,
+  round,
+  trunc,
+  sign,
+  logical_not,
+  bit_not,
+  isnan,
+  isinf,
+  cast,
   // binary
-  add, sub, mul, div, fmod, floor_mod, pow, min, max, atan2, logical_and, logical_or, logical_xor,
-  bit_and, bit_or, bit_xor, shift_left, shift_right, equal, not_equal, less, less_equal, greater,
+  add,
+  sub,
+  mul,
+  div,
+  fmod,
+  floor_mod,
+  pow,
+  min,
+  max,
+  atan2,
+  logical_and,
+  logical_or,
+  logical_xor,
+  bit_and,
+  bit_or,
+  bit_xor,
+  shift_left,
+  shift_right,
+  equal,
+  not_equal,
+  less,
+  less_equal,
+  greater,
   greater_equal,
   // ternary: select(condition, a, b)
   select,
@@ -28,12 +78,15 @@ constexpr int kScalarFnCount = static_cast<int>(ScalarFn::select) + 1;
 struct ScalarFnInfo {
   std::string_view name;
   int arity;
-  bool expensive;    ///< worth storing rather than recomputing (exp, erf, div is not)
-  bool gives_bool;   ///< result is b1 whatever the arguments
-  double flops;      ///< cost model: vector operations per element, roughly
+  bool expensive;   ///< worth storing rather than recomputing (exp, erf, div is not)
+  bool gives_bool;  ///< result is b1 whatever the arguments
+  double flops;     ///< cost model: vector operations per element, roughly
 };
 const ScalarFnInfo& info(ScalarFn fn);
 std::optional<ScalarFn> scalar_fn_named(std::string_view name);
+
+/// True if the function has no meaning on integers (exp, sqrt, …).
+bool float_only(ScalarFn fn);
 
 /// The reference meaning on doubles, for floating types (double arithmetic) and b1 results.
 double apply(ScalarFn fn, std::span<const double> args);
