@@ -1,0 +1,152 @@
+"""One peer framework as a worker process for `heddle bench --vs`.
+
+    build/venv/bin/python bench/peers/serve.py PEER
+
+Speaks one JSON object a line on standard input and output; README.md has the protocol.  PEER is a
+row of `PEERS`: a module beside this file with
+
+    version() -> str
+    load(model_path, threads, inputs) -> session      inputs: {name: numpy array}
+    session.run()                                     one inference into prepared buffers
+    session.outputs() -> {name: numpy array}          what the last run gave
+
+Timing, files and errors are here, so that every peer is measured in the same way.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+# A new peer is a row here and a file. Modules are imported only when asked for.
+PEERS = {
+    "ort": "peer_ort",
+}
+
+
+class Refused(Exception):
+    """A request that cannot be served, with the reason that the caller is told."""
+
+
+class Server:
+    def __init__(self, module, scratch):
+        self.module = module
+        self.scratch = pathlib.Path(scratch)
+        self.session = None
+
+    def load(self, request):
+        threads = request.get("threads", 1)
+        if not isinstance(threads, int) or not 1 <= threads <= 1024:
+            raise Refused(f"load: threads is {threads!r}, want 1..1024")
+        inputs = {name: np.load(path, allow_pickle=False)
+                  for name, path in require(request, "inputs", dict).items()}
+        self.session = None  # free the last model first
+        start = time.perf_counter()
+        session = self.module.load(require(request, "model", str), threads, inputs)
+        loaded = time.perf_counter()
+        session.run()
+        first = time.perf_counter()
+        self.session = session
+        paths = {}
+        for index, (name, array) in enumerate(session.outputs().items()):
+            path = self.scratch / f"output_{index}.npy"
+            np.save(path, array, allow_pickle=False)
+            paths[name] = str(path)
+        settle()
+        return {"version": self.module.version(), "outputs": paths,
+                "load_ms": 1e3 * (loaded - start), "first_ms": 1e3 * (first - loaded)}
+
+    def run(self, request):
+        if self.session is None:
+            raise Refused("run: no model is loaded")
+        iters = request.get("iters", 1)
+        if not isinstance(iters, int) or not 1 <= iters <= 1_000_000:
+            raise Refused(f"run: iters is {iters!r}, want 1..1000000")
+        warmup = request.get("warmup", 0)
+        if not isinstance(warmup, int) or not 0 <= warmup <= 1_000_000:
+            raise Refused(f"run: warmup is {warmup!r}, want 0..1000000")
+        run, clock = self.session.run, time.perf_counter
+        milliseconds = [0.0] * iters
+        gc.disable()
+        try:
+            for _ in range(warmup):
+                run()
+            for k in range(iters):
+                start = clock()
+                run()
+                milliseconds[k] = 1e3 * (clock() - start)
+        finally:
+            gc.enable()
+        return {"ms": milliseconds, "settle_ms": settle()}
+
+    def stats(self, _request):
+        # Not getrusage's ru_maxrss: that one starts with the peak of the parent that forked us.
+        status = pathlib.Path("/proc/self/status").read_text()
+        peak_kb = next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)
+        return {"peak_mb": peak_kb / 1024, "cpu_s": time.process_time()}
+
+
+def settle():
+    """Waits until this process uses no processor time (worker threads of a pool spin for a while
+    after a run, and would take a core from whoever is measured next). Returns milliseconds."""
+    start, window, calm = time.perf_counter(), 0.004, 0
+    while calm < 2 and time.perf_counter() - start < 1.0:
+        used = time.process_time()
+        time.sleep(window)
+        calm = calm + 1 if time.process_time() - used < 0.1 * window else 0
+    return 1e3 * (time.perf_counter() - start)
+
+
+def require(request, key, kind):
+    value = request.get(key)
+    if not isinstance(value, kind):
+        raise Refused(f"{request['cmd']}: '{key}' is {value!r}, want a {kind.__name__}")
+    return value
+
+
+def answer(server, line):
+    """The reply to one line, or None for quit. Whatever goes wrong becomes an error reply: a peer
+    that cannot run a model is a result, and must not end the comparison."""
+    try:
+        request = json.loads(line)
+        command = request.get("cmd") if isinstance(request, dict) else None
+        if command == "quit":
+            return None
+        handlers = {"load": server.load, "run": server.run, "stats": server.stats}
+        if command not in handlers:
+            raise Refused(f"unknown cmd {command!r}, want load, run, stats or quit")
+        return {"ok": True, **handlers[command](request)}
+    except Refused as refused:
+        return {"error": str(refused)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1] not in PEERS:
+        sys.exit(f"usage: serve.py PEER, with PEER one of {', '.join(PEERS)}")
+    # Frameworks print to standard output at will; the protocol keeps a descriptor of its own.
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    try:
+        module = importlib.import_module(PEERS[sys.argv[1]])
+    except ImportError as error:
+        print(json.dumps({"error": f"{sys.argv[1]} is not installed: {error}"}), file=replies)
+        sys.exit(6)
+    with tempfile.TemporaryDirectory(prefix="heddle-peer-") as scratch:
+        server = Server(module, scratch)
+        for line in sys.stdin:
+            reply = answer(server, line)
+            if reply is None:
+                break
+            print(json.dumps(reply), file=replies)
+
+
+if __name__ == "__main__":
+    main()
