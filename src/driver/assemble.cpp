@@ -1,0 +1,197 @@
+#include "driver/assemble.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "runtime/memory_plan.h"
+#include "support/hash.h"
+
+namespace heddle::driver {
+namespace {
+
+using prim::NodeId;
+using runtime::Slot;
+
+/// Constants of a program, each content once.
+class ConstantPool {
+ public:
+  explicit ConstantPool(std::vector<Tensor>& constants) : constants_(constants) {}
+  Slot add(const Tensor& tensor) {
+    const std::string_view bytes(reinterpret_cast<const char*>(tensor.data()),
+                                 static_cast<std::size_t>(tensor.bytes()));
+    const auto [entry, fresh] =
+        index_.try_emplace(hash_bytes(bytes), static_cast<std::int64_t>(constants_.size()));
+    if (fresh) constants_.push_back(tensor);
+    return {Slot::Kind::constant, entry->second};
+  }
+
+ private:
+  std::vector<Tensor>& constants_;
+  std::unordered_map<Hash, std::int64_t> index_;
+};
+
+/// Where every value lives: graph inputs and outputs in the caller's memory, the rest in the arena.
+class Assembler {
+ public:
+  Assembler(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels)
+      : graph_(graph), kernels_(kernels), constants_(program_.constants) {}
+
+  runtime::Program run(std::vector<std::string> objects, int threads) {
+    add_ports();
+    collect_lifetimes();
+    const runtime::MemoryPlan memory = runtime::plan_memory(lifetimes_);
+    program_.arena_bytes = memory.bytes;
+    for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
+    program_.objects = std::move(objects);
+    program_.threads = threads;
+    return std::move(program_);
+  }
+
+ private:
+  void add_ports() {
+    for (const prim::GraphInput& input : graph_.inputs)
+      program_.inputs.push_back({input.name, input.type});
+    for (const prim::GraphOutput& output : graph_.outputs) {
+      output_of_.try_emplace(output.node, static_cast<std::int64_t>(program_.outputs.size()));
+      program_.outputs.push_back({output.name, graph_[output.node].type});
+    }
+  }
+
+  /// Arena blocks: one per value that is neither a port nor a constant, one per local buffer.
+  void collect_lifetimes() {
+    for (std::size_t k = 0; k < kernels_.size(); ++k) {
+      const CompiledKernel& kernel = kernels_[k];
+      const int step = static_cast<int>(k);
+      for (std::size_t o = 0; o < kernel.planned.cluster.outputs.size(); ++o) {
+        const NodeId node = kernel.planned.cluster.outputs[o];
+        if (output_of_.contains(node)) continue;
+        const std::int64_t bytes =
+            kernel.lowered.output_layouts[o].size * size_of(graph_[node].type.dtype);
+        block_of_[node] = lifetimes_.size();
+        lifetimes_.push_back({bytes, step, step});
+      }
+      for (const lower::Argument& argument : kernel.lowered.arguments) {
+        if (argument.kind != lower::Argument::Kind::value) continue;
+        const auto block = block_of_.find(argument.node);
+        if (block != block_of_.end()) lifetimes_[block->second].last = step;
+      }
+      first_local_.push_back(lifetimes_.size());
+      for (std::int64_t bytes : kernel.info.local_bytes) lifetimes_.push_back({bytes, step, step});
+    }
+  }
+
+  Slot slot_of(const lower::Argument& argument, const runtime::MemoryPlan& memory) {
+    if (argument.kind == lower::Argument::Kind::packed) return constants_.add(argument.packed);
+    if (const Tensor* constant = graph_.constant_of(argument.node)) return constants_.add(*constant);
+    if (const auto output = output_of_.find(argument.node); output != output_of_.end())
+      if (!std::holds_alternative<prim::Input>(graph_[argument.node].op))
+        return {Slot::Kind::output, output->second};
+    if (const auto* input = std::get_if<prim::Input>(&graph_[argument.node].op))
+      return {Slot::Kind::input, input->slot};
+    const auto block = block_of_.find(argument.node);
+    HEDDLE_CHECK(block != block_of_.end(), "kernel reads %{} before it is computed", argument.node.value);
+    return {Slot::Kind::arena, memory.offsets[block->second]};
+  }
+
+  void add_launch(std::size_t k, const runtime::MemoryPlan& memory) {
+    const CompiledKernel& kernel = kernels_[k];
+    runtime::Launch launch{kernel.lowered.kernel.name, {}, {}};
+    for (const lower::Argument& argument : kernel.lowered.arguments)
+      launch.args.push_back(slot_of(argument, memory));
+    for (std::size_t i = 0; i < kernel.info.local_bytes.size(); ++i)
+      launch.args.push_back({Slot::Kind::arena, memory.offsets[first_local_[k] + i]});
+    for (const auto& phase : kernel.info.phases) launch.phases.push_back({phase.symbol, phase.tasks});
+    program_.scratch_bytes = std::max(program_.scratch_bytes, kernel.info.scratch_bytes);
+    program_.launches.push_back(std::move(launch));
+  }
+
+  const prim::Graph& graph_;
+  const std::vector<CompiledKernel>& kernels_;
+  runtime::Program program_;
+  ConstantPool constants_;
+  std::unordered_map<NodeId, std::int64_t> output_of_;
+  std::unordered_map<NodeId, std::size_t> block_of_;
+  std::vector<runtime::Lifetime> lifetimes_;
+  std::vector<std::size_t> first_local_;
+};
+
+}  // namespace
+
+runtime::Program assemble(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
+                          std::vector<std::string> objects, int threads) {
+  return Assembler(graph, kernels).run(std::move(objects), threads);
+}
+
+SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kernel,
+                           const std::string& object) {
+  SingleKernel single;
+  runtime::Program& p = single.program;
+  ConstantPool constants(p.constants);
+  runtime::Launch launch{kernel.lowered.kernel.name, {}, {}};
+  const auto& outputs = kernel.planned.cluster.outputs;
+  const auto port = [&](const lower::Layout& layout, const lower::Argument& a) {
+    return runtime::Port{fmt::format("v{}", a.node.value),
+                         {graph[a.node].type.dtype, {layout.size}}};
+  };
+  for (std::size_t i = 0; i < kernel.lowered.arguments.size(); ++i) {
+    const lower::Argument& argument = kernel.lowered.arguments[i];
+    if (argument.kind == lower::Argument::Kind::packed) {
+      launch.args.push_back(constants.add(argument.packed));
+      continue;
+    }
+    const auto output = std::find(outputs.begin(), outputs.end(), argument.node);
+    if (output != outputs.end()) {
+      const auto& layout =
+          kernel.lowered.output_layouts[static_cast<std::size_t>(output - outputs.begin())];
+      launch.args.push_back({Slot::Kind::output, static_cast<std::int64_t>(p.outputs.size())});
+      p.outputs.push_back(port(layout, argument));
+      single.outputs.push_back(argument);
+      single.output_layouts.push_back(layout);
+    } else {
+      launch.args.push_back({Slot::Kind::input, static_cast<std::int64_t>(p.inputs.size())});
+      p.inputs.push_back(port(kernel.input_layouts[i], argument));
+      single.inputs.push_back(argument);
+      single.input_layouts.push_back(kernel.input_layouts[i]);
+    }
+  }
+  for (std::int64_t bytes : kernel.info.local_bytes) {
+    launch.args.push_back({Slot::Kind::arena, p.arena_bytes});
+    p.arena_bytes += (bytes + 63) / 64 * 64;
+  }
+  for (const auto& phase : kernel.info.phases) launch.phases.push_back({phase.symbol, phase.tasks});
+  p.scratch_bytes = kernel.info.scratch_bytes;
+  p.launches.push_back(std::move(launch));
+  p.objects = {object};
+  return single;
+}
+
+Tensor to_storage(const Tensor& value, const lower::Layout& layout) {
+  Tensor storage({value.dtype(), {layout.size}});
+  const std::int64_t width = size_of(value.dtype());
+  const Shape& shape = value.shape();
+  Shape index(shape.size(), 0);
+  for (std::int64_t i = 0; i < value.count(); ++i) {
+    std::int64_t offset = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) offset += index[d] * layout.strides[d];
+    std::memcpy(storage.mutable_data() + offset * width, value.data() + i * width,
+                static_cast<std::size_t>(width));
+    for (std::size_t d = shape.size(); d-- > 0 && ++index[d] == shape[d];) index[d] = 0;
+  }
+  return storage;
+}
+
+Tensor from_storage(const Tensor& storage, const TensorType& type, const lower::Layout& layout) {
+  Tensor value(type);
+  const std::int64_t width = size_of(type.dtype);
+  Shape index(type.shape.size(), 0);
+  for (std::int64_t i = 0; i < value.count(); ++i) {
+    std::int64_t offset = 0;
+    for (std::size_t d = 0; d < type.shape.size(); ++d) offset += index[d] * layout.strides[d];
+    std::memcpy(value.mutable_data() + i * width, storage.data() + offset * width,
+                static_cast<std::size_t>(width));
+    for (std::size_t d = type.shape.size(); d-- > 0 && ++index[d] == type.shape[d];) index[d] = 0;
+  }
+  return value;
+}
+
+}  // namespace heddle::driver

@@ -1,0 +1,127 @@
+#include "driver/cache.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "driver/code_cache.h"
+#include "runtime/artefact.h"
+#include "support/hash.h"
+#include "support/log.h"
+
+namespace heddle::driver {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Content of every file of the model's folder level that the model may refer to: the model itself
+/// and external data beside it. Test data does not count.
+Result<Hash> content_of(const std::string& path) {
+  std::vector<fs::path> files;
+  const fs::path model = fs::is_directory(path) ? fs::path(path) / "model.onnx" : fs::path(path);
+  files.push_back(model);
+  std::error_code error;
+  for (const std::string& name : onnx::external_files(model.string()))
+    files.push_back(model.parent_path() / name);
+  std::string hashes;
+  for (const fs::path& file : files) {
+    const auto bytes = HEDDLE_TRY(onnx::map_file(file.string()));
+    hashes += to_string(hash_bytes({reinterpret_cast<const char*>(bytes.data), bytes.size}));
+  }
+  return hash_bytes(hashes);
+}
+
+Result<Hash> program_key(const std::string& path, const CompileOptions& options) {
+  const codegen::cpu::Machine machine = HEDDLE_TRY(machine_for(options.options));
+  std::string key = to_string(HEDDLE_TRY(content_of(path)));
+  key += fmt::format("|{}|{}|{}|{}|{}|{}|{}", build_id(), machine.triple, machine.cpu, machine.features,
+                     options.threads > 0 ? options.threads : machine_threads(), options.budget,
+                     options.strategy);
+  key += "|" + options.options.disable + "|" + std::to_string(options.options.bisect);
+  for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
+  return hash_bytes(key);
+}
+
+template <class F>
+int remove_if(const std::string& folder, F&& test) {
+  int removed = 0;
+  std::error_code error;
+  for (const char* sub : {"objects", "programs"})
+    for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(folder) / sub, error))
+      if (entry.is_regular_file(error) && test(entry)) removed += fs::remove(entry.path(), error) ? 1 : 0;
+  return removed;
+}
+
+}  // namespace
+
+onnx::ImportOptions import_options(const CompileOptions& options) {
+  onnx::ImportOptions import;
+  import.shapes = options.shapes;
+  return import;
+}
+
+Result<Compiled> compile_fresh(const std::string& path, const CompileOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  prim::Graph graph = HEDDLE_TRY(onnx::import(path, import_options(options)));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Compiled compiled = HEDDLE_TRY(compile(std::move(graph), options));
+  compiled.times.insert(compiled.times.begin(), {"import", seconds});
+  return compiled;
+}
+
+Result<Compiled> compile_file(const std::string& path, const CompileOptions& options) {
+  // Dumps want every level made, so nothing is taken from the cache then.
+  if (options.options.cache_dir.empty() || !options.options.dump.empty())
+    return compile_fresh(path, options);
+  const auto start = std::chrono::steady_clock::now();
+  const Hash key = HEDDLE_TRY(program_key(path, options));
+  const std::string folder = options.options.cache_dir + "/programs";
+  const std::string entry = fmt::format("{}/{}.heddle", folder, to_string(key));
+  std::error_code error;
+  if (fs::exists(entry, error)) {
+    Result<runtime::Program> program = runtime::read_artefact(entry);
+    if (program) {
+      fs::last_write_time(entry, fs::file_time_type::clock::now(), error);
+      Compiled compiled;
+      compiled.program = std::make_shared<runtime::Program>(*std::move(program));
+      compiled.from_cache = true;
+      compiled.times.push_back({"cache", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
+      return compiled;
+    }
+    log(LogLevel::warning, "{}; compiled again", program.error().message);
+  }
+  Compiled compiled = HEDDLE_TRY(compile_fresh(path, options));
+  fs::create_directories(folder, error);
+  if (Status status = runtime::write_artefact(*compiled.program, entry); !status)
+    log(LogLevel::warning, "cache: {}", status.error().message);
+  return compiled;
+}
+
+CacheListing list_cache(const std::string& folder) {
+  CacheListing listing;
+  remove_if(folder, [&](const fs::directory_entry& entry) {
+    std::error_code error;
+    (entry.path().parent_path().filename() == "objects" ? listing.objects : listing.programs) += 1;
+    listing.bytes += static_cast<std::int64_t>(entry.file_size(error));
+    return false;
+  });
+  return listing;
+}
+
+int verify_cache(const std::string& folder) {
+  return remove_if(folder, [](const fs::directory_entry& entry) {
+    const std::string path = entry.path().string();
+    if (entry.path().extension() == ".heddle") return !runtime::read_artefact(path).ok();
+    return !cached_object_is_sound(path);
+  });
+}
+
+int prune_cache(const std::string& folder, int days) {
+  const auto oldest = fs::file_time_type::clock::now() - std::chrono::hours(24 * days);
+  return remove_if(folder, [&](const fs::directory_entry& entry) {
+    std::error_code error;
+    return entry.last_write_time(error) < oldest;
+  });
+}
+
+}  // namespace heddle::driver

@@ -1,0 +1,151 @@
+#include <chrono>
+#include <thread>
+#include <unordered_map>
+
+#include "driver/assemble.h"
+#include "driver/code_cache.h"
+#include "driver/driver.h"
+#include "driver/dump.h"
+#include "prim/passes.h"
+#include "support/log.h"
+
+namespace heddle::driver {
+namespace {
+
+using prim::NodeId;
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::vector<PhaseTime>& times) : times_(times) {}
+  void lap(std::string name) {
+    const auto now = std::chrono::steady_clock::now();
+    times_.push_back({std::move(name), std::chrono::duration<double>(now - last_).count()});
+    last_ = now;
+  }
+
+ private:
+  std::vector<PhaseTime>& times_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+/// Kernels in execution order, each lowered with the layouts that its producers chose.
+Result<std::vector<CompiledKernel>> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
+                                               const lower::Target& target) {
+  std::unordered_map<NodeId, lower::Layout> layouts;
+  std::unordered_map<NodeId, bool> is_output;
+  for (const prim::GraphOutput& output : graph.outputs) is_output[output.node] = true;
+  const auto layout_of = [&](NodeId node) {
+    const auto found = layouts.find(node);
+    return found != layouts.end() ? found->second : lower::row_major(graph[node].type.shape);
+  };
+  const auto required = [&](NodeId node) -> std::optional<lower::Layout> {
+    if (!is_output.contains(node)) return std::nullopt;
+    return lower::row_major(graph[node].type.shape);
+  };
+  std::vector<CompiledKernel> kernels;
+  for (const plan::Kernel& planned : plan.kernels) {
+    const lower::Request request{&graph, planned.cluster, target, layout_of, required, {}};
+    CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
+    for (const lower::Argument& argument : kernel.lowered.arguments)
+      kernel.input_layouts.push_back(argument.kind == lower::Argument::Kind::value
+                                         ? layout_of(argument.node)
+                                         : lower::Layout{});
+    for (std::size_t o = 0; o < planned.cluster.outputs.size(); ++o)
+      layouts[planned.cluster.outputs[o]] = kernel.lowered.output_layouts[o];
+    kernels.push_back(std::move(kernel));
+  }
+  return kernels;
+}
+
+/// Generates code, equal kernels once, and gives each kernel its symbols.
+Result<std::vector<std::string>> generate(std::vector<CompiledKernel>& kernels,
+                                          const codegen::cpu::Machine& machine,
+                                          const CompileOptions& options, ThreadPool& pool) {
+  std::unordered_map<Hash, std::size_t> index;
+  std::vector<kernel::Kernel> unique;
+  std::vector<std::size_t> code_of;
+  for (const CompiledKernel& kernel : kernels) {
+    kernel::Kernel nameless = kernel.lowered.kernel;
+    nameless.name = "k";
+    const Hash key = hash_bytes(kernel::to_string(nameless));
+    const auto [entry, fresh] = index.try_emplace(key, unique.size());
+    if (fresh) unique.push_back(std::move(nameless));
+    code_of.push_back(entry->second);
+  }
+  const auto progress = [&](double share) {
+    if (options.progress) options.progress("generating code", share);
+  };
+  Code code = HEDDLE_TRY(
+      generate_code(unique, machine, options.options.cache_dir, pool, progress));
+  for (std::size_t k = 0; k < kernels.size(); ++k) kernels[k].info = code.kernels[code_of[k]];
+  log(LogLevel::info, "{} kernels, {} distinct; {} batches compiled, {} from the cache",
+      kernels.size(), unique.size(), code.compiled, code.reused);
+  return std::move(code.objects);
+}
+
+}  // namespace
+
+int machine_threads() {
+  const unsigned count = std::thread::hardware_concurrency();
+  return count == 0 ? 1 : static_cast<int>(count);
+}
+
+Result<codegen::cpu::Machine> machine_for(const Options& options) {
+  codegen::cpu::Machine machine = codegen::cpu::host_machine();
+  if (options.cpu.empty()) return machine;
+  return codegen::cpu::machine_named(options.cpu);
+}
+
+lower::Target target_for(const codegen::cpu::Machine& machine, int threads) {
+  lower::Target target;
+  target.vector_bytes = machine.vector_bytes;
+  target.vector_registers = machine.vector_registers;
+  target.threads = threads;
+  return target;
+}
+
+Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
+  Compiled compiled;
+  Stopwatch watch(compiled.times);
+  const int threads = options.threads > 0 ? options.threads : machine_threads();
+  const codegen::cpu::Machine machine = HEDDLE_TRY(machine_for(options.options));
+  Dumper dumper(options.options);
+  compiled.graph = plan::with_copied_outputs(HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper)));
+  watch.lap("passes");
+
+  plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, machine, threads));
+  compiled.plan = HEDDLE_TRY(plan::orchestrate(compiled.graph, planning));
+  dumper.write("plan", "plan", plan::print(compiled.graph, compiled.plan));
+  watch.lap("plan");
+
+  compiled.kernels =
+      HEDDLE_TRY(lower_plan(compiled.graph, compiled.plan, target_for(machine, threads)));
+  for (const CompiledKernel& kernel : compiled.kernels)
+    dumper.write("kernel", kernel.lowered.kernel.name, kernel::to_string(kernel.lowered.kernel));
+  watch.lap("lower");
+
+  ThreadPool pool(threads);
+  std::vector<std::string> objects = HEDDLE_TRY(generate(compiled.kernels, machine, options, pool));
+  if (dumper.wants("source"))
+    for (const CompiledKernel& kernel : compiled.kernels)
+      dumper.write("source", kernel.lowered.kernel.name + ".ll",
+                   HEDDLE_TRY(codegen::cpu::to_llvm_text(kernel.lowered.kernel, machine)));
+  watch.lap("code");
+
+  runtime::Program program =
+      assemble(compiled.graph, compiled.kernels, std::move(objects), threads);
+  program.manifest = manifest_of(compiled, machine);
+  compiled.program = std::make_shared<runtime::Program>(std::move(program));
+  watch.lap("assemble");
+  return compiled;
+}
+
+Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
+                                               int threads) {
+  std::shared_ptr<codegen::cpu::Module> code = HEDDLE_TRY(codegen::cpu::load(program->objects));
+  const runtime::Linker linker = [&](const std::string& symbol) { return code->find(symbol); };
+  auto pool = std::make_shared<ThreadPool>(threads > 0 ? threads : program->threads);
+  return runtime::Session::create(std::move(program), linker, code, std::move(pool));
+}
+
+}  // namespace heddle::driver

@@ -1,0 +1,79 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/cpu/cpu.h"
+#include "lower/lower.h"
+#include "plan/plan.h"
+#include "prim/graph.h"
+#include "runtime/session.h"
+#include "support/options.h"
+
+namespace heddle::driver {
+
+struct CompileOptions {
+  int threads = 0;               ///< 0: as many as the machine has
+  std::string budget = "none";   ///< none, seconds, or full
+  std::string strategy = "full"; ///< ablation: greedy, fission, rewrites, blp, recompute, full
+  std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
+  Options options;
+  /// Called with a phase's name and the share done, for a progress line; may be empty.
+  std::function<void(const std::string& phase, double share)> progress;
+};
+
+/// One kernel of a compiled program, with what is needed to explain, check and time it alone.
+struct CompiledKernel {
+  plan::Kernel planned;
+  lower::Lowered lowered;
+  std::vector<lower::Layout> input_layouts;  ///< by argument, for Argument::Kind::value inputs
+  codegen::cpu::KernelInfo info;
+};
+
+struct PhaseTime {
+  std::string name;
+  double seconds = 0;
+};
+
+struct Compiled {
+  std::shared_ptr<const runtime::Program> program;
+  prim::Graph graph;  ///< after the passes
+  plan::Plan plan;
+  std::vector<CompiledKernel> kernels;  ///< in execution order
+  std::vector<PhaseTime> times;
+  bool from_cache = false;  ///< graph, plan and kernels are empty then
+};
+
+int machine_threads();
+/// What code is generated for: the machine's vector level unless Options::cpu lowers it.
+Result<codegen::cpu::Machine> machine_for(const Options& options);
+lower::Target target_for(const codegen::cpu::Machine& machine, int threads);
+
+/// The only place that lists the phases: passes → plan → lower → code → program.
+Result<Compiled> compile(prim::Graph graph, const CompileOptions& options);
+/// The same from an ONNX file or folder, through the program cache (keyed by the content of model,
+/// options, machine and build).
+Result<Compiled> compile_file(const std::string& path, const CompileOptions& options);
+
+/// Links a program's code and makes it ready to run.
+Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
+                                               int threads);
+
+/// A program that runs kernel `k` alone: its ports are the flat storage of the kernel's value
+/// arguments (inputs in order of arguments, then outputs).
+struct SingleKernel {
+  runtime::Program program;
+  std::vector<lower::Argument> inputs, outputs;
+  std::vector<lower::Layout> input_layouts, output_layouts;
+};
+SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kernel,
+                           const std::string& object);
+
+/// Row-major tensor ↔ flat storage of a layout.
+Tensor to_storage(const Tensor& value, const lower::Layout& layout);
+Tensor from_storage(const Tensor& storage, const TensorType& type, const lower::Layout& layout);
+
+}  // namespace heddle::driver

@@ -1,0 +1,59 @@
+#include "driver/verify.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "prim/interpret.h"
+
+namespace heddle::driver {
+namespace {
+
+/// Error relative to the value's scale; integers and booleans must be exact.
+double relative_error(const Tensor& found, const Tensor& wanted) {
+  double scale = 0, worst = 0;
+  for (std::int64_t i = 0; i < wanted.count(); ++i) {
+    const double f = found.at(i), w = wanted.at(i);
+    if (std::isfinite(w)) scale = std::max(scale, std::abs(w));
+    if (f == w || (std::isnan(f) && std::isnan(w))) continue;
+    worst = std::max(worst, std::isfinite(f) && std::isfinite(w) ? std::abs(f - w) : INFINITY);
+  }
+  return worst == 0 ? 0 : worst / std::max(scale, 1e-30);
+}
+
+}  // namespace
+
+Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs, double tolerance) {
+  const prim::Graph& graph = compiled.graph;
+  const std::vector<Tensor> values =
+      HEDDLE_TRY(prim::interpret_all(graph, {inputs.begin(), inputs.end()}));
+  std::shared_ptr<codegen::cpu::Module> code = HEDDLE_TRY(codegen::cpu::load(compiled.program->objects));
+  const runtime::Linker linker = [&](const std::string& symbol) { return code->find(symbol); };
+  auto pool = std::make_shared<ThreadPool>(compiled.program->threads);
+  Verification result;
+  for (const CompiledKernel& kernel : compiled.kernels) {
+    SingleKernel single = single_kernel(graph, kernel, "");
+    auto session = HEDDLE_TRY(runtime::Session::create(
+        std::make_shared<runtime::Program>(std::move(single.program)), linker, code, pool));
+    std::vector<Tensor> storage;
+    for (std::size_t i = 0; i < single.inputs.size(); ++i)
+      storage.push_back(to_storage(values[static_cast<std::size_t>(single.inputs[i].node.value)],
+                                   single.input_layouts[i]));
+    const std::vector<Tensor> found = HEDDLE_TRY(session->run(storage));
+    KernelCheck check{kernel.lowered.kernel.name, {}, 0, true};
+    for (prim::OriginId id : kernel.planned.origins)
+      if (id) check.sources += fmt::format("{}{} '{}'", check.sources.empty() ? "" : ", ", graph.origin(id).op, graph.origin(id).name);
+    for (std::size_t o = 0; o < found.size(); ++o) {
+      const prim::NodeId node = single.outputs[o].node;
+      const Tensor value = from_storage(found[o], graph[node].type, single.output_layouts[o]);
+      const Tensor& wanted = values[static_cast<std::size_t>(node.value)];
+      check.error = std::max(check.error, relative_error(value, wanted));
+    }
+    check.equal = check.error <= tolerance;
+    if (!check.equal && result.wrong++ == 0) result.first_wrong = check.name;
+    result.worst = std::max(result.worst, check.error);
+    result.kernels.push_back(std::move(check));
+  }
+  return result;
+}
+
+}  // namespace heddle::driver

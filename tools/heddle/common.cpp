@@ -1,0 +1,170 @@
+#include "common.h"
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+#include "onnx/reader.h"
+#include "onnx/tensor_file.h"
+#include "runtime/artefact.h"
+
+namespace heddle::tool {
+
+void add_model_flags(CLI::App& verb, ModelFlags& flags) {
+  verb.add_option("model,--onnx,--model", flags.model,
+                  "ONNX file, ONNX test-data folder, or compiled artefact")
+      ->required();
+  verb.add_option("--device", flags.device, "cpu")->capture_default_str();
+  verb.add_option("--shape,--shapes", flags.shapes,
+                  "extents of an input with symbolic ones: x=1x3x224x224 (or x:1x3x224x224)");
+  verb.add_option("--threads", flags.threads, "threads (0: all of the machine)")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  verb.add_option("--budget", flags.budget, "time for measuring candidates: none, seconds, or full")
+      ->capture_default_str();
+  verb.add_option("--strategy", flags.strategy,
+                  "how kernels are chosen: single, greedy, partition, recompute, full")
+      ->capture_default_str();
+  verb.add_option("--seed", flags.seed, "seed of random inputs")->capture_default_str();
+  verb.add_option("--input,--loadInputs", flags.inputs, "NAME=FILE (.npy or .pb); random otherwise");
+  verb.add_flag("--json", flags.json, "print JSON");
+}
+
+Options& global_options() {
+  static Options options;
+  return options;
+}
+
+namespace {
+
+/// "x=1x3x224x224", also trtexec's "x:1x3x224x224".
+Result<std::pair<std::string, Shape>> parse_shape(const std::string& text) {
+  const std::size_t split = text.find_last_of("=:");
+  if (split == std::string::npos || split == 0)
+    return fail(ErrorCode::usage, "--shape: found '{}', want NAME=1x3x224x224", text);
+  Shape shape;
+  std::size_t position = split + 1;
+  while (position <= text.size()) {
+    const std::size_t end = std::min(text.find('x', position), text.size());
+    const std::string part = text.substr(position, end - position);
+    if (part.empty() || part.size() > 12 || part.find_first_not_of("0123456789") != std::string::npos)
+      return fail(ErrorCode::usage, "--shape: found '{}', want NAME=1x3x224x224", text);
+    shape.push_back(std::stoll(part));
+    position = end + 1;
+  }
+  return std::pair{text.substr(0, split), shape};
+}
+
+Tensor random_tensor(const TensorType& type, std::mt19937_64& random) {
+  Tensor tensor(type);
+  std::normal_distribution<double> normal;
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    if (is_float(type.dtype))
+      tensor.set(i, normal(random));
+    else
+      tensor.set_int(i, static_cast<std::int64_t>(random() % (type.dtype == DType::b1 ? 2 : 100)));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
+  if (flags.device != "cpu")
+    return fail(ErrorCode::missing, "--device: found '{}', this build has: cpu", flags.device);
+  driver::CompileOptions options;
+  options.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
+  options.budget = flags.budget;
+  options.strategy = flags.strategy;
+  options.options = global_options();
+  for (const std::string& text : flags.shapes) options.shapes.insert(HEDDLE_TRY(parse_shape(text)));
+  return options;
+}
+
+Result<Model> open_model(const ModelFlags& flags) {
+  driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  Model model;
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto start = now();
+  if (runtime::is_artefact(flags.model)) {
+    model.program = std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
+    model.from_artefact = true;
+  } else {
+    driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
+    model.program = compiled.program;
+    model.from_cache = compiled.from_cache;
+  }
+  const auto compiled_at = now();
+  model.compile_seconds = std::chrono::duration<double>(compiled_at - start).count();
+  model.session = HEDDLE_TRY(driver::load(model.program, options.threads));
+  model.load_seconds = std::chrono::duration<double>(now() - compiled_at).count();
+  return model;
+}
+
+Result<TestData> test_data_of(const std::string& model, const runtime::Program& program) {
+  namespace fs = std::filesystem;
+  const fs::path base = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
+  const fs::path folder = base / "test_data_set_0";
+  TestData data;
+  for (std::size_t i = 0; i < program.inputs.size(); ++i) {
+    const fs::path file = folder / fmt::format("input_{}.pb", i);
+    if (!fs::exists(file)) break;
+    data.inputs.push_back(HEDDLE_TRY(onnx::read_tensor(file.string())));
+  }
+  for (std::size_t i = 0; i < program.outputs.size(); ++i) {
+    const fs::path file = folder / fmt::format("output_{}.pb", i);
+    if (!fs::exists(file)) break;
+    data.outputs.push_back(HEDDLE_TRY(onnx::read_tensor(file.string())));
+  }
+  if (data.inputs.size() != program.inputs.size()) data = {};
+  if (data.outputs.size() != program.outputs.size()) data.outputs.clear();
+  return data;
+}
+
+Result<std::vector<Tensor>> make_inputs(const runtime::Program& program, const ModelFlags& flags) {
+  std::vector<Tensor> inputs = HEDDLE_TRY(test_data_of(flags.model, program)).inputs;
+  if (inputs.empty()) {
+    std::mt19937_64 random(flags.seed);
+    for (const runtime::Port& port : program.inputs)
+      inputs.push_back(random_tensor(port.type, random));
+  }
+  for (const std::string& text : flags.inputs) {
+    const std::size_t split = text.find('=');
+    const std::string name = text.substr(0, split);
+    std::size_t port = 0;
+    while (port < program.inputs.size() && program.inputs[port].name != name) ++port;
+    if (split == std::string::npos || port == program.inputs.size()) {
+      std::string names;
+      for (const runtime::Port& p : program.inputs) names += " '" + p.name + "'";
+      return fail(ErrorCode::usage, "--input: found '{}', want NAME=FILE with NAME one of{}", text, names);
+    }
+    inputs[port] = HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1)));
+  }
+  return inputs;
+}
+
+Difference compare(const Tensor& found, const Tensor& wanted, double relative, double absolute) {
+  Difference difference;
+  if (found.type() != wanted.type()) {
+    difference.worst = difference.max_absolute = INFINITY;
+    return difference;
+  }
+  for (std::int64_t i = 0; i < found.count(); ++i) {
+    const double f = found.at(i), w = wanted.at(i);
+    if (f == w || (std::isnan(f) && std::isnan(w))) {
+      if (std::isfinite(w)) difference.scale = std::max(difference.scale, std::abs(w));
+      continue;
+    }
+    const double error = std::isfinite(f) && std::isfinite(w) ? std::abs(f - w) : INFINITY;
+    if (std::isfinite(w)) difference.scale = std::max(difference.scale, std::abs(w));
+    difference.max_absolute = std::max(difference.max_absolute, error);
+    const double units = error / (absolute + relative * std::abs(w));
+    if (units > difference.worst) {
+      difference.worst = units;
+      difference.index = i;
+    }
+  }
+  return difference;
+}
+
+}  // namespace heddle::tool

@@ -1,0 +1,81 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "driver/driver.h"
+
+namespace heddle::tool {
+
+/// Flags that every verb on a model takes.
+struct ModelFlags {
+  std::string model;
+  std::string device = "cpu";
+  std::vector<std::string> shapes;
+  int threads = 0;
+  std::string budget = "none";
+  std::string strategy = "full";
+  std::uint64_t seed = 0;
+  std::vector<std::string> inputs;  ///< NAME=FILE
+  bool json = false;
+};
+/// Adds the positional MODEL and the common flags to a verb.
+void add_model_flags(CLI::App& verb, ModelFlags& flags);
+
+/// The options of the run: environment, then flags (one table, support/options).
+Options& global_options();
+
+Result<driver::CompileOptions> compile_options(const ModelFlags& flags);
+
+/// A model ready to run, from an artefact, an ONNX file or an ONNX test-data folder.
+struct Model {
+  std::shared_ptr<const runtime::Program> program;
+  std::shared_ptr<runtime::Session> session;
+  bool from_artefact = false, from_cache = false;
+  double compile_seconds = 0, load_seconds = 0;
+};
+Result<Model> open_model(const ModelFlags& flags);
+
+/// The first test_data_set of a test-data folder, by position; empty where there is none.
+struct TestData {
+  std::vector<Tensor> inputs, outputs;
+};
+Result<TestData> test_data_of(const std::string& model, const runtime::Program& program);
+
+/// --input files, else the folder's test data, else seeded random numbers (normal for floats, small
+/// integers, coin flips for booleans).
+Result<std::vector<Tensor>> make_inputs(const runtime::Program& program, const ModelFlags& flags);
+
+/// Largest difference |found - wanted| in units of (absolute + relative·|wanted|): at most 1 is equal.
+struct Difference {
+  double worst = 0;            ///< in units of the tolerance
+  double max_absolute = 0;
+  double scale = 0;            ///< largest |wanted|
+  std::int64_t index = 0;      ///< where the worst is
+};
+Difference compare(const Tensor& found, const Tensor& wanted, double relative, double absolute);
+
+/// Verbs: each adds itself to `app` and returns the exit code when chosen.
+using Verb = std::function<Status()>;
+struct VerbRow {
+  const char* name;
+  const char* help;
+  Verb (*add)(CLI::App& verb);
+};
+std::vector<VerbRow> verbs();
+
+Verb add_run(CLI::App& verb);
+Verb add_compile(CLI::App& verb);
+Verb add_bench(CLI::App& verb);
+Verb add_check(CLI::App& verb);
+Verb add_verify(CLI::App& verb);
+Verb add_explain(CLI::App& verb);
+Verb add_profile(CLI::App& verb);
+Verb add_ops(CLI::App& verb);
+Verb add_doctor(CLI::App& verb);
+Verb add_cache(CLI::App& verb);
+
+}  // namespace heddle::tool

@@ -1,0 +1,87 @@
+#include <filesystem>
+#include <fstream>
+
+#include "codegen/cpu/cpu.h"
+#include "common.h"
+#include "onnx/reader.h"
+#include "plan/plan.h"
+#include "prim/text.h"
+#include "runtime/artefact.h"
+
+namespace heddle::tool {
+namespace {
+
+struct CompileFlags : ModelFlags {
+  std::string output;
+  std::string emit = "artefact";
+};
+
+Status write_file(const std::string& path, std::string_view bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) return fail("{}: cannot write", path);
+  return Ok{};
+}
+
+/// Text forms need the levels in memory, so the program cache is left out.
+Result<std::string> emitted_text(const CompileFlags& flags, driver::CompileOptions options) {
+  options.options.cache_dir.clear();
+  const driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
+  if (flags.emit == "prim") return prim::print(compiled.graph);
+  if (flags.emit == "plan") return plan::print(compiled.graph, compiled.plan);
+  const codegen::cpu::Machine machine = HEDDLE_TRY(driver::machine_for(options.options));
+  std::string text;
+  for (const driver::CompiledKernel& kernel : compiled.kernels)
+    text += flags.emit == "kernel"
+                ? kernel::to_string(kernel.lowered.kernel) + "\n"
+                : HEDDLE_TRY(codegen::cpu::to_llvm_text(kernel.lowered.kernel, machine)) + "\n";
+  return text;
+}
+
+Status run(const CompileFlags& flags) {
+  driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  std::string output = flags.output;
+  if (output.empty())
+    output = std::filesystem::path(flags.model).stem().string() +
+             (flags.emit == "artefact" ? ".heddle" : "." + flags.emit);
+  if (flags.emit != "artefact") {
+    HEDDLE_TRY(write_file(output, HEDDLE_TRY(emitted_text(flags, options))));
+    fmt::print("{}\n", output);
+    return Ok{};
+  }
+  const driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
+  HEDDLE_TRY(runtime::write_artefact(*compiled.program, output));
+  double seconds = 0;
+  for (const driver::PhaseTime& time : compiled.times) seconds += time.seconds;
+  const auto bytes = std::filesystem::file_size(output);
+  if (flags.json) {
+    nlohmann::json j = {{"output", output}, {"bytes", bytes}, {"seconds", seconds},
+                        {"from_cache", compiled.from_cache},
+                        {"kernels", compiled.program->launches.size()},
+                        {"arena_bytes", compiled.program->arena_bytes}};
+    for (const driver::PhaseTime& time : compiled.times) j["phases"][time.name] = time.seconds;
+    fmt::print("{}\n", j.dump(2));
+    return Ok{};
+  }
+  fmt::print("{}: {} kernels, arena {:.1f} MB, file {:.1f} MB, {:.2f} s{}\n", output,
+             compiled.program->launches.size(), static_cast<double>(compiled.program->arena_bytes) / 1e6,
+             static_cast<double>(bytes) / 1e6, seconds, compiled.from_cache ? " (from the cache)" : "");
+  for (const driver::PhaseTime& time : compiled.times)
+    fmt::print("  {:<10} {:8.3f} s\n", time.name, time.seconds);
+  return Ok{};
+}
+
+}  // namespace
+
+Verb add_compile(CLI::App& verb) {
+  auto flags = std::make_shared<CompileFlags>();
+  add_model_flags(verb, *flags);
+  verb.add_option("-o,--output,--saveEngine", flags->output, "file to write");
+  verb.add_option("--emit", flags->emit, "artefact, or the text of a level")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"artefact", "prim", "plan", "kernel", "llvm"}));
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace heddle::tool

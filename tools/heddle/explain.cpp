@@ -1,0 +1,46 @@
+#include <fstream>
+
+#include "common.h"
+#include "driver/report.h"
+
+namespace heddle::tool {
+namespace {
+
+struct ExplainFlags : ModelFlags {
+  std::string html, node;
+  int top = 0;
+};
+
+Status run(const ExplainFlags& flags) {
+  const Model model = HEDDLE_TRY(open_model(flags));
+  const nlohmann::json report = nlohmann::json::parse(model.program->manifest, nullptr, false);
+  if (!report.is_object() || !report.contains("kernels"))
+    return fail("{}: the artefact holds no report", flags.model);
+  if (!flags.html.empty()) {
+    std::ofstream file(flags.html);
+    file << driver::explain_html(report);
+    file.close();
+    if (!file) return fail("{}: cannot write", flags.html);
+    fmt::print("{}\n", flags.html);
+    return Ok{};
+  }
+  if (flags.json) {
+    fmt::print("{}\n", report.dump(2));
+    return Ok{};
+  }
+  fmt::print("{}", HEDDLE_TRY(driver::explain_text(report, flags.node, flags.top)));
+  return Ok{};
+}
+
+}  // namespace
+
+Verb add_explain(CLI::App& verb) {
+  auto flags = std::make_shared<ExplainFlags>();
+  add_model_flags(verb, *flags);
+  verb.add_option("--html", flags->html, "write a self-contained page");
+  verb.add_option("--node", flags->node, "only the kernels that cover this source node, in detail");
+  verb.add_option("--top", flags->top, "only the dearest N kernels (0: all, in execution order)");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace heddle::tool

@@ -1,0 +1,107 @@
+#include <cmath>
+#include <filesystem>
+
+#include "common.h"
+#include "onnx/tensor_file.h"
+
+namespace heddle::tool {
+namespace {
+
+struct RunFlags : ModelFlags {
+  std::string save;
+  double rtol = 1e-3, atol = 1e-5;
+};
+
+std::string preview(const Tensor& tensor) {
+  std::string text;
+  const std::int64_t shown = std::min<std::int64_t>(tensor.count(), 8);
+  for (std::int64_t i = 0; i < shown; ++i) text += fmt::format("{}{:.6g}", i ? ", " : "", tensor.at(i));
+  return text + (shown < tensor.count() ? ", …" : "");
+}
+
+nlohmann::json summary(const Tensor& tensor) {
+  double low = INFINITY, high = -INFINITY, sum = 0;
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    low = std::min(low, tensor.at(i));
+    high = std::max(high, tensor.at(i));
+    sum += tensor.at(i);
+  }
+  if (tensor.count() == 0) low = high = 0;
+  return {{"min", low}, {"max", high}, {"mean", sum / std::max<double>(1, static_cast<double>(tensor.count()))}};
+}
+
+Status save_outputs(const runtime::Program& program, const std::vector<Tensor>& outputs,
+                    const std::string& save) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    std::string path = save;
+    if (std::filesystem::is_directory(save)) {
+      path = fmt::format("{}/output_{}.npy", save, i);
+    } else if (outputs.size() > 1) {
+      return fail(ErrorCode::usage, "--save: found the file '{}' for {} outputs, want a folder", save,
+                  outputs.size());
+    }
+    HEDDLE_TRY(onnx::write_tensor(path, program.outputs[i].name, outputs[i]));
+  }
+  return Ok{};
+}
+
+Status run(const RunFlags& flags) {
+  const Model model = HEDDLE_TRY(open_model(flags));
+  const runtime::Program& program = *model.program;
+  const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(program, flags));
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<Tensor> outputs = HEDDLE_TRY(model.session->run(inputs));
+  const double ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  if (!flags.save.empty()) HEDDLE_TRY(save_outputs(program, outputs, flags.save));
+
+  const TestData data = flags.inputs.empty() ? HEDDLE_TRY(test_data_of(flags.model, program)) : TestData{};
+  nlohmann::json result = {{"model", flags.model}, {"ms", ms}, {"kernels", program.launches.size()},
+                           {"compile_seconds", model.compile_seconds},
+                           {"outputs", nlohmann::json::array()}};
+  bool equal = true;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    nlohmann::json entry = {{"name", program.outputs[i].name},
+                            {"type", to_string(outputs[i].type())},
+                            {"preview", preview(outputs[i])}};
+    entry.update(summary(outputs[i]));
+    if (!data.outputs.empty()) {
+      const Difference d = compare(outputs[i], data.outputs[i], flags.rtol, flags.atol);
+      entry["expected"] = {{"max_absolute_error", d.max_absolute}, {"equal", d.worst <= 1}};
+      equal &= d.worst <= 1;
+    }
+    result["outputs"].push_back(entry);
+  }
+  if (flags.json) {
+    fmt::print("{}\n", result.dump(2));
+  } else {
+    fmt::print("{}: {} kernels, compiled in {:.2f} s{}, first run {:.2f} ms\n", flags.model,
+               program.launches.size(), model.compile_seconds,
+               model.from_cache ? " (from the cache)" : "", ms);
+    for (const nlohmann::json& entry : result["outputs"]) {
+      fmt::print("  {} {} = {}\n", entry["name"].get<std::string>(), entry["type"].get<std::string>(),
+                 entry["preview"].get<std::string>());
+      if (entry.contains("expected"))
+        fmt::print("    against the expected output: largest error {:.3g}: {}\n",
+                   entry["expected"]["max_absolute_error"].get<double>(),
+                   entry["expected"]["equal"].get<bool>() ? "equal" : "DIFFERENT");
+    }
+  }
+  if (!equal)
+    return fail(ErrorCode::mismatch, "{}: outputs differ from the expected ones (rtol {}, atol {})",
+                flags.model, flags.rtol, flags.atol);
+  return Ok{};
+}
+
+}  // namespace
+
+Verb add_run(CLI::App& verb) {
+  auto flags = std::make_shared<RunFlags>();
+  add_model_flags(verb, *flags);
+  verb.add_option("--save", flags->save, "file or folder for the outputs (.npy, .pb)");
+  verb.add_option("--rtol", flags->rtol, "relative tolerance against expected outputs")->capture_default_str();
+  verb.add_option("--atol", flags->atol, "absolute tolerance against expected outputs")->capture_default_str();
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace heddle::tool
