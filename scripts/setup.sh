@@ -10,7 +10,7 @@ scripts/build.sh heddle heddle-opt heddle-conformance
 scripts/venv.sh
 
 # The network that ships in the onnx package, with its expected output.
-model=build/light/light_resnet50
+model=build/light/resnet50
 [ -d "$model" ] || { echo "setup: $model is missing" >&2; exit 1; }
 build/bin/heddle run "$model"
 build/bin/heddle explain "$model" --top 8

@@ -10,6 +10,7 @@ namespace {
 struct RunFlags : ModelFlags {
   std::string save;
   double rtol = 1e-3, atol = 1e-5;
+  double of_scale = 0;  ///< if positive: tolerance as a share of the largest expected value
 };
 
 std::string preview(const Tensor& tensor) {
@@ -66,7 +67,8 @@ Status run(const RunFlags& flags) {
                             {"preview", preview(outputs[i])}};
     entry.update(summary(outputs[i]));
     if (!data.outputs.empty()) {
-      const Difference d = compare(outputs[i], data.outputs[i], flags.rtol, flags.atol);
+      Difference d = compare(outputs[i], data.outputs[i], flags.rtol, flags.atol);
+      if (flags.of_scale > 0) d.worst = d.max_absolute / (flags.of_scale * std::max(d.scale, 1e-30));
       entry["expected"] = {{"max_absolute_error", d.max_absolute}, {"equal", d.worst <= 1}};
       equal &= d.worst <= 1;
     }
@@ -101,6 +103,8 @@ Verb add_run(CLI::App& verb) {
   verb.add_option("--save", flags->save, "file or folder for the outputs (.npy, .pb)");
   verb.add_option("--rtol", flags->rtol, "relative tolerance against expected outputs")->capture_default_str();
   verb.add_option("--atol", flags->atol, "absolute tolerance against expected outputs")->capture_default_str();
+  verb.add_option("--of-scale", flags->of_scale,
+                  "instead: largest error as a share of the largest expected value");
   return [flags] { return run(*flags); };
 }
 

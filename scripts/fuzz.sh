@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs each libFuzzer target for SECONDS_EACH (default 60) under address and undefined-behaviour
+# sanitizers; a crash, hang or allocation above 1 GB fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-60}
+[ -f build/fuzz/build.ninja ] || cmake --preset fuzz
+cmake --build build/fuzz --parallel "$(nproc)" --target artefact_fuzz onnx_reader_fuzz
+for target in artefact onnx_reader; do
+  corpus=build/fuzz/corpus/$target
+  mkdir -p "$corpus" build/fuzz/crashes
+  seeds=tests/fuzz/seeds/$target
+  build/fuzz/bin/${target}_fuzz "$corpus" $([ -d "$seeds" ] && echo "$seeds") \
+    -max_total_time="$seconds" -rss_limit_mb=2048 -malloc_limit_mb=1024 -timeout=10 -max_len=65536 \
+    -artifact_prefix=build/fuzz/crashes/ -print_final_stats=1 2>&1 | tail -n 15
+done
