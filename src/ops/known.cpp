@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "ops/families.h"
+#include "ops/util.h"
+
+/// Operators whose result's shape depends on values: evaluated here when the values are constants
+/// (as they are in exported shape arithmetic), refused otherwise.
+namespace heddle::ops {
+namespace {
+
+Result<const Tensor*> known(const Call& call, int i) {
+  const auto t = call.constant_tensor(i);
+  if (!t) {
+    return call.unsupported(
+        "the result's shape depends on the values of input {}, which are not "
+        "known before running",
+        i);
+  }
+  if ((*t)->count() > kMaxTableElements) {
+    return call.unsupported("input {} has {} elements, want at most {}", i, (*t)->count(),
+                            kMaxTableElements);
+  }
+  return *t;
+}
+
+/// Coordinates of the elements that are not zero: [rank, found].
+Result<Values> non_zero(const Call& call, Builder& b) {
+  const Tensor* t = HEDDLE_TRY(known(call, 0));
+  std::vector<std::int64_t> found;
+  for (std::int64_t i = 0; i < t->count(); ++i) {
+    if (t->at(i) != 0) found.push_back(i);
+  }
+  std::vector<std::int64_t> out;
+  std::int64_t inner = t->count();
+  for (const std::int64_t extent : t->shape()) {
+    inner = extent == 0 ? 0 : inner / extent;
+    for (const std::int64_t i : found) out.push_back(i / inner % extent);
+  }
+  return Values{constant_i64(
+      b, out,
+      {static_cast<std::int64_t>(t->shape().size()), static_cast<std::int64_t>(found.size())})};
+}
+
+/// long double holds every 64-bit integer and every double exactly.
+using Row = std::vector<long double>;
+
+struct Distinct {
+  std::vector<std::int64_t> first, inverse, counts;
+};
+Distinct distinct_rows(const std::vector<Row>& rows, bool sorted) {
+  std::map<Row, std::int64_t> position;  // of each row among the distinct ones
+  Distinct d;
+  std::vector<std::map<Row, std::int64_t>::iterator> order;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto [it, fresh] = position.try_emplace(rows[i], static_cast<std::int64_t>(i));
+    if (fresh) order.push_back(it);
+  }
+  if (sorted) {
+    order.clear();
+    for (auto it = position.begin(); it != position.end(); ++it) order.push_back(it);
+  }
+  for (const auto& it : order) {
+    d.first.push_back(it->second);
+    it->second = static_cast<std::int64_t>(d.first.size()) - 1;
+  }
+  d.counts.assign(d.first.size(), 0);
+  for (const Row& row : rows) {
+    const std::int64_t k = position.at(row);
+    d.inverse.push_back(k);
+    ++d.counts[static_cast<std::size_t>(k)];
+  }
+  return d;
+}
+
+/// Distinct elements, or distinct slices along `axis`; with first positions, inverse and counts.
+Result<Values> unique(const Call& call, Builder& b) {
+  const Tensor* t = HEDDLE_TRY(known(call, 0));
+  NodeId x = call.in(0);
+  Shape shape = t->shape();
+  int axis = 0;
+  if (call.has_attribute("axis")) {
+    axis = HEDDLE_TRY(call.axis("axis", 0, static_cast<int>(shape.size())));
+  } else {
+    shape = {t->count()};
+    x = b.reshape(x, shape);
+  }
+  const std::int64_t extent = at(shape, axis);
+  const int rank = static_cast<int>(shape.size());
+  const std::int64_t inner = checked_product(shape, axis + 1, rank).value_or(0);
+  std::vector<Row> rows(static_cast<std::size_t>(extent));
+  for (std::int64_t i = 0; i < t->count(); ++i) {
+    const long double v = is_float(t->dtype()) ? static_cast<long double>(t->at(i))
+                                               : static_cast<long double>(t->int_at(i));
+    // A NaN has no place in an order: all of them count as one largest value.
+    rows[static_cast<std::size_t>(i / inner % extent)].push_back(
+        std::isnan(v) ? std::numeric_limits<long double>::max() : v);
+  }
+  const Distinct d = distinct_rows(rows, call.attribute_int("sorted", 1) != 0);
+  Shape out = shape;
+  out[static_cast<std::size_t>(axis)] = static_cast<std::int64_t>(d.first.size());
+  const NodeId y = element_count(out) == 0 ? b.full({b.dtype(x), out}, 0)
+                                           : b.take(x, constant_i64(b, d.first), axis);
+  Values all{y, constant_i64(b, d.first), constant_i64(b, d.inverse), constant_i64(b, d.counts)};
+  all.resize(static_cast<std::size_t>(std::clamp(call.outputs, 1, 4)));
+  return all;
+}
+
+struct Box {
+  double y1, x1, y2, x2;
+  double area() const { return std::max(0.0, y2 - y1) * std::max(0.0, x2 - x1); }
+};
+Box read_box(const Tensor& boxes, std::int64_t at, bool centred) {
+  const double v[] = {boxes.at(at), boxes.at(at + 1), boxes.at(at + 2), boxes.at(at + 3)};
+  if (centred) return {v[1] - v[3] / 2, v[0] - v[2] / 2, v[1] + v[3] / 2, v[0] + v[2] / 2};
+  return {std::min(v[0], v[2]), std::min(v[1], v[3]), std::max(v[0], v[2]), std::max(v[1], v[3])};
+}
+double overlap(const Box& p, const Box& q) {
+  const Box common{std::max(p.y1, q.y1), std::max(p.x1, q.x1), std::min(p.y2, q.y2),
+                   std::min(p.x2, q.x2)};
+  const double shared = common.area(), all = p.area() + q.area() - shared;
+  return all > 0 ? shared / all : 0;
+}
+
+/// Greedily keeps the best-scored boxes that overlap no kept one by more than a threshold:
+/// [kept, 3] of (batch, class, box).
+Result<Values> non_max_suppression(const Call& call, Builder& b) {
+  const Tensor* boxes = HEDDLE_TRY(known(call, 0));
+  const Tensor* scores = HEDDLE_TRY(known(call, 1));
+  const Shape s = scores->shape();
+  if (s.size() != 3 || boxes->shape() != Shape{s[0], s[2], 4}) {
+    return call.error("boxes have shape {} and scores {}, want [B,N,4] and [B,C,N]",
+                      to_string(boxes->shape()), to_string(s));
+  }
+  if (s[2] > 8192) return call.unsupported("{} boxes, want at most 8192", s[2]);
+  std::int64_t most = 0;
+  double threshold = 0, lowest = -std::numeric_limits<double>::infinity();
+  if (call.has(2)) most = HEDDLE_TRY(constant_int(call, 2));
+  if (call.has(3)) threshold = HEDDLE_TRY(constant_real(call, 3));
+  if (call.has(4)) lowest = HEDDLE_TRY(constant_real(call, 4));
+  const bool centred = call.attribute_int("center_point_box", 0) != 0;
+  std::vector<std::int64_t> out;
+  for (std::int64_t row = 0; row < s[0] * s[1] && most > 0; ++row) {
+    const std::int64_t batch = row / s[1];
+    std::vector<std::int64_t> order;
+    for (std::int64_t i = 0; i < s[2]; ++i) {
+      if (scores->at(row * s[2] + i) > lowest) order.push_back(i);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t p, std::int64_t q) {
+      return scores->at(row * s[2] + p) > scores->at(row * s[2] + q);
+    });
+    std::vector<Box> kept;
+    for (const std::int64_t i : order) {
+      if (static_cast<std::int64_t>(kept.size()) >= most) break;
+      const Box box = read_box(*boxes, (batch * s[2] + i) * 4, centred);
+      if (std::any_of(kept.begin(), kept.end(),
+                      [&](const Box& k) { return overlap(k, box) > threshold; })) {
+        continue;
+      }
+      kept.push_back(box);
+      out.insert(out.end(), {batch, row % s[1], i});
+    }
+  }
+  const auto found = static_cast<std::int64_t>(out.size() / 3);
+  return Values{constant_i64(b, out, {found, 3})};
+}
+
+constexpr OpDef kKnownOps[] = {
+    {"NonZero", 9, 1, 1, non_zero},
+    {"Unique", 11, 1, 1, unique},
+    {"NonMaxSuppression", 10, 2, 5, non_max_suppression},
+};
+
+}  // namespace
+
+std::span<const OpDef> known_ops() { return kKnownOps; }
+
+}  // namespace heddle::ops
