@@ -1,7 +1,6 @@
 #include "plan/clusters.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <set>
 
@@ -137,49 +136,6 @@ std::vector<Substitute> substitutes_of(const Facts& f, const std::vector<Kernel>
 }
 
 }  // namespace
-
-std::vector<std::vector<int>> cycles_among(const Facts& facts,
-                                           const std::vector<Cluster>& clusters) {
-  auto needs = dependencies(facts, clusters);
-  std::vector<std::vector<int>> out;
-  if (!needs) return out;
-  // Tarjan, recursion depth bounded by the number of kernels of a region.
-  const int n = static_cast<int>(clusters.size());
-  std::vector<int> index(clusters.size(), -1), low(clusters.size()), stack;
-  std::vector<bool> on_stack(clusters.size());
-  int next = 0;
-  std::function<void(int)> visit = [&](int v) {
-    const auto sv = static_cast<std::size_t>(v);
-    index[sv] = low[sv] = next++;
-    stack.push_back(v);
-    on_stack[sv] = true;
-    for (int w : (*needs)[sv]) {
-      const auto sw = static_cast<std::size_t>(w);
-      if (index[sw] < 0) {
-        visit(w);
-        low[sv] = std::min(low[sv], low[sw]);
-      } else if (on_stack[sw]) {
-        low[sv] = std::min(low[sv], index[sw]);
-      }
-    }
-    if (low[sv] != index[sv]) return;
-    std::vector<int> component;
-    int w = -1;
-    do {
-      w = stack.back();
-      stack.pop_back();
-      on_stack[static_cast<std::size_t>(w)] = false;
-      component.push_back(w);
-    } while (w != v);
-    std::sort(component.begin(), component.end());
-    if (component.size() > 1) out.push_back(component);
-  };
-  for (int v = 0; v < n; ++v) {
-    if (index[static_cast<std::size_t>(v)] < 0) visit(v);
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
 
 std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,
                              const Options& options, CostModel& cost) {

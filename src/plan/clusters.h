@@ -16,9 +16,4 @@ std::vector<Cluster> greedy_clusters(const Facts& facts, const Options& options)
 std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,
                              const Options& options, CostModel& cost);
 
-/// Groups of clusters (by position) that wait for each other: strongly connected components of two
-/// or more.
-std::vector<std::vector<int>> cycles_among(const Facts& facts,
-                                           const std::vector<Cluster>& clusters);
-
 }  // namespace heddle::plan

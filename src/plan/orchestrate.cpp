@@ -1,6 +1,114 @@
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
 #include "plan/clusters.h"
+#include "plan/select.h"
 
 namespace heddle::plan {
+namespace {
+
+/// A planned region by position in Region::nodes, so that it serves every equal region.
+struct Solved {
+  const Region* region = nullptr;
+  std::vector<Candidate> chosen;
+  std::vector<std::vector<Rejected>> rejected;
+  Selection selection;
+  int candidates = 0;
+};
+
+Cluster moved(const Cluster& c, const std::map<NodeId, NodeId>& to) {
+  Cluster out;
+  for (NodeId id : c.nodes) out.nodes.push_back(to.at(id));
+  for (NodeId id : c.outputs) out.outputs.push_back(to.at(id));
+  std::sort(out.nodes.begin(), out.nodes.end());
+  return out;
+}
+
+Result<Solved> solve_region(const Facts& facts, const Region& region, const Options& options,
+                            CostModel& cost) {
+  Solved out;
+  out.region = &region;
+  std::vector<Candidate> candidates = enumerate(facts, region, options, cost);
+  out.candidates = static_cast<int>(candidates.size());
+  out.selection = HEDDLE_TRY(solve(facts, region, candidates, options));
+  out.rejected = rejected(facts, region, candidates, out.selection);
+  for (int c : out.selection.chosen) out.chosen.push_back(candidates[static_cast<std::size_t>(c)]);
+  return out;
+}
+
+struct Orchestrator {
+  const Facts& facts;
+  const Options& options;
+  CostModel& cost;
+  std::vector<Region> regions;
+  std::vector<Solved> solved;
+  std::unordered_multimap<std::size_t, std::size_t> by_structure;
+  std::vector<Cluster> clusters;
+  std::map<Cluster, std::vector<Rejected>> why_not;
+  PlanStats stats;
+  double lower_bound = 0;
+
+  /// The solution of an equal region, or a new one.
+  Result<std::size_t> solution_for(const Region& region) {
+    const std::size_t hash = structural_hash(facts, region);
+    auto [begin, end] = by_structure.equal_range(hash);
+    for (auto it = begin; it != end; ++it) {
+      if (same_structure(facts, *solved[it->second].region, region)) return it->second;
+    }
+    Solved fresh = HEDDLE_TRY(solve_region(facts, region, options, cost));
+    stats.candidates += fresh.candidates;
+    stats.solver_nodes += fresh.selection.solver_nodes;
+    stats.cut_rows += fresh.selection.cut_rows;
+    by_structure.emplace(hash, solved.size());
+    solved.push_back(std::move(fresh));
+    ++stats.unique_regions;
+    return solved.size() - 1;
+  }
+
+  void instantiate(const Solved& s, const Region& region) {
+    std::map<NodeId, NodeId> to;
+    for (std::size_t i = 0; i < region.nodes.size(); ++i) to[s.region->nodes[i]] = region.nodes[i];
+    for (std::size_t k = 0; k < s.chosen.size(); ++k) {
+      Cluster c = moved(s.chosen[k].cluster, to);
+      std::vector<Rejected> others = s.rejected[k];
+      for (Rejected& r : others) r.cluster = moved(r.cluster, to);
+      why_not.emplace(c, std::move(others));
+      clusters.push_back(std::move(c));
+    }
+    lower_bound += s.selection.lower_bound_us;
+  }
+
+  Result<Plan> run() {
+    regions = regions_of(facts);
+    stats.regions = static_cast<int>(regions.size());
+    for (const Region& region : regions) {
+      const std::size_t i = HEDDLE_TRY(solution_for(region));
+      instantiate(solved[i], region);
+    }
+    auto plan = assemble(facts, clusters, options, cost);
+    HEDDLE_CHECK(plan.has_value(), "the regions' kernels wait for each other");
+    for (Kernel& k : plan->kernels) {
+      if (auto it = why_not.find(k.cluster); it != why_not.end()) k.rejected = it->second;
+    }
+    stats.nodes = plan->stats.nodes;
+    plan->stats = stats;
+    plan->lower_bound_us = std::min(plan->cost_us, lower_bound);
+    return *std::move(plan);
+  }
+};
+
+Result<Plan> ruled(const Facts& facts, const Options& options, CostModel& cost) {
+  std::vector<Cluster> clusters = options.strategy == Strategy::single
+                                      ? single_clusters(facts)
+                                      : greedy_clusters(facts, options);
+  auto plan = assemble(facts, std::move(clusters), options, cost);
+  HEDDLE_CHECK(plan.has_value(), "kernels of the {} plan wait for each other",
+               name_of(options.strategy));
+  return *std::move(plan);
+}
+
+}  // namespace
 
 Result<Plan> orchestrate(const prim::Graph& g, const Options& options) {
   const Facts facts = facts_of(g, options.legality, options.class_of);
@@ -10,13 +118,11 @@ Result<Plan> orchestrate(const prim::Graph& g, const Options& options) {
     }
   }
   CostModel cost(facts, options.machine);
-  std::vector<Cluster> clusters = options.strategy == Strategy::single
-                                      ? single_clusters(facts)
-                                      : greedy_clusters(facts, options);
-  auto plan = assemble(facts, std::move(clusters), options, cost);
-  HEDDLE_CHECK(plan.has_value(), "kernels of the {} plan wait for each other",
-               name_of(options.strategy));
-  return *std::move(plan);
+  if (options.strategy == Strategy::single || options.strategy == Strategy::greedy) {
+    return ruled(facts, options, cost);
+  }
+  Orchestrator o{facts, options, cost, {}, {}, {}, {}, {}, {}, 0};
+  return o.run();
 }
 
 }  // namespace heddle::plan

@@ -1,0 +1,267 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "plan/cover.h"
+
+namespace heddle::plan {
+
+CoverProblem::CoverProblem(const Facts& facts, const Region& region,
+                           const std::vector<Candidate>& candidates)
+    : f(facts), all(candidates) {
+  for (NodeId id : region.nodes) inside.insert(f.class_of_node(id));
+  for (NodeId o : region.outputs) goals.push_back(f.class_of_node(o));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (NodeId o : all[i].cluster.outputs) makers[f.class_of_node(o)].push_back(static_cast<int>(i));
+    std::vector<NodeId> needs;
+    for (NodeId in : all[i].inputs) {
+      const NodeId cls = f.class_of_node(in);
+      if (inside.count(cls) && std::find(needs.begin(), needs.end(), cls) == needs.end()) {
+        needs.push_back(cls);
+      }
+    }
+    needs_of.push_back(std::move(needs));
+  }
+}
+
+/// Cheapest cost of each value when the cost of inputs is divided by `readers`; repeated until it
+/// settles, since alternatives of a value need not be in order.
+CoverProblem::Flows CoverProblem::flows(const std::map<NodeId, double>& readers) const {
+  Flows out;
+  constexpr int kMaxSweeps = 64;
+  for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
+    bool changed = false;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      double flow = all[i].cost.us;
+      bool known = true;
+      for (NodeId need : needs_of[i]) {
+        auto it = out.find(need);
+        if (it == out.end()) {
+          known = false;
+          break;
+        }
+        auto r = readers.find(need);
+        flow += it->second.first / (r == readers.end() ? 1.0 : std::max(1.0, r->second));
+      }
+      if (!known) continue;
+      for (NodeId o : all[i].cluster.outputs) {
+        const NodeId cls = f.class_of_node(o);
+        auto [it, fresh] = out.emplace(cls, std::make_pair(flow, static_cast<int>(i)));
+        if (fresh || flow < it->second.first - 1e-12) {
+          it->second = {flow, static_cast<int>(i)};
+          changed = true;
+        }
+      }
+    }
+    if (!changed) break;
+  }
+  return out;
+}
+
+std::optional<std::vector<int>> CoverProblem::complete(std::vector<int> chosen,
+                                                       const Flows& best) const {
+  std::set<NodeId> made;
+  for (int c : chosen) {
+    for (NodeId o : all[static_cast<std::size_t>(c)].cluster.outputs) made.insert(f.class_of_node(o));
+  }
+  std::vector<NodeId> work = goals;
+  for (int c : chosen) {
+    const auto& needs = needs_of[static_cast<std::size_t>(c)];
+    work.insert(work.end(), needs.begin(), needs.end());
+  }
+  while (!work.empty()) {
+    const NodeId want = work.back();
+    work.pop_back();
+    if (made.count(want)) continue;
+    auto it = best.find(want);
+    if (it == best.end()) return std::nullopt;
+    const int pick = it->second.second;
+    chosen.push_back(pick);
+    for (NodeId o : all[static_cast<std::size_t>(pick)].cluster.outputs) {
+      made.insert(f.class_of_node(o));
+    }
+    const auto& needs = needs_of[static_cast<std::size_t>(pick)];
+    work.insert(work.end(), needs.begin(), needs.end());
+  }
+  return drop_unneeded(std::move(chosen));
+}
+
+/// Removes kernels whose outputs others make as well or nobody reads, dearest first.
+std::vector<int> CoverProblem::drop_unneeded(std::vector<int> chosen) const {
+  std::sort(chosen.begin(), chosen.end());
+  chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+  std::map<NodeId, int> made, read;
+  for (NodeId g : goals) ++read[g];
+  for (int c : chosen) {
+    for (NodeId o : all[static_cast<std::size_t>(c)].cluster.outputs) ++made[f.class_of_node(o)];
+    for (NodeId n : needs_of[static_cast<std::size_t>(c)]) ++read[n];
+  }
+  for (bool again = true; again;) {
+    again = false;
+    std::stable_sort(chosen.begin(), chosen.end(), [&](int a, int b) {
+      return all[static_cast<std::size_t>(a)].cost.us > all[static_cast<std::size_t>(b)].cost.us;
+    });
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      const Candidate& k = all[static_cast<std::size_t>(chosen[i])];
+      const bool needed = std::any_of(
+          k.cluster.outputs.begin(), k.cluster.outputs.end(), [&](NodeId o) {
+            const NodeId cls = f.class_of_node(o);
+            return read[cls] > 0 && made[cls] < 2;
+          });
+      if (needed) continue;
+      for (NodeId o : k.cluster.outputs) --made[f.class_of_node(o)];
+      for (NodeId n : needs_of[static_cast<std::size_t>(chosen[i])]) --read[n];
+      chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(i));
+      again = true;
+      break;
+    }
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+double CoverProblem::cost(const std::vector<int>& chosen) const {
+  double sum = 0;
+  for (int c : chosen) sum += all[static_cast<std::size_t>(c)].cost.us;
+  return sum;
+}
+
+std::map<int, NodeId> CoverProblem::stuck(const std::vector<int>& chosen) const {
+  std::vector<int> open = chosen;
+  std::set<NodeId> made;
+  auto missing = [&](int k) -> std::optional<NodeId> {
+    for (NodeId n : needs_of[static_cast<std::size_t>(k)]) {
+      if (!made.count(n)) return n;
+    }
+    return std::nullopt;
+  };
+  for (bool again = true; again;) {
+    std::vector<int> waiting;
+    for (int k : open) {
+      if (missing(k)) {
+        waiting.push_back(k);
+        continue;
+      }
+      for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs) {
+        made.insert(f.class_of_node(o));
+      }
+    }
+    again = waiting.size() < open.size() && !waiting.empty();
+    open = std::move(waiting);
+  }
+  std::map<int, NodeId> out;
+  for (int k : open) out.emplace(k, *missing(k));
+  return out;
+}
+
+bool CoverProblem::acyclic(const std::vector<int>& chosen) const {
+  std::set<NodeId> made;
+  for (int k : chosen) {
+    for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs) made.insert(f.class_of_node(o));
+  }
+  return std::all_of(goals.begin(), goals.end(), [&](NodeId g) { return made.count(g) > 0; }) &&
+         stuck(chosen).empty();
+}
+
+bool feasible(const Facts& facts, const Region& region, const std::vector<Candidate>& candidates,
+              const std::vector<int>& chosen) {
+  return CoverProblem(facts, region, candidates).acyclic(chosen);
+}
+
+namespace {
+
+/// How many chosen kernels read each value.
+std::map<NodeId, double> readers_in(const CoverProblem& p, const std::vector<int>& chosen) {
+  std::map<NodeId, double> out;
+  for (NodeId g : p.goals) out[g] += 1;
+  for (int c : chosen) {
+    for (NodeId n : p.needs_of[static_cast<std::size_t>(c)]) out[n] += 1;
+  }
+  return out;
+}
+
+/// Adds one candidate at a time, drops what it makes superfluous, and keeps it where that is cheaper.
+void improve(const CoverProblem& p, const CoverProblem::Flows& best, std::vector<int>& chosen) {
+  double current = p.cost(chosen);
+  constexpr int kMaxPasses = 4;
+  for (int pass = 0; pass < kMaxPasses; ++pass) {
+    bool better = false;
+    for (std::size_t k = 0; k < p.all.size(); ++k) {
+      const int candidate = static_cast<int>(k);
+      if (std::binary_search(chosen.begin(), chosen.end(), candidate)) continue;
+      auto changed = p.with(chosen, candidate, best);
+      if (!changed) continue;
+      const double cost = p.cost(*changed);
+      if (cost >= current - 1e-9 || !p.acyclic(*changed)) continue;
+      chosen = std::move(*changed);
+      current = cost;
+      better = true;
+    }
+    if (!better) break;
+  }
+}
+
+/// Start of Strategy::partition: greedy kernels where they exist, else single nodes, are disjoint.
+std::optional<std::vector<int>> disjoint_cover(const CoverProblem& p) {
+  std::vector<int> chosen;
+  for (std::size_t i = 0; i < p.all.size(); ++i) {
+    if (p.all[i].kind == Candidate::Kind::greedy) chosen.push_back(static_cast<int>(i));
+  }
+  return chosen;
+}
+
+}  // namespace
+
+std::optional<std::vector<int>> CoverProblem::with(const std::vector<int>& chosen, int candidate,
+                                                   const Flows& best) const {
+  // Who made the same outputs is replaced where nothing else needs it.
+  std::vector<int> base = {candidate};
+  const auto& outputs = all[static_cast<std::size_t>(candidate)].cluster.outputs;
+  for (int c : chosen) {
+    const auto& theirs = all[static_cast<std::size_t>(c)].cluster.outputs;
+    const bool covered = std::all_of(theirs.begin(), theirs.end(), [&](NodeId o) {
+      return std::any_of(outputs.begin(), outputs.end(), [&](NodeId mine) {
+        return f.class_of_node(mine) == f.class_of_node(o);
+      });
+    });
+    if (!covered) base.push_back(c);
+  }
+  return complete(std::move(base), best);
+}
+
+Selection cover(const Facts& facts, const Region& region,
+                const std::vector<Candidate>& candidates, const Options& options) {
+  CoverProblem p(facts, region, candidates);
+  Selection out;
+  if (options.strategy == Strategy::partition) {
+    if (auto chosen = disjoint_cover(p); chosen && p.acyclic(*chosen)) {
+      out.chosen = *chosen;
+      out.cost_us = p.cost(out.chosen);
+    }
+    return out;
+  }
+  std::map<NodeId, double> readers;
+  for (NodeId id : region.nodes) {
+    readers[facts.class_of_node(id)] = static_cast<double>(facts.consumers_of(id).size());
+  }
+  constexpr int kRounds = 4;
+  CoverProblem::Flows best;
+  for (int round = 0; round < kRounds; ++round) {
+    auto flows = p.flows(readers);
+    auto chosen = p.complete({}, flows);
+    if (!chosen || !p.acyclic(*chosen)) break;
+    const double cost = p.cost(*chosen);
+    readers = readers_in(p, *chosen);
+    if (out.chosen.empty() || cost < out.cost_us) {
+      out.chosen = *chosen;
+      out.cost_us = cost;
+      best = std::move(flows);
+    }
+  }
+  if (out.chosen.empty()) return out;
+  improve(p, best, out.chosen);
+  out.cost_us = p.cost(out.chosen);
+  return out;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,37 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <set>
+
+#include "plan/select.h"
+
+namespace heddle::plan {
+
+/// The candidates of a region as a covering problem over classes of values.
+struct CoverProblem {
+  CoverProblem(const Facts& facts, const Region& region, const std::vector<Candidate>& candidates);
+
+  const Facts& f;
+  const std::vector<Candidate>& all;
+  std::set<NodeId> inside;                     ///< classes made by the region
+  std::vector<NodeId> goals;                   ///< classes that must be in memory
+  std::map<NodeId, std::vector<int>> makers;   ///< by class
+  std::vector<std::vector<NodeId>> needs_of;   ///< classes of the region, by candidate
+
+  /// Class → cost of making it and the candidate that does.
+  using Flows = std::map<NodeId, std::pair<double, int>>;
+  Flows flows(const std::map<NodeId, double>& readers) const;
+  /// Adds what is missing by the cheapest makers, drops what is superfluous.
+  std::optional<std::vector<int>> complete(std::vector<int> chosen, const Flows& best) const;
+  /// The choice with `candidate` in it, repaired.
+  std::optional<std::vector<int>> with(const std::vector<int>& chosen, int candidate,
+                                       const Flows& best) const;
+  std::vector<int> drop_unneeded(std::vector<int> chosen) const;
+  double cost(const std::vector<int>& chosen) const;
+  /// Chosen kernels that can never start, each with a value it waits for.
+  std::map<int, NodeId> stuck(const std::vector<int>& chosen) const;
+  /// Everything needed is made, in some order.
+  bool acyclic(const std::vector<int>& chosen) const;
+};
+
+}  // namespace heddle::plan

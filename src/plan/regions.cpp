@@ -1,0 +1,322 @@
+#include "plan/regions.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace heddle::plan {
+namespace {
+
+constexpr double kTinyBytes = 16384;
+constexpr std::size_t kSplitAbove = 72;     // nodes: frontiers of several values are tried
+constexpr std::size_t kLargestRegion = 160; // nodes: cut at the narrowest frontier, come what may
+
+/// Readers of a value, seen through clonable views.
+void real_readers(const Facts& f, NodeId id, std::vector<NodeId>& out) {
+  for (NodeId c : f.consumers_of(id)) {
+    if (clonable(f, c)) {
+      real_readers(f, c, out);
+    } else {
+      out.push_back(c);
+    }
+  }
+}
+
+bool feeds_main_loop(const Facts& f, NodeId id, int depth = 0) {
+  for (NodeId c : f.consumers_of(id)) {
+    if (f.is_main_loop(c)) return true;
+    if (depth < 4 && f.as<prim::View>(c) && feeds_main_loop(f, c, depth + 1)) return true;
+  }
+  return false;
+}
+
+/// In memory in any sensible plan: read by main loops, and by something else or by nothing else.
+bool surely_stored(const Facts& f, NodeId id) {
+  if (f.as<prim::View>(id) || !feeds_main_loop(f, id)) return false;
+  if (f.consumers_of(id).size() > 1) return true;
+  NodeId only = f.consumers_of(id)[0];
+  return f.is_main_loop(only) || f.as<prim::View>(only);
+}
+
+/// Order in which branches are contiguous: depth first from the outputs.
+std::vector<NodeId> depth_first(const Facts& f) {
+  std::vector<NodeId> order;
+  std::vector<bool> seen(static_cast<std::size_t>(f.graph->size()));
+  std::vector<std::pair<NodeId, std::size_t>> stack;
+  auto push = [&](NodeId id) {
+    if (seen[static_cast<std::size_t>(id.value)] || f.is_leaf(id)) return;
+    seen[static_cast<std::size_t>(id.value)] = true;
+    stack.push_back({id, 0});
+  };
+  for (const prim::GraphOutput& o : f.graph->outputs) {
+    push(o.node);
+    while (!stack.empty()) {
+      auto& [id, next] = stack.back();
+      if (next < f[id].args.size()) {
+        push(f[id].args[next++]);
+      } else {
+        if (!clonable(f, id) || f.is_output(id)) order.push_back(id);
+        stack.pop_back();
+      }
+    }
+  }
+  return order;
+}
+
+struct Cutter {
+  const Facts& f;
+  std::vector<NodeId> order;
+  std::vector<int> position, last_use;  // by node; by position
+  std::set<NodeId> known;               // in memory because an earlier cut needs it
+
+  explicit Cutter(const Facts& facts) : f(facts), order(depth_first(facts)) {
+    position.assign(static_cast<std::size_t>(f.graph->size()), -1);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      position[static_cast<std::size_t>(order[i].value)] = static_cast<int>(i);
+    }
+    last_use.resize(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      std::vector<NodeId> readers;
+      real_readers(f, order[i], readers);
+      last_use[i] = static_cast<int>(i);
+      for (NodeId r : readers) {
+        last_use[i] = std::max(last_use[i], position[static_cast<std::size_t>(r.value)]);
+      }
+    }
+  }
+
+  std::vector<std::vector<NodeId>> frontiers() const {
+    std::vector<std::vector<NodeId>> out(order.size());
+    std::set<int> open;
+    for (std::size_t p = 0; p < order.size(); ++p) {
+      open.insert(static_cast<int>(p));
+      for (auto it = open.begin(); it != open.end();) {
+        it = last_use[static_cast<std::size_t>(*it)] <= static_cast<int>(p) ? open.erase(it)
+                                                                          : std::next(it);
+      }
+      if (open.size() > 24) {
+        out[p].assign(25, NodeId{});  // too wide to be a cut
+        continue;
+      }
+      for (int i : open) out[p].push_back(order[static_cast<std::size_t>(i)]);
+    }
+    return out;
+  }
+
+  bool free_in_frontier(NodeId id) const {
+    return known.count(id) || f.is_output(id) || f.bytes_of(id) <= kTinyBytes;
+  }
+  bool strong(const std::vector<NodeId>& frontier) const {
+    int good = 0;
+    for (NodeId id : frontier) {
+      if (!id) return false;
+      if (surely_stored(f, id)) {
+        ++good;
+      } else if (!free_in_frontier(id)) {
+        return false;
+      }
+    }
+    return good == 1;
+  }
+  bool weak(const std::vector<NodeId>& frontier) const {
+    int good = 0, others = 0;
+    for (NodeId id : frontier) {
+      if (!id) return false;
+      if (surely_stored(f, id)) {
+        ++good;
+      } else if (!free_in_frontier(id)) {
+        if (!f.as<prim::Map>(id) || f.consumers_of(id).size() < 2) return false;
+        ++others;
+      }
+    }
+    return good >= 1 && good + others <= 3;
+  }
+
+  /// Positions after which a region ends.
+  std::vector<int> cuts() {
+    const auto fronts = frontiers();
+    std::vector<int> ends;
+    auto accept = [&](int p) {
+      ends.push_back(p);
+      known.insert(fronts[static_cast<std::size_t>(p)].begin(),
+                   fronts[static_cast<std::size_t>(p)].end());
+    };
+    const int n = static_cast<int>(order.size());
+    for (int p = 0; p + 1 < n; ++p) {
+      if (strong(fronts[static_cast<std::size_t>(p)])) accept(p);
+    }
+    refine(ends, kSplitAbove, [&](int begin, int end) {
+      for (int p = begin + 7; p + 1 < end; ++p) {
+        if (weak(fronts[static_cast<std::size_t>(p)])) return p;
+      }
+      return -1;
+    });
+    refine(ends, kLargestRegion, [&](int begin, int end) {
+      int best = -1;
+      for (int p = begin + (end - begin) / 4; p < end - (end - begin) / 4; ++p) {
+        const auto width = fronts[static_cast<std::size_t>(p)].size();
+        if (width <= 24 && (best < 0 || width < fronts[static_cast<std::size_t>(best)].size())) {
+          best = p;
+        }
+      }
+      return best;
+    });
+    ends.push_back(n - 1);
+    return ends;
+  }
+
+  /// Splits pieces larger than `limit` at the position that `choose(begin, end)` gives.
+  template <class F>
+  void refine(std::vector<int>& ends, std::size_t limit, F&& choose) {
+    const int n = static_cast<int>(order.size());
+    for (bool again = true; again;) {
+      again = false;
+      std::sort(ends.begin(), ends.end());
+      int begin = 0;
+      std::vector<int> more;
+      for (std::size_t e = 0; e <= ends.size(); ++e) {
+        const int end = e < ends.size() ? ends[e] + 1 : n;
+        if (static_cast<std::size_t>(end - begin) > limit) {
+          const int p = choose(begin, end);
+          if (p >= begin && p + 1 < end) more.push_back(p);
+        }
+        begin = end;
+      }
+      again = !more.empty();
+      ends.insert(ends.end(), more.begin(), more.end());
+    }
+    std::sort(ends.begin(), ends.end());
+  }
+};
+
+/// Clonable nodes that a region reads become its own.
+void add_clones(const Facts& f, std::set<NodeId>& nodes) {
+  std::vector<NodeId> work(nodes.begin(), nodes.end());
+  while (!work.empty()) {
+    NodeId id = work.back();
+    work.pop_back();
+    for (NodeId arg : f[id].args) {
+      if (clonable(f, arg) && nodes.insert(arg).second) work.push_back(arg);
+    }
+  }
+}
+
+/// Depth first from the outputs, so that equal regions list their nodes alike whatever their ids.
+std::vector<NodeId> canonical_order(const Facts& f, std::set<NodeId> left,
+                                    const std::vector<NodeId>& outputs) {
+  std::vector<NodeId> out;
+  std::vector<std::pair<NodeId, std::size_t>> stack;
+  auto walk = [&](NodeId root) {
+    if (!left.erase(root)) return;
+    stack.push_back({root, 0});
+    while (!stack.empty()) {
+      auto& [id, next] = stack.back();
+      if (next == f[id].args.size()) {
+        out.push_back(id);
+        stack.pop_back();
+      } else if (NodeId arg = f[id].args[next++]; left.erase(arg)) {
+        stack.push_back({arg, 0});
+      }
+    }
+  };
+  for (NodeId o : outputs) walk(o);
+  while (!left.empty()) walk(*left.rbegin());
+  return out;
+}
+
+/// Nodes are named by position, arguments outside the region by first use.
+struct Naming {
+  const Facts& f;
+  std::map<NodeId, int> names = {};
+  int outside = 0;
+  Naming(const Facts& facts, const Region& r) : f(facts) {
+    for (std::size_t i = 0; i < r.nodes.size(); ++i) names[r.nodes[i]] = static_cast<int>(i);
+  }
+  int of(NodeId id) {
+    auto [it, fresh] = names.try_emplace(id, -1 - outside);
+    if (fresh) ++outside;
+    return it->second;
+  }
+  int kind_of(NodeId id) const {
+    return f.is_inlined(id) ? 0 : f.as<prim::Constant>(id) ? 1 : f.is_leaf(id) ? 2 : 3;
+  }
+};
+
+bool is_region_output(const Region& r, NodeId id) {
+  return std::binary_search(r.outputs.begin(), r.outputs.end(), id);
+}
+
+}  // namespace
+
+bool clonable(const Facts& f, NodeId id) {
+  if (f.as<prim::Iota>(id)) return true;
+  return f.as<prim::View>(id) && f[id].args.size() == 1 &&
+         f.elements_of(id) > f.elements_of(f[id].args[0]) &&
+         std::get<prim::View>(f[id].op).pieces[0].inside.empty();
+}
+
+bool must_absorb(const Facts& f, NodeId producer, NodeId reader) {
+  return clonable(f, producer) &&
+         (f.as<prim::Map>(reader) || f.as<prim::View>(reader) || f.as<prim::Reduce>(reader));
+}
+
+std::vector<Region> regions_of(const Facts& facts) {
+  Cutter cutter(facts);
+  std::vector<Region> out;
+  if (cutter.order.empty()) return out;
+  int begin = 0;
+  for (int end : cutter.cuts()) {
+    std::set<NodeId> nodes(cutter.order.begin() + begin, cutter.order.begin() + end + 1);
+    Region r;
+    for (NodeId id : nodes) {
+      bool used = facts.is_output(id);
+      std::vector<NodeId> readers;
+      real_readers(facts, id, readers);
+      for (NodeId reader : readers) used = used || !nodes.count(reader);
+      if (used) r.outputs.push_back(id);
+    }
+    add_clones(facts, nodes);
+    r.nodes = canonical_order(facts, nodes, r.outputs);
+    out.push_back(std::move(r));
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::size_t structural_hash(const Facts& f, const Region& r) {
+  Naming naming(f, r);
+  std::size_t h = r.nodes.size();
+  for (NodeId id : r.nodes) {
+    h = combine(h, prim::hash_of(f[id].op));
+    h = combine(h, static_cast<std::size_t>(f[id].type.dtype));
+    for (std::int64_t e : f[id].type.shape) h = combine(h, static_cast<std::size_t>(e));
+    for (NodeId a : f[id].args) {
+      h = combine(h, static_cast<std::size_t>(naming.of(a)));
+      h = combine(h, static_cast<std::size_t>(naming.kind_of(a)));
+    }
+    h = combine(h, is_region_output(r, id));
+  }
+  return h;
+}
+
+bool same_structure(const Facts& f, const Region& a, const Region& b) {
+  if (a.nodes.size() != b.nodes.size()) return false;
+  Naming in_a(f, a), in_b(f, b);
+  for (std::size_t i = 0; i < a.nodes.size(); ++i) {
+    const prim::Node &x = f[a.nodes[i]], &y = f[b.nodes[i]];
+    if (x.op != y.op || x.type != y.type || x.args.size() != y.args.size()) return false;
+    if (is_region_output(a, a.nodes[i]) != is_region_output(b, b.nodes[i])) return false;
+    const NodeId class_a = f.class_of_node(a.nodes[i]), class_b = f.class_of_node(b.nodes[i]);
+    if (in_a.of(class_a) != in_b.of(class_b)) return false;
+    for (std::size_t k = 0; k < x.args.size(); ++k) {
+      if (in_a.of(x.args[k]) != in_b.of(y.args[k]) ||
+          in_a.kind_of(x.args[k]) != in_b.kind_of(y.args[k]) ||
+          f[x.args[k]].type != f[y.args[k]].type) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace heddle::plan

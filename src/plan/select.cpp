@@ -1,0 +1,209 @@
+#include "plan/select.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ilp/solve.h"
+#include "plan/cover.h"
+
+namespace heddle::plan {
+namespace {
+
+ilp::VarId var(int candidate) { return ilp::VarId{candidate}; }
+
+/// Rows Σ_{k makes t} u_k ≥ (1 or u_j).
+void add_maker_row(ilp::Model& model, const CoverProblem& p, std::string name, NodeId cls,
+                   std::optional<int> reader) {
+  ilp::Row row{std::move(name), {}, ilp::Sense::at_least, reader ? 0.0 : 1.0};
+  if (auto it = p.makers.find(cls); it != p.makers.end()) {
+    for (int k : it->second) {
+      if (k != reader) row.terms.push_back({var(k), 1});
+    }
+  }
+  if (reader) row.terms.push_back({var(*reader), -1});
+  model.add_row(std::move(row));
+}
+
+/// What Strategy::partition computes once only.
+bool counted(const Facts& f, NodeId id) {
+  return !f.as<prim::View>(id) && !f.as<prim::Iota>(id);
+}
+
+ilp::Model build(const Facts& f, const Region& region, const CoverProblem& p,
+                 const Options& options) {
+  ilp::Model model;
+  for (std::size_t k = 0; k < p.all.size(); ++k) {
+    const Candidate& c = p.all[k];
+    model.add_variable(fmt::format("{}_{}_makes_{}", name_of(c.kind), k, c.cluster.outputs[0].value),
+                       c.cost.us);
+  }
+  for (NodeId g : p.goals) add_maker_row(model, p, fmt::format("output_{}", g.value), g, {});
+  for (std::size_t k = 0; k < p.all.size(); ++k) {
+    for (NodeId need : p.needs_of[k]) {
+      add_maker_row(model, p, fmt::format("k{}_needs_{}", k, need.value), need,
+                    static_cast<int>(k));
+    }
+  }
+  if (options.strategy != Strategy::partition) return model;
+  std::map<NodeId, ilp::Row> once;
+  for (std::size_t k = 0; k < p.all.size(); ++k) {
+    for (NodeId id : p.all[k].cluster.nodes) {
+      if (!counted(f, id)) continue;
+      auto& row = once[id];
+      row.name = fmt::format("once_{}", id.value);
+      row.sense = ilp::Sense::at_most;
+      row.bound = 1;
+      row.terms.push_back({var(static_cast<int>(k)), 1});
+    }
+  }
+  for (NodeId id : region.nodes) {
+    if (auto it = once.find(id); it != once.end()) model.add_row(std::move(it->second));
+  }
+  return model;
+}
+
+std::vector<int> ones(const std::vector<bool>& values) {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i]) out.push_back(static_cast<int>(i));
+  }
+  return out;
+}
+
+/// A set of chosen kernels each of which waits for a value that only the set makes, with the other
+/// candidates that could make those values.
+struct Deadlock {
+  std::set<int> kernels, rescuers;
+};
+
+/// Follows one missing value per kernel, and all its chosen makers.
+Deadlock closure(const CoverProblem& p, const std::map<int, NodeId>& missing, int start) {
+  Deadlock out;
+  std::vector<int> work = {start};
+  std::set<NodeId> values;
+  while (!work.empty()) {
+    const int k = work.back();
+    work.pop_back();
+    if (!out.kernels.insert(k).second) continue;
+    const NodeId value = missing.at(k);
+    if (!values.insert(value).second) continue;
+    for (int maker : p.makers.at(value)) {
+      if (missing.count(maker)) work.push_back(maker);
+    }
+  }
+  for (NodeId v : values) {
+    for (int maker : p.makers.at(v)) {
+      if (!out.kernels.count(maker)) out.rescuers.insert(maker);
+    }
+  }
+  return out;
+}
+
+/// Kernels that wait for each other: all of them only with a further maker of what they wait for.
+std::vector<ilp::Row> cycle_rows(const CoverProblem& p, const std::vector<bool>& values) {
+  const std::map<int, NodeId> missing = p.stuck(ones(values));
+  std::vector<ilp::Row> out;
+  std::set<int> covered;
+  std::vector<Deadlock> all;
+  for (const auto& [k, value] : missing) all.push_back(closure(p, missing, k));
+  std::stable_sort(all.begin(), all.end(), [](const Deadlock& a, const Deadlock& b) {
+    return a.kernels.size() < b.kernels.size();
+  });
+  for (const Deadlock& d : all) {
+    // Larger sets that hold a smaller one say less.
+    const bool holds_smaller = std::any_of(d.kernels.begin(), d.kernels.end(),
+                                           [&](int k) { return covered.count(k) > 0; });
+    if (holds_smaller) continue;
+    covered.insert(d.kernels.begin(), d.kernels.end());
+    ilp::Row row{fmt::format("cycle_{}_of_{}", *d.kernels.begin(), d.kernels.size()), {},
+                 ilp::Sense::at_most, static_cast<double>(d.kernels.size()) - 1};
+    for (int k : d.kernels) row.terms.push_back({var(k), 1});
+    for (int k : d.rescuers) row.terms.push_back({var(k), -1});
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<Selection> solve(const Facts& facts, const Region& region,
+                        const std::vector<Candidate>& candidates, const Options& options) {
+  Selection start = cover(facts, region, candidates, options);
+  if (options.node_budget <= 0 && !start.chosen.empty()) return start;
+  CoverProblem p(facts, region, candidates);
+  const ilp::Model model = build(facts, region, p, options);
+  ilp::SolveOptions how;
+  how.node_budget = std::max(options.node_budget, 1);
+  if (!start.chosen.empty()) {
+    how.start.assign(candidates.size(), false);
+    for (int c : start.chosen) how.start[static_cast<std::size_t>(c)] = true;
+  }
+  how.cuts = [&](const std::vector<bool>& values) { return cycle_rows(p, values); };
+  ilp::Solution s = HEDDLE_TRY(ilp::solve(model, how));
+  if (s.values.empty()) {
+    return fail("no plan for a region of {} primitives: {} candidates, {}", region.nodes.size(),
+                candidates.size(),
+                s.status == ilp::Solution::Status::infeasible ? "infeasible" : "budget spent");
+  }
+  Selection out;
+  // Zero-cost slack may leave kernels that nobody reads.
+  out.chosen = options.strategy == Strategy::partition ? ones(s.values)
+                                                       : p.drop_unneeded(ones(s.values));
+  out.cost_us = p.cost(out.chosen);
+  out.lower_bound_us = std::min(out.cost_us, std::max(0.0, s.bound));
+  out.solver_nodes = s.nodes;
+  out.cut_rows = static_cast<int>(s.cuts.size());
+  return out;
+}
+
+namespace {
+
+std::string reason_for(const Candidate& other, const Candidate& chosen, std::size_t kernels_before,
+                       std::size_t kernels_after) {
+  std::string out;
+  auto add = [&](std::string part) { out += (out.empty() ? "" : ", ") + part; };
+  const auto more = static_cast<long>(kernels_after) - static_cast<long>(kernels_before);
+  if (more != 0) add(fmt::format("{:+} kernel{}", more, std::abs(more) == 1 ? "" : "s"));
+  const double mb = (other.cost.bytes - chosen.cost.bytes) / 1e6;
+  if (std::abs(mb) >= 0.01) add(fmt::format("{:+.2f} MB moved", mb));
+  const double compute = other.cost.compute_us - chosen.cost.compute_us;
+  if (std::abs(compute) >= 0.05) add(fmt::format("{:+.1f} us computing", compute));
+  return out.empty() ? "same work, other order" : out;
+}
+
+}  // namespace
+
+std::vector<std::vector<Rejected>> rejected(const Facts& facts, const Region& region,
+                                            const std::vector<Candidate>& candidates,
+                                            const Selection& selection) {
+  constexpr std::size_t kKeep = 3;
+  constexpr double kCompetitive = 4;  // times the chosen kernel's own cost
+  CoverProblem p(facts, region, candidates);
+  std::map<NodeId, double> readers;
+  for (NodeId id : region.nodes) {
+    readers[facts.class_of_node(id)] = static_cast<double>(facts.consumers_of(id).size());
+  }
+  const auto best = p.flows(readers);
+  std::vector<std::vector<Rejected>> out;
+  for (int c : selection.chosen) {
+    const Candidate& mine = candidates[static_cast<std::size_t>(c)];
+    std::vector<Rejected> list;
+    for (int k : p.makers[facts.class_of_node(mine.cluster.outputs.back())]) {
+      const Candidate& other = candidates[static_cast<std::size_t>(k)];
+      if (std::binary_search(selection.chosen.begin(), selection.chosen.end(), k)) continue;
+      if (other.cost.us > kCompetitive * mine.cost.us) continue;
+      auto plan = p.with(selection.chosen, k, best);
+      if (!plan || !p.acyclic(*plan) || !std::binary_search(plan->begin(), plan->end(), k)) continue;
+      list.push_back({other.cluster, other.cost, p.cost(*plan) - selection.cost_us,
+                      reason_for(other, mine, selection.chosen.size(), plan->size())});
+    }
+    std::stable_sort(list.begin(), list.end(), [](const Rejected& a, const Rejected& b) {
+      return a.plan_delta_us < b.plan_delta_us;
+    });
+    if (list.size() > kKeep) list.resize(kKeep);
+    out.push_back(std::move(list));
+  }
+  return out;
+}
+
+}  // namespace heddle::plan
