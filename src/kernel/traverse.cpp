@@ -9,6 +9,7 @@ namespace {
 
 Value map_value(const Value& v, const Mapper& m) { return m.value ? m.value(v) : v; }
 Expr map_expr(const Expr& e, const Mapper& m) { return m.expr ? m.expr(e) : e; }
+BufferId map_buffer(BufferId b, const Mapper& m) { return m.buffer ? m.buffer(b) : b; }
 Conditions map_conditions(const Conditions& c, const Mapper& m) {
   if (m.conditions) return m.conditions(c);
   if (!m.expr) return c;
@@ -39,9 +40,10 @@ Value map_children(const Value& v, const Mapper& m) {
   return match(
       v->op, [&](const Imm&) { return v; },
       [&](const Load& x) {
-        Load out{x.buffer, map_expr(x.offset, m), map_dynamic(x.dynamic, m)};
-        return out.offset == x.offset && same(out.dynamic, x.dynamic) ? v
-                                                                      : make(out, v->dtype);
+        Load out{map_buffer(x.buffer, m), map_expr(x.offset, m), map_dynamic(x.dynamic, m)};
+        const bool kept = out.buffer == x.buffer && out.offset == x.offset &&
+                          same(out.dynamic, x.dynamic);
+        return kept ? v : make(out, v->dtype);
       },
       [&](const Apply& x) {
         Apply out{x.fn, {}};
@@ -59,8 +61,8 @@ Value map_children(const Value& v, const Mapper& m) {
         return kept ? v : make(out, v->dtype);
       },
       [&](const LaneReduce& x) {
-        LaneReduce out{x.fn, x.buffer, map_expr(x.offset, m)};
-        return out.offset == x.offset ? v : make(out, v->dtype);
+        LaneReduce out{x.fn, map_buffer(x.buffer, m), map_expr(x.offset, m)};
+        return out.buffer == x.buffer && out.offset == x.offset ? v : make(out, v->dtype);
       },
       [&](const RandomBits& x) {
         RandomBits out{x.seed, x.normal, map_expr(x.counter, m)};
@@ -75,13 +77,14 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
         return Stmt{For{x.var, x.begin, x.end, x.binding, map_body(x.body, m)}};
       },
       [&](const Store& x) {
-        return Stmt{Store{x.buffer, map_expr(x.offset, m), map_value(x.value, m),
+        return Stmt{Store{map_buffer(x.buffer, m), map_expr(x.offset, m), map_value(x.value, m),
                           map_dynamic(x.dynamic, m)}};
       },
       [&](const If& x) { return Stmt{If{map_conditions(x.conditions, m), map_body(x.body, m)}}; },
       [&](const Barrier& x) { return Stmt{x}; },
       [&](const Routine& x) {
         Routine out = x;
+        for (BufferId& b : out.buffers) b = map_buffer(b, m);
         for (Expr& e : out.integers) e = map_expr(e, m);
         return Stmt{out};
       });
@@ -173,6 +176,47 @@ Value substitute(const Value& v, const Replacement& replacement) {
 }
 Body substitute(const Body& body, const Replacement& replacement) {
   return Substitution{replacement, {}}.body(body);
+}
+
+std::vector<bool> used_buffers(const Kernel& k) {
+  std::vector<bool> used(static_cast<std::size_t>(k.buffers.size()), false);
+  Mapper mark;
+  mark.buffer = [&](BufferId b) {
+    used[static_cast<std::size_t>(b.value)] = true;
+    return b;
+  };
+  for_each_stmt(k.body, [&](const Stmt& s) {
+    (void)map_children(s, mark);
+    for_each_value_of(s, [&](const Value& root) {
+      for_each_value(root, [&](const Value& v) { (void)map_children(v, mark); });
+    });
+  });
+  return used;
+}
+
+Kernel drop_unused_buffers(const Kernel& k) {
+  const std::vector<bool> used = used_buffers(k);
+  std::vector<BufferId> renumbered(used.size());
+  Kernel out{k.name, {}, k.variables, {}};
+  for (std::size_t i = 0; i < used.size(); ++i)
+    if (used[i]) renumbered[i] = out.add_buffer(k.buffers[BufferId{static_cast<std::int32_t>(i)}]);
+  std::unordered_map<const ValueNode*, Value> memo;
+  Mapper m;
+  m.buffer = [&](BufferId b) { return renumbered[static_cast<std::size_t>(b.value)]; };
+  m.value = [&](const Value& v) {
+    auto found = memo.find(v.get());
+    if (found != memo.end()) return found->second;
+    Value mapped = map_children(v, m);
+    memo.emplace(v.get(), mapped);
+    return mapped;
+  };
+  m.body = [&](const Body& b) {
+    Body mapped;
+    for (const Stmt& s : b) mapped.push_back(map_children(s, m));
+    return mapped;
+  };
+  out.body = m.body(k.body);
+  return out;
 }
 
 }  // namespace heddle::kernel

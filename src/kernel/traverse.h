@@ -16,6 +16,7 @@ struct Mapper {
   std::function<Value(const Value&)> value;
   std::function<Expr(const Expr&)> expr;
   std::function<Conditions(const Conditions&)> conditions;
+  std::function<BufferId(BufferId)> buffer;
   std::function<Body(const Body&)> body;  ///< statements only: bodies of For and If
 };
 /// The node with its parts replaced; `v` itself when nothing changed.
@@ -34,6 +35,11 @@ void for_each_value(const Value& root, const std::function<void(const Value&)>& 
 void for_each_value_of(const Stmt& s, const std::function<void(const Value&)>& f);
 /// Every statement, nested ones included, outer before inner.
 void for_each_stmt(const Body& body, const std::function<void(const Stmt&)>& f);
+
+/// Buffers that some statement reads or writes, by BufferId::value.
+std::vector<bool> used_buffers(const Kernel& k);
+/// The kernel without the buffers that nothing uses, the others renumbered in order.
+Kernel drop_unused_buffers(const Kernel& k);
 
 using Replacement = std::function<std::optional<Expr>(Var)>;
 /// Replaces variables in every index expression.
