@@ -1,0 +1,108 @@
+#include <algorithm>
+
+#include "lower/contract/emit.h"
+#include "lower/lower.h"
+
+namespace heddle::lower::contract {
+namespace {
+
+constexpr std::size_t kSchedulesWorthMeasuring = 8;
+
+bool elementwise(const prim::Node& node) {
+  return std::holds_alternative<prim::Map>(node.op) ||
+         std::holds_alternative<prim::View>(node.op) ||
+         std::holds_alternative<prim::Constant>(node.op) ||
+         std::holds_alternative<prim::Iota>(node.op) ||
+         std::holds_alternative<prim::Gather>(node.op);
+}
+
+/// Operand sources and copies once that costs are known.
+Schedule prepared(const Product& p, const Schedule& model, const Tuning& tuning) {
+  Schedule s = model;
+  for (const auto& [key, value] : tuning) {
+    if (key == "unroll") s.unroll = std::clamp<std::int64_t>(value, 1, 16);
+    if (key == "staged") s.staged = value != 0;
+  }
+  // Packing in each task would repeat the work for every block of rows: do it once, in a phase.
+  std::int64_t repeats = s.row_blocks(p.extents) * s.tile_blocks();
+  for (const Axis& axis : p.outer)
+    if (axis.role == Role::m) repeats *= axis.extent;
+  if (s.b == BSource::task && repeats > 1) s.b = BSource::phase;
+  return s;
+}
+
+}  // namespace
+
+Roles roles_of(const prim::Graph& g, NodeId contract) {
+  const prim::Node& node = g[contract];
+  const auto& c = std::get<prim::Contract>(node.op);
+  const auto depends = [](const prim::Access& a, ir::Var v) {
+    for (const ir::Expr& e : a.index)
+      if (ir::depends_on(e, v)) return true;
+    return false;
+  };
+  Roles roles;
+  for (std::size_t i = 0; i < node.type.shape.size(); ++i) {
+    const ir::Var v{static_cast<std::int32_t>(i)};
+    const bool lhs = depends(c.lhs, v), rhs = depends(c.rhs, v);
+    (lhs && rhs ? roles.batch : rhs ? roles.n : roles.m).push_back(static_cast<int>(i));
+  }
+  for (std::size_t j = 0; j < c.reduced.size(); ++j) roles.k.push_back(static_cast<int>(j));
+  return roles;
+}
+
+bool worth_main_loop(const prim::Graph& g, NodeId contract) {
+  const Problem p = analyse(g, contract);
+  for (const Axis& axis : p.axes)
+    if (axis.extent == 0) return false;
+  const std::int64_t m = p.count(Role::m), n = p.count(Role::n), k = p.count(Role::k);
+  return n >= 4 && k >= 2 && m * n * k >= 512;
+}
+
+bool supports(const prim::Graph& g, const Cluster& c) {
+  std::optional<NodeId> contract;
+  for (NodeId id : c.nodes) {
+    const bool is_contract = std::holds_alternative<prim::Contract>(g[id].op);
+    if (is_contract && contract) return false;
+    if (is_contract) contract = id;
+    if (!is_contract && !elementwise(g[id])) return false;
+    if (std::holds_alternative<prim::Gather>(g[id].op) &&
+        std::binary_search(c.nodes.begin(), c.nodes.end(), g[id].args[0]))
+      return false;
+  }
+  if (!contract || !worth_main_loop(g, *contract)) return false;
+  const auto all = images(g, c, analyse(g, *contract));
+  if (!all) return false;
+  return std::all_of(c.outputs.begin(), c.outputs.end(), [&](NodeId output) {
+    return std::any_of(all->begin(), all->end(),
+                       [&](const Image& image) { return image.node == output; });
+  });
+}
+
+Result<Lowered> lower(const Request& request) {
+  if (!supports(*request.graph, request.cluster))
+    return unsupported("contraction: the cluster is not one main loop with an epilogue");
+  auto product = HEDDLE_TRY(make_product(request));
+  const int lanes = request.target.lanes(product->problem.type);
+  const auto choices = schedules(product->extents, request.target, lanes, product->base,
+                                 request.tuning, 1);
+  return Emitter(*product, prepared(*product, choices.front(), request.tuning)).run();
+}
+
+std::vector<Tuning> tuning_space(const Request& request) {
+  std::vector<Tuning> out;
+  if (!supports(*request.graph, request.cluster)) return out;
+  auto product = make_product(request);
+  if (!product) return out;
+  const Product& p = **product;
+  const int lanes = request.target.lanes(p.problem.type);
+  for (const Schedule& s :
+       schedules(p.extents, request.target, lanes, p.base, {}, kSchedulesWorthMeasuring))
+    out.push_back({{"mr", s.mr},
+                   {"nv", s.nv},
+                   {p.row ? "rows" : "tiles", p.row ? s.rows_per_task : s.tiles_per_task},
+                   {"panels", s.panels_per_task}});
+  return out;
+}
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,188 @@
+#include "lower/contract/emit.h"
+
+#include "kernel/traverse.h"
+
+namespace heddle::lower::contract {
+
+using ir::Expr;
+using ir::Var;
+using kernel::Binding;
+using kernel::Body;
+using kernel::Scope;
+using kernel::Value;
+
+Emitter::Emitter(Product& product, const Schedule& schedule)
+    : p_(product),
+      k_(product.kernel),
+      s_(schedule),
+      lanes_(product.request.target.lanes(product.problem.type)) {
+  for (const KLoop& loop : p_.k)
+    k_axes_.insert(k_axes_.end(), loop.axes.begin(), loop.axes.end());
+  for (const Axis& axis : p_.outer)
+    if (axis.role != Role::m) b_batch_.push_back(axis);
+  panel_size_ = p_.extents.k * s_.nv * lanes_;
+}
+
+Value Emitter::at(const Value& v, const Env& env) const {
+  return kernel::substitute(v, [&](Var x) {
+    const auto i = static_cast<std::size_t>(x.index);
+    return i < env.size() ? env[i] : std::nullopt;
+  });
+}
+
+Expr Emitter::at(const Expr& e, const Env& env) const {
+  return ir::substitute(e, [&](Var x) {
+    const auto i = static_cast<std::size_t>(x.index);
+    return i < env.size() ? env[i] : std::nullopt;
+  });
+}
+
+void Emitter::set(Env& env, Var v, Expr e) {
+  const auto i = static_cast<std::size_t>(v.index);
+  if (env.size() <= i) env.resize(i + 1);
+  env[i] = std::move(e);
+}
+
+/// Position in the row-major order of the reduction axes.
+Expr Emitter::k_linear(const Env& env) const {
+  Expr out(0);
+  for (const Axis& axis : k_axes_) out = out * Expr(axis.extent) + at(Expr(axis.var), env);
+  return out;
+}
+
+kernel::BufferId Emitter::scratch(std::string name, std::int64_t size, Scope scope, int lanes) {
+  kernel::Buffer buffer;
+  buffer.name = std::move(name);
+  buffer.dtype = p_.problem.type;
+  buffer.size = size;
+  buffer.scope = scope;
+  buffer.lanes = lanes;
+  return k_.add_buffer(std::move(buffer));
+}
+
+/// Row of the row axis at which the task starts, and place of its first tile.
+Expr Emitter::first_row() const {
+  Env zero;
+  set(zero, row_loop_, 0);
+  return at(row_, zero);
+}
+Expr Emitter::first_tile_row() const {
+  if (s_.tile_blocks() == 1) return Expr(0);
+  Env zero;
+  set(zero, tile_loop_, 0);
+  return at(tile_, zero) * Expr(s_.mr);
+}
+
+void Emitter::decode(const Expr& outer) {
+  std::int64_t below = 1;
+  for (std::size_t i = p_.outer.size(); i-- > 0;) {
+    const Axis& axis = p_.outer[i];
+    Expr value = ir::floor_div(outer, below);
+    if (i > 0) value = ir::floor_mod(value, axis.extent);
+    set(env_, axis.var, value);
+    below *= axis.extent;
+  }
+}
+
+/// Tiles and panels come in at most two shapes each; conditions choose the one that applies.
+std::vector<Emitter::Variant> Emitter::variants() const {
+  const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
+  const std::int64_t full = n / width, rest = n - full * width;
+  struct Side {
+    std::int64_t nv, tail;
+    ir::Condition when;
+  };
+  std::vector<Side> sides;
+  if (full > 0) sides.push_back({s_.nv, 0, {panel_, 0, full}});
+  if (rest > 0)
+    sides.push_back({(rest + lanes_ - 1) / lanes_, rest % lanes_, {panel_, full, full + 1}});
+  std::vector<Variant> out;
+  for (const Side& side : sides) {
+    std::vector<ir::Condition> when{side.when};
+    if (p_.row) when.push_back({row_, 0, p_.extents.rows});
+    if (s_.big > 0) {
+      auto big = when;
+      big.push_back({tile_, 0, s_.big});
+      out.push_back({s_.mr, side.nv, side.tail, tile_ * Expr(s_.mr), big});
+    }
+    if (s_.small > 0) {
+      auto small = when;
+      small.push_back({tile_, s_.big, s_.tiles()});
+      out.push_back({s_.mr - 1, side.nv, side.tail, tile_ * Expr(s_.mr - 1) + Expr(s_.big), small});
+    }
+  }
+  return out;
+}
+
+Body Emitter::task_body() {
+  Body body;
+  copy_a(body);
+  if (s_.b == BSource::task) {
+    const Var p = k_.new_var();
+    Body copy;
+    Env env;
+    set(env, panel_loop_, Expr(p));
+    copy_panel(at(panel_, env), Expr(p) * Expr(panel_size_), copy);
+    body.push_back(kernel::loop(p, 0, s_.panels_per_task, Binding::serial, std::move(copy)));
+  }
+  Body tiles;
+  for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, tile(v)));
+  Body rows{kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))};
+  if (p_.row)
+    rows = {kernel::loop(row_loop_, 0, s_.rows_per_task, Binding::serial, std::move(rows))};
+  body.push_back(
+      kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(rows)));
+  return body;
+}
+
+Lowered Emitter::run() {
+  task_ = k_.new_var();
+  panel_loop_ = k_.new_var();
+  row_loop_ = k_.new_var();
+  tile_loop_ = k_.new_var();
+  const Expr task(task_);
+  const std::int64_t qn = s_.panel_blocks(), row_blocks = s_.row_blocks(p_.extents),
+                     tile_blocks = s_.tile_blocks();
+  const Expr m_block = ir::floor_mod(ir::floor_div(task, qn), row_blocks * tile_blocks);
+  decode(ir::floor_div(task, qn * row_blocks * tile_blocks));
+  panel_ = ir::floor_mod(task, qn) * Expr(s_.panels_per_task) + Expr(panel_loop_);
+  row_ = p_.row ? m_block * Expr(s_.rows_per_task) + Expr(row_loop_) : Expr(0);
+  tile_ = p_.row ? Expr(tile_loop_)
+                 : m_block * Expr(s_.tiles_per_task) + Expr(tile_loop_);
+  if (p_.row) set(env_, p_.row->var, row_);
+
+  plan_a();
+  plan_b();
+  Lowered out;
+  Body kernel_body;
+  if (auto phase = packing_phase()) {
+    kernel_body.push_back(*phase);
+    kernel_body.push_back({kernel::Barrier{Scope::grid}});
+  }
+  kernel_body.push_back(
+      kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid, task_body()));
+  k_.body = std::move(kernel_body);
+  k_.name = fmt::format("contract_{}", p_.problem.contract.value);
+
+  // Arguments: the buffers that are used, in order of their creation.
+  const std::vector<bool> used = kernel::used_buffers(k_);
+  const auto argument = [&](kernel::BufferId buffer, Argument a) {
+    if (!used[static_cast<std::size_t>(buffer.value)]) return;
+    k_.buffers[buffer].argument = static_cast<int>(out.arguments.size());
+    out.arguments.push_back(std::move(a));
+  };
+  for (const Values::Input& in : p_.values.inputs())
+    argument(in.buffer, {Argument::Kind::value, in.node, {}});
+  if (s_.b == BSource::constant)
+    argument(b_buffer_, {Argument::Kind::packed, p_.problem.b, pack_constant()});
+  out.output_layouts.resize(p_.outputs.size());
+  for (const Output& o : p_.outputs) {
+    argument(o.buffer, {Argument::Kind::value, o.node, {}});
+    out.output_layouts[o.position] = o.layout;
+  }
+  out.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
+  out.schedule = to_string(s_);
+  return out;
+}
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,90 @@
+#pragma once
+#include "lower/contract/product.h"
+
+namespace heddle::lower::contract {
+
+/// Builds the kernel of a product under a schedule: a grid loop over tasks; in a task, operand
+/// copies, then panels × rows × register tiles, each a reduction over k and an epilogue.
+class Emitter {
+ public:
+  Emitter(Product& product, const Schedule& schedule);
+  Lowered run();
+
+ private:
+  using Env = std::vector<std::optional<ir::Expr>>;  // by Var::index
+  /// One shape of register tile: its rows, vectors, lanes in the last vector, and where it applies.
+  struct Variant {
+    std::int64_t mr, nv, tail;  ///< tail: lanes of a last partial vector (0: all full)
+    ir::Expr first_row;         ///< along the tile axis
+    std::vector<ir::Condition> when;
+  };
+
+  /// Buffers of one register tile.
+  struct Registers {
+    kernel::BufferId acc, a, b;
+  };
+  using PerVector = std::function<kernel::Stmt(const ir::Expr& vector, const ir::Expr& lane)>;
+
+  // The shape of the loops (emit.cpp).
+  kernel::Body task_body();
+  std::vector<Variant> variants() const;
+  void decode(const ir::Expr& outer);
+  kernel::Value at(const kernel::Value& v, const Env& env) const;
+  ir::Expr at(const ir::Expr& e, const Env& env) const;
+  static void set(Env& env, ir::Var v, ir::Expr e);
+  ir::Expr k_linear(const Env& env) const;
+  ir::Expr first_row() const;
+  ir::Expr first_tile_row() const;
+  kernel::BufferId scratch(std::string name, std::int64_t size, kernel::Scope scope, int lanes = 1);
+
+  // Operand copies (emit_pack.cpp).
+  void plan_a();
+  void plan_box();
+  void plan_k_loops();
+  void plan_b();
+  void copy_a(kernel::Body& body);
+  void copy_matrix(kernel::Body& body);
+  kernel::Body matrix_row(const ir::Expr& slot, std::size_t level, Env env);
+  void copy_panel(const ir::Expr& panel, const ir::Expr& base, kernel::Body& body);
+  std::optional<kernel::Stmt> packing_phase();
+  Tensor pack_constant() const;
+
+  // The box (emit_box.cpp): position[d] is the place in dimension d of the loops around.
+  using Position = std::vector<ir::Expr>;
+  void copy_box(std::size_t level, const Position& position, kernel::Body& body);
+  void copy_box_range(std::size_t level, Position position, std::int64_t begin, std::int64_t end,
+                      kernel::Body& body);
+  void zero_box(std::size_t level, Position position, kernel::Body& body);
+  kernel::Stmt box_element(const Position& position, const std::vector<ir::Condition>& when);
+  kernel::Stmt box_zero(const Position& position);
+  Env box_env() const;
+
+  // The register tile (emit_tile.cpp).
+  kernel::Body tile(const Variant& v);
+  kernel::Stmt for_each_vector(const Variant& v, const PerVector& f);
+  kernel::Body reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env);
+  kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
+  kernel::Body epilogue(const Variant& v, kernel::BufferId acc);
+  kernel::Stmt results(const Variant& v, kernel::BufferId source, const ir::Expr& row,
+                       const ir::Expr& column, std::int64_t lanes);
+  ir::Expr a_tile_position(const Variant& v) const;
+
+  Product& p_;
+  kernel::Kernel& k_;
+  const Schedule s_;
+  const int lanes_;
+  Env env_;                 ///< batch and outer axes in terms of the task, row in terms of its loop
+  ir::Var task_, panel_loop_, row_loop_, tile_loop_;
+  ir::Expr panel_, row_, tile_;
+  std::vector<KLoop> k_loops_;
+  std::vector<Axis> k_axes_;
+  std::vector<Axis> b_batch_;
+  kernel::Value a_main_, b_main_;  ///< operands as the tile reads them
+  kernel::BufferId a_buffer_, b_buffer_;
+  std::int64_t lda_ = 0, panel_size_ = 0;
+  std::vector<std::int64_t> box_strides_, box_extents_;
+  ir::Var slot_;                   ///< row of the copied matrix
+  ir::Var n_vector_;               ///< place in the panel
+};
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,173 @@
+#include <algorithm>
+
+#include "lower/contract/emit.h"
+
+namespace heddle::lower::contract {
+
+using ir::Expr;
+using ir::Var;
+using kernel::Binding;
+using kernel::Body;
+using kernel::Scope;
+using kernel::Value;
+
+namespace {
+
+constexpr std::int64_t kFar = std::int64_t{1} << 40;  // beyond any coordinate
+
+}  // namespace
+
+void Emitter::plan_box() {
+  ir::Ranges ranges = p_.problem.ranges();
+  const auto limit = [&](const std::optional<Axis>& axis, std::int64_t count) {
+    if (axis) ranges[static_cast<std::size_t>(axis->var.index)] = ir::Interval{0, count - 1};
+  };
+  limit(p_.row, s_.rows_per_task);
+  limit(p_.tile, s_.tile_blocks() > 1 ? s_.tiles_per_task * s_.mr : p_.extents.tile);
+  const Box& box = *p_.box;
+  box_extents_.resize(box.dims.size());
+  box_strides_.resize(box.dims.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = box.order.size(); i-- > 0;) {
+    const auto d = static_cast<std::size_t>(box.order[i]);
+    box_extents_[d] = ir::bounds(box.dims[d].local, ranges)->high + 1;
+    box_strides_[d] = stride;
+    stride *= box_extents_[d];
+    // Rows of the box that lie a multiple of 1 KB apart would share few cache sets.
+    if (stride > 1 && i > 0 && stride * p_.extents.element_bytes % 1024 == 0) stride += 2 * lanes_;
+  }
+  a_buffer_ = scratch("box", stride, Scope::block);
+  Expr offset(0);
+  for (std::size_t d = 0; d < box.dims.size(); ++d)
+    offset = offset + box.dims[d].local * Expr(box_strides_[d]);
+  a_main_ = kernel::load(a_buffer_, offset, p_.problem.type);
+}
+
+/// Batch and outer axes, and where the task's rows begin: what Box::Dim::low is made of.
+Emitter::Env Emitter::box_env() const {
+  Env env = env_;
+  if (p_.tile) set(env, p_.tile->var, first_tile_row());
+  if (p_.row) set(env, p_.row->var, first_row());
+  return env;
+}
+
+kernel::Stmt Emitter::box_zero(const Position& position) {
+  Expr offset(0);
+  for (std::size_t d = 0; d < position.size(); ++d)
+    offset = offset + position[d] * Expr(box_strides_[d]);
+  return kernel::store(a_buffer_, offset, kernel::imm(p_.problem.type, 0));
+}
+
+kernel::Stmt Emitter::box_element(const Position& position,
+                                  const std::vector<ir::Condition>& when) {
+  const Env env = box_env();
+  std::vector<Expr> index;
+  Expr offset(0);
+  for (std::size_t d = 0; d < position.size(); ++d) {
+    index.push_back(at(p_.box->dims[d].low, env) + position[d]);
+    offset = offset + position[d] * Expr(box_strides_[d]);
+  }
+  const DType type = p_.problem.type;
+  Value value = p_.values.at(p_.problem.a, index);
+  if (value->dtype != type) value = kernel::apply(ir::ScalarFn::cast, {value}, type);
+  return kernel::store(a_buffer_, offset, kernel::guard(when, value, kernel::imm(type, 0)));
+}
+
+/// Splits one dimension of the box into what lies before the operand (zeros), inside and after.
+void Emitter::copy_box(std::size_t level, const Position& position, Body& body) {
+  const auto d = static_cast<std::size_t>(p_.box->order[level]);
+  const Expr low = at(p_.box->dims[d].low, box_env());
+  const std::int64_t extent = box_extents_[d], bound = p_.box->dims[d].bound;
+  Position here = position;
+  if (const auto fixed = low.constant()) {
+    const std::int64_t begin = std::clamp<std::int64_t>(-*fixed, 0, extent);
+    const std::int64_t end = std::clamp<std::int64_t>(bound - *fixed, begin, extent);
+    for (const auto& [from, to] : {std::pair{std::int64_t{0}, begin}, std::pair{end, extent}}) {
+      if (from >= to) continue;
+      const Var x = k_.new_var();
+      here[d] = Expr(x);
+      Body zeros;
+      zero_box(level + 1, here, zeros);
+      body.push_back(kernel::loop(x, from, to, Binding::serial, std::move(zeros)));
+    }
+    return copy_box_range(level, position, begin, end, body);
+  }
+  // Where the task lies decides: every outcome is tested once for each position.
+  const Var x = k_.new_var();
+  here[d] = Expr(x);
+  const Expr coordinate = low + Expr(x);
+  if (level + 1 == p_.box->order.size()) {
+    body.push_back(kernel::loop(x, 0, extent, Binding::serial,
+                                {box_element(here, {{coordinate, 0, bound}})}));
+    return;
+  }
+  Body copied, before, after;
+  copy_box(level + 1, here, copied);
+  zero_box(level + 1, here, before);
+  zero_box(level + 1, here, after);
+  Body either;
+  either.push_back(kernel::when({{coordinate, 0, bound}}, std::move(copied)));
+  either.push_back(kernel::when({{coordinate, -kFar, 0}}, std::move(before)));
+  either.push_back(kernel::when({{coordinate, bound, kFar}}, std::move(after)));
+  body.push_back(kernel::loop(x, 0, extent, Binding::serial, std::move(either)));
+}
+
+void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t begin,
+                             std::int64_t end, Body& body) {
+  if (begin >= end) return;
+  const auto d = static_cast<std::size_t>(p_.box->order[level]);
+  if (level + 1 < p_.box->order.size()) {
+    const Var x = k_.new_var();
+    position[d] = Expr(x);
+    Body inner;
+    copy_box(level + 1, position, inner);
+    body.push_back(kernel::loop(x, begin, end, Binding::serial, std::move(inner)));
+    return;
+  }
+  const std::int64_t vectors = (end - begin) / lanes_, rest = (end - begin) % lanes_;
+  if (vectors > 0) {
+    const Var x = k_.new_var(), l = k_.new_var();
+    position[d] = Expr(x) * Expr(lanes_) + Expr(l) + Expr(begin);
+    body.push_back(kernel::loop(
+        x, 0, vectors, Binding::serial,
+        {kernel::loop(l, 0, lanes_, Binding::vector, {box_element(position, {})})}));
+  }
+  if (rest > 0) {
+    const Var x = k_.new_var();
+    position[d] = Expr(x) + Expr(begin + vectors * lanes_);
+    body.push_back(kernel::loop(x, 0, rest, Binding::serial, {box_element(position, {})}));
+  }
+}
+
+/// Fills the dimensions from `level` inwards with zeros.
+void Emitter::zero_box(std::size_t level, Position position, Body& body) {
+  if (level == p_.box->order.size()) {
+    body.push_back(box_zero(position));
+    return;
+  }
+  const auto d = static_cast<std::size_t>(p_.box->order[level]);
+  const std::int64_t extent = box_extents_[d];
+  if (level + 1 < p_.box->order.size()) {
+    const Var x = k_.new_var();
+    position[d] = Expr(x);
+    Body inner;
+    zero_box(level + 1, position, inner);
+    body.push_back(kernel::loop(x, 0, extent, Binding::serial, std::move(inner)));
+    return;
+  }
+  const std::int64_t vectors = extent / lanes_, rest = extent % lanes_;
+  if (vectors > 0) {
+    const Var x = k_.new_var(), l = k_.new_var();
+    position[d] = Expr(x) * Expr(lanes_) + Expr(l);
+    body.push_back(
+        kernel::loop(x, 0, vectors, Binding::serial,
+                     {kernel::loop(l, 0, lanes_, Binding::vector, {box_zero(position)})}));
+  }
+  if (rest > 0) {
+    const Var x = k_.new_var();
+    position[d] = Expr(x) + Expr(vectors * lanes_);
+    body.push_back(kernel::loop(x, 0, rest, Binding::serial, {box_zero(position)}));
+  }
+}
+
+}  // namespace heddle::lower::contract

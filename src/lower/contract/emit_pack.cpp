@@ -1,0 +1,250 @@
+#include <algorithm>
+#include <cstring>
+
+#include "kernel/traverse.h"
+#include "lower/contract/emit.h"
+
+namespace heddle::lower::contract {
+
+using ir::Expr;
+using ir::Var;
+using kernel::Binding;
+using kernel::Body;
+using kernel::BufferId;
+using kernel::Scope;
+using kernel::Value;
+
+namespace {
+
+std::int64_t round_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b * b; }
+
+/// Whether neighbouring reduction axes step evenly through every expression.
+bool chained(const std::vector<Expr>& exprs, const KLoop& p, const Axis& q) {
+  for (const Expr& e : exprs) {
+    const auto outer = ir::coefficient_of(e, p.axes.back().var);
+    const auto inner = ir::coefficient_of(e, q.var);
+    if (!outer || !inner || *outer != *inner * q.extent) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+/// How the main loop reads a, and how its reductions run.
+void Emitter::plan_a() {
+  Env none;
+  if (s_.a == ASource::in_place) a_main_ = p_.a;
+  if (s_.a == ASource::matrix) {
+    slot_ = k_.new_var();
+    lda_ = round_up(p_.extents.k, lanes_) + lanes_;
+    const std::int64_t slots = s_.rows_per_task * s_.tiles_per_task * s_.mr;
+    a_buffer_ = scratch("rows", slots * lda_, Scope::block);
+    a_main_ = kernel::load(a_buffer_, Expr(slot_) * Expr(lda_) + k_linear(none), p_.problem.type);
+  }
+  if (s_.a == ASource::box) plan_box();
+  plan_k_loops();
+}
+
+void Emitter::plan_k_loops() {
+  std::vector<Expr> exprs = expressions_of(a_main_);
+  if (s_.b == BSource::in_place)
+    for (const Expr& e : expressions_of(p_.b)) exprs.push_back(e);
+  for (const Axis& axis : k_axes_) {
+    if (!k_loops_.empty() && chained(exprs, k_loops_.back(), axis)) {
+      k_loops_.back().axes.push_back(axis);
+      k_loops_.back().extent *= axis.extent;
+    } else {
+      k_loops_.push_back({{axis}, axis.extent});
+    }
+  }
+  if (k_loops_.empty()) k_loops_.push_back({{Axis{k_.new_var(), 1, Role::k}}, 1});
+}
+
+/// How the main loop reads b: n_vector_ is the position in the panel, or along n when in place.
+void Emitter::plan_b() {
+  n_vector_ = k_.new_var();
+  const DType type = p_.problem.type;
+  if (s_.b == BSource::in_place) return;
+  Env none;
+  const Expr in_panel = k_linear(none) * Expr(s_.nv * lanes_);
+  std::int64_t batches = 1;
+  Expr batch(0);
+  for (const Axis& axis : b_batch_) {
+    batches *= axis.extent;
+    batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
+  }
+  if (s_.b == BSource::task) {
+    b_buffer_ = scratch("panels", s_.panels_per_task * panel_size_, Scope::block);
+    b_main_ = kernel::load(b_buffer_, Expr(panel_loop_) * Expr(panel_size_) + in_panel, type);
+    return;
+  }
+  const std::int64_t size = batches * s_.panels * panel_size_;
+  b_buffer_ = scratch("panels", size, Scope::grid);
+  b_main_ = kernel::load(b_buffer_, (batch * Expr(s_.panels) + panel_) * Expr(panel_size_) + in_panel,
+                         type);
+}
+
+void Emitter::copy_a(Body& body) {
+  if (s_.a == ASource::box) copy_box(0, Position(p_.box->dims.size(), Expr(0)), body);
+  if (s_.a == ASource::matrix) copy_matrix(body);
+}
+
+/// One row of the matrix: the reductions in order, vectors along the innermost.
+Body Emitter::matrix_row(const Expr& slot, std::size_t level, Env env) {
+  const auto element = [&](const Env& here) {
+    return kernel::store(a_buffer_, slot * Expr(lda_) + k_linear(here), at(p_.a, here));
+  };
+  if (level == k_axes_.size()) return {element(env)};
+  const Axis& axis = k_axes_[level];
+  const Var x = k_.new_var();
+  if (level + 1 < k_axes_.size()) {
+    set(env, axis.var, Expr(x));
+    return {kernel::loop(x, 0, axis.extent, Binding::serial, matrix_row(slot, level + 1, env))};
+  }
+  Body out;
+  const std::int64_t vectors = axis.extent / lanes_, rest = axis.extent % lanes_;
+  if (vectors > 0) {
+    const Var l = k_.new_var();
+    set(env, axis.var, Expr(x) * Expr(lanes_) + Expr(l));
+    out.push_back(kernel::loop(x, 0, vectors, Binding::serial,
+                               {kernel::loop(l, 0, lanes_, Binding::vector, {element(env)})}));
+  }
+  if (rest > 0) {
+    const Var t = k_.new_var();
+    set(env, axis.var, Expr(t) + Expr(vectors * lanes_));
+    out.push_back(kernel::loop(t, 0, rest, Binding::serial, {element(env)}));
+  }
+  return out;
+}
+
+/// Copies the task's rows × reductions, each tile at its own slots.
+void Emitter::copy_matrix(Body& body) {
+  for (std::int64_t rows : {s_.mr, s_.mr - 1}) {
+    const bool big = rows == s_.mr;
+    if (big ? s_.big == 0 : s_.small == 0) continue;
+    const Var row = k_.new_var(), tile = k_.new_var(), r = k_.new_var();
+    Env loops;
+    set(loops, row_loop_, Expr(row));
+    set(loops, tile_loop_, Expr(tile));
+    const Expr tile_index = at(tile_, loops), row_index = at(row_, loops);
+    Env env = env_;
+    if (p_.row) set(env, p_.row->var, row_index);
+    const Expr first = big ? tile_index * Expr(s_.mr)
+                           : tile_index * Expr(s_.mr - 1) + Expr(s_.big);
+    if (p_.tile) set(env, p_.tile->var, first + Expr(r));
+    Expr slot = Expr(tile) * Expr(s_.mr) + Expr(r);
+    if (p_.row) slot = Expr(row) * Expr(s_.tiles_per_task * s_.mr) + slot;
+    std::vector<ir::Condition> when{{tile_index, big ? 0 : s_.big, big ? s_.big : s_.tiles()}};
+    if (p_.row) when.push_back({row_index, 0, p_.extents.rows});
+    Body copy{kernel::loop(r, 0, rows, Binding::serial, matrix_row(slot, 0, env))};
+    copy = {kernel::loop(tile, 0, s_.tiles_per_task, Binding::serial,
+                         {kernel::when(when, std::move(copy))})};
+    if (p_.row) copy = {kernel::loop(row, 0, s_.rows_per_task, Binding::serial, std::move(copy))};
+    body.push_back(std::move(copy[0]));
+  }
+}
+
+/// Packs one panel of b, [k][nv·lanes], zeros beyond n, to b_buffer_ at `base`.
+void Emitter::copy_panel(const Expr& panel, const Expr& base, Body& body) {
+  const Var c = k_.new_var(), l = k_.new_var();
+  const Expr in_panel = Expr(c) * Expr(lanes_) + Expr(l);
+  const Expr n = panel * Expr(s_.nv * lanes_) + in_panel;
+  Env env = env_;
+  Expr rest = n;
+  for (std::size_t i = p_.n_axes.size(); i-- > 0;) {
+    const Axis& axis = p_.n_axes[i];
+    set(env, axis.var, i > 0 ? ir::floor_mod(rest, axis.extent) : rest);
+    rest = ir::floor_div(rest, axis.extent);
+  }
+  Env k_env;
+  for (const Axis& axis : k_axes_) {
+    const Var x = k_.new_var();
+    set(env, axis.var, Expr(x));
+    set(k_env, axis.var, Expr(x));
+  }
+  Value value = at(p_.b, env);
+  const std::int64_t width = s_.nv * lanes_;
+  if (p_.extents.n % width != 0 || s_.panels % s_.panels_per_task != 0)
+    value = kernel::guard({{n, 0, p_.extents.n}}, value, kernel::imm(p_.problem.type, 0));
+  Body loop{kernel::loop(
+      l, 0, lanes_, Binding::vector,
+      {kernel::store(b_buffer_, base + k_linear(k_env) * Expr(width) + in_panel, value)})};
+  loop = {kernel::loop(c, 0, s_.nv, Binding::serial, std::move(loop))};
+  for (std::size_t i = k_axes_.size(); i-- > 0;) {
+    const Var x = *at(Expr(k_axes_[i].var), k_env).variable();
+    loop = {kernel::loop(x, 0, k_axes_[i].extent, Binding::serial, std::move(loop))};
+  }
+  for (kernel::Stmt& s : loop) body.push_back(std::move(s));
+}
+
+std::optional<kernel::Stmt> Emitter::packing_phase() {
+  if (s_.b != BSource::phase) return std::nullopt;
+  const Var task = k_.new_var();
+  const Env saved = env_;
+  std::int64_t below = 1;
+  Expr rest = ir::floor_div(Expr(task), s_.panels);
+  for (std::size_t i = b_batch_.size(); i-- > 0;) {
+    set(env_, b_batch_[i].var, i > 0 ? ir::floor_mod(rest, b_batch_[i].extent) : rest);
+    rest = ir::floor_div(rest, b_batch_[i].extent);
+    below *= b_batch_[i].extent;
+  }
+  Body body;
+  copy_panel(ir::floor_mod(Expr(task), s_.panels), Expr(task) * Expr(panel_size_), body);
+  env_ = saved;
+  return kernel::loop(task, 0, below * s_.panels, Binding::grid, std::move(body));
+}
+
+/// The constant operand in panel order. Its offset is a sum of functions of the batch, n and k axes,
+/// so three tables of partial offsets give every element.
+Tensor Emitter::pack_constant() const {
+  const kernel::ValueNode* node = p_.b.get();
+  if (const auto* cast = std::get_if<kernel::Apply>(&node->op)) node = cast->args[0].get();
+  const auto& load = std::get<kernel::Load>(node->op);
+  const Tensor* source = nullptr;
+  for (const Values::Input& in : p_.values.inputs())
+    if (in.buffer == load.buffer) source = p_.request.graph->constant_of(in.node);
+  HEDDLE_CHECK(source != nullptr, "packing an operand that is no constant");
+  std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
+  const std::int64_t zero = ir::evaluate(load.offset, vars);
+  const auto table = [&](const std::vector<Axis>& axes) {
+    std::int64_t count = 1;
+    for (const Axis& axis : axes) count *= axis.extent;
+    std::vector<std::int64_t> out(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::int64_t rest = i;
+      for (std::size_t a = axes.size(); a-- > 0;) {
+        vars[static_cast<std::size_t>(axes[a].var.index)] = rest % axes[a].extent;
+        rest /= axes[a].extent;
+      }
+      out[static_cast<std::size_t>(i)] = ir::evaluate(load.offset, vars) - zero;
+    }
+    for (const Axis& axis : axes) vars[static_cast<std::size_t>(axis.var.index)] = 0;
+    return out;
+  };
+  const auto on = table(p_.n_axes), ok = table(k_axes_), ob = table(b_batch_);
+  const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
+  const DType type = p_.problem.type;
+  Tensor out({type, {static_cast<std::int64_t>(ob.size()), s_.panels, p_.extents.k, width}});
+  const bool plain = source->dtype() == DType::f32 && type == DType::f32;
+  const float* from = plain ? reinterpret_cast<const float*>(source->data()) : nullptr;
+  float* to = plain ? reinterpret_cast<float*>(out.mutable_data()) : nullptr;
+  std::int64_t at = 0;
+  for (const std::int64_t batch : ob)
+    for (std::int64_t panel = 0; panel < s_.panels; ++panel)
+      for (const std::int64_t k : ok) {
+        const std::int64_t first = panel * width, count = std::min(width, n - first);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t offset = zero + batch + k + on[static_cast<std::size_t>(first + i)];
+          if (plain)
+            to[at + i] = from[offset];
+          else if (is_float(type))
+            out.set(at + i, source->at(offset));
+          else
+            out.set_int(at + i, source->int_at(offset));
+        }
+        at += width;
+      }
+  return out;
+}
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,177 @@
+#include "kernel/traverse.h"
+#include "lower/contract/emit.h"
+
+namespace heddle::lower::contract {
+
+using ir::Expr;
+using ir::ScalarFn;
+using ir::Var;
+using kernel::Binding;
+using kernel::Body;
+using kernel::BufferId;
+using kernel::Scope;
+using kernel::Value;
+
+namespace {
+
+/// Replaces loads from stand-in buffers by other values.
+Value replace_loads(const Value& v, const std::vector<std::pair<BufferId, Value>>& with) {
+  std::unordered_map<const kernel::ValueNode*, Value> memo;
+  const std::function<Value(const Value&)> visit = [&](const Value& x) -> Value {
+    if (const auto* load = std::get_if<kernel::Load>(&x->op))
+      for (const auto& [buffer, value] : with)
+        if (load->buffer == buffer) return value;
+    auto found = memo.find(x.get());
+    if (found != memo.end()) return found->second;
+    kernel::Mapper m;
+    m.value = visit;
+    Value out = kernel::map_children(x, m);
+    memo.emplace(x.get(), out);
+    return out;
+  };
+  return visit(v);
+}
+
+}  // namespace
+
+Body Emitter::tile(const Variant& v) {
+  Registers reg;
+  reg.acc = scratch(fmt::format("acc{}x{}", v.mr, v.nv), v.mr * v.nv * lanes_, Scope::lane, lanes_);
+  reg.b = scratch("b", v.nv * lanes_, Scope::lane, lanes_);
+  reg.a = scratch("a", 1, Scope::lane, 1);
+  Body body{for_each_vector(v, [&](const Expr& i, const Expr& l) {
+    return kernel::store(reg.acc, i * Expr(lanes_) + l, kernel::imm(p_.problem.type, 0));
+  })};
+  for (kernel::Stmt& s : reduction(v, reg, 0, env_)) body.push_back(std::move(s));
+  for (kernel::Stmt& s : epilogue(v, reg.acc)) body.push_back(std::move(s));
+  return body;
+}
+
+/// f for each vector of the tile, unrolled: `vector` counts row by row.
+kernel::Stmt Emitter::for_each_vector(const Variant& v, const PerVector& f) {
+  const Var r = k_.new_var(), c = k_.new_var(), l = k_.new_var();
+  Body lanes{kernel::loop(l, 0, lanes_, Binding::vector,
+                          {f(Expr(r) * Expr(v.nv) + Expr(c), Expr(l))})};
+  Body vectors{kernel::loop(c, 0, v.nv, Binding::unroll, std::move(lanes))};
+  return kernel::loop(r, 0, v.mr, Binding::unroll, std::move(vectors));
+}
+
+/// The reduction loops; the innermost runs in steps of `unroll`.
+Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env) {
+  if (level == k_loops_.size()) return step(v, reg, env);
+  const KLoop& loop = k_loops_[level];
+  const auto inside = [&](const Expr& position) {
+    Env inner = env;
+    for (const Axis& axis : loop.axes) set(inner, axis.var, 0);
+    set(inner, loop.axes.back().var, position);
+    return reduction(v, reg, level + 1, inner);
+  };
+  const Var x = k_.new_var();
+  if (level + 1 < k_loops_.size())
+    return {kernel::loop(x, 0, loop.extent, Binding::serial, inside(Expr(x)))};
+  const std::int64_t unroll = loop.extent <= 2 * s_.unroll ? loop.extent : s_.unroll;
+  const std::int64_t whole = loop.extent / unroll, rest = loop.extent % unroll;
+  const Var u = k_.new_var();
+  Body unrolled{
+      kernel::loop(u, 0, unroll, Binding::unroll, inside(Expr(x) * Expr(unroll) + Expr(u)))};
+  Body out{kernel::loop(x, 0, whole, Binding::serial, std::move(unrolled))};
+  if (rest > 0) {
+    const Var t = k_.new_var();
+    out.push_back(
+        kernel::loop(t, 0, rest, Binding::unroll, inside(Expr(t) + Expr(whole * unroll))));
+  }
+  return out;
+}
+
+/// One reduction step: load the vectors of b, then each row's element of a against all of them.
+Body Emitter::step(const Variant& v, const Registers& reg, const Env& k) {
+  const DType type = p_.problem.type;
+  const Var c = k_.new_var(), l = k_.new_var();
+  Expr in_panel = Expr(c) * Expr(lanes_) + Expr(l);
+  Env b_env = k;
+  set(b_env, n_vector_, in_panel);
+  if (p_.n) set(b_env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + in_panel);
+  Body load_b{kernel::loop(l, 0, lanes_, Binding::vector,
+                           {kernel::store(reg.b, in_panel, at(b_main_, b_env))})};
+  Body out{kernel::loop(c, 0, v.nv, Binding::unroll, std::move(load_b))};
+
+  const Var r = k_.new_var(), c2 = k_.new_var(), l2 = k_.new_var();
+  Env a_env = k;
+  if (p_.tile) set(a_env, p_.tile->var, a_tile_position(v) + Expr(r));
+  if (s_.a == ASource::box && p_.row) set(a_env, p_.row->var, Expr(row_loop_));
+  if (s_.a == ASource::matrix) {
+    Expr slot = Expr(tile_loop_) * Expr(s_.mr) + Expr(r);
+    if (p_.row) slot = Expr(row_loop_) * Expr(s_.tiles_per_task * s_.mr) + slot;
+    set(a_env, slot_, slot);
+  }
+  const Expr i = (Expr(r) * Expr(v.nv) + Expr(c2)) * Expr(lanes_) + Expr(l2);
+  Value b = kernel::load(reg.b, Expr(c2) * Expr(lanes_) + Expr(l2), type);
+  Value product = kernel::apply(ScalarFn::mul, {kernel::load(reg.a, 0, type), b}, type);
+  Value sum = kernel::apply(ScalarFn::add, {kernel::load(reg.acc, i, type), product}, type);
+  Body lanes{kernel::loop(l2, 0, lanes_, Binding::vector, {kernel::store(reg.acc, i, sum)})};
+  Body row{kernel::store(reg.a, 0, at(a_main_, a_env)),
+           kernel::loop(c2, 0, v.nv, Binding::unroll, std::move(lanes))};
+  out.push_back(kernel::loop(r, 0, v.mr, Binding::unroll, std::move(row)));
+  return out;
+}
+
+/// Where a variant's first row lies along the tile axis, as the main loop's source counts it.
+Expr Emitter::a_tile_position(const Variant& v) const {
+  // A box starts at the task's first tile; it is cut only where all tiles are equal.
+  if (s_.a == ASource::box && !p_.row && s_.tile_blocks() > 1)
+    return Expr(tile_loop_) * Expr(s_.mr);
+  return v.first_row;
+}
+
+/// Results straight from the accumulators, or through a tile in memory that a loop walks.
+Body Emitter::epilogue(const Variant& v, BufferId acc) {
+  Body body;
+  BufferId source = acc;
+  const bool staged = s_.staged || v.tail != 0;
+  if (staged) {
+    source = scratch("tile", v.mr * v.nv * lanes_, Scope::block);
+    body.push_back(for_each_vector(v, [&](const Expr& i, const Expr& l) {
+      const Expr offset = i * Expr(lanes_) + l;
+      return kernel::store(source, offset, kernel::load(acc, offset, p_.problem.type));
+    }));
+  }
+  const std::int64_t whole = v.tail ? v.nv - 1 : v.nv;
+  const Var r = k_.new_var(), c = k_.new_var();
+  Body row;
+  if (whole > 0)
+    row.push_back(kernel::loop(c, 0, whole, Binding::unroll,
+                               {results(v, source, Expr(r), Expr(c), lanes_)}));
+  if (v.tail) row.push_back(results(v, source, Expr(r), Expr(whole), v.tail));
+  body.push_back(
+      kernel::loop(r, 0, v.mr, staged ? Binding::serial : Binding::unroll, std::move(row)));
+  return body;
+}
+
+/// The epilogue of one vector: every output, in order; later ones reuse earlier ones.
+kernel::Stmt Emitter::results(const Variant& v, BufferId source, const Expr& row,
+                              const Expr& column, std::int64_t lanes) {
+  const Var l = k_.new_var();
+  Env env = env_;
+  if (p_.tile) set(env, p_.tile->var, v.first_row + row);
+  if (p_.n)
+    set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + column * Expr(lanes_) + Expr(l));
+  const Expr in_source = (row * Expr(v.nv) + column) * Expr(lanes_) + Expr(l);
+  std::vector<std::pair<BufferId, Value>> with{
+      {p_.result, kernel::load(source, in_source, p_.problem.type)}};
+  Body stores;
+  for (std::size_t i = 0; i < p_.outputs.size(); ++i) {
+    const Output& o = p_.outputs[i];
+    Value value = replace_loads(at(o.value, env), with);
+    if (i + 1 < p_.outputs.size() && o.node != p_.problem.contract) {
+      const BufferId shared = k_.add_buffer(
+          {"shared", value->dtype, lanes_, Scope::lane, -1, false, lanes_});
+      stores.push_back(kernel::store(shared, Expr(l), value));
+      value = kernel::load(shared, Expr(l), value->dtype);
+      with.emplace_back(o.stand_in, value);
+    }
+    stores.push_back(kernel::store(o.buffer, at(o.offset, env), value));
+  }
+  return kernel::loop(l, 0, lanes, Binding::vector, std::move(stores));
+}
+
+}  // namespace heddle::lower::contract

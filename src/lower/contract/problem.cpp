@@ -1,0 +1,214 @@
+#include "lower/contract/problem.h"
+
+#include <algorithm>
+#include <set>
+
+#include "lower/contract/invert.h"
+
+namespace heddle::lower::contract {
+namespace {
+
+using ir::Expr;
+using ir::IndexNode;
+using ir::Var;
+using prim::Access;
+
+bool depends(const Access& a, Var v) {
+  for (const Expr& e : a.index)
+    if (ir::depends_on(e, v)) return true;
+  for (const ir::Condition& c : a.inside)
+    if (ir::depends_on(c.expr, v)) return true;
+  return false;
+}
+
+Access rewritten(const Access& a, const std::vector<Expr>& values, const ir::Ranges& ranges) {
+  Access out;
+  for (const Expr& e : a.index) out.index.push_back(ir::simplify(ir::substitute(e, values), ranges));
+  for (const ir::Condition& c : a.inside) {
+    ir::Condition next{ir::substitute(c.expr, values), c.low, c.high};
+    out.inside.push_back(next);
+  }
+  // A condition that can never hold makes every term zero; keep it as it is then.
+  if (auto simple = ir::simplify(out.inside, ranges)) out.inside = *simple;
+  return out;
+}
+
+/// Divisors q for which v/q or v%q appears.
+void divisors(const Expr& e, Var v, std::set<std::int64_t>& out) {
+  const IndexNode& node = e.node();
+  for (const IndexNode::Term& t : node.terms) divisors(t.atom, v, out);
+  for (const Expr& arg : node.args) divisors(arg, v, out);
+  const bool cut = node.kind == IndexNode::Kind::div || node.kind == IndexNode::Kind::mod;
+  if (cut && node.args[0].variable() == v) out.insert(node.constant);
+}
+
+/// How an output dimension that both operands read should be split: (d / q, d % q), if one operand
+/// then reads the quotient only.
+std::optional<std::int64_t> split_of(const Access& a, const Access& b, Var v, std::int64_t extent) {
+  std::set<std::int64_t> found;
+  for (const Expr& e : a.index) divisors(e, v, found);
+  for (const Expr& e : b.index) divisors(e, v, found);
+  for (std::int64_t q : found)
+    if (q > 1 && q < extent && extent % q == 0) return q;
+  return std::nullopt;
+}
+
+struct Builder {
+  Problem p;
+  Access lhs, rhs;
+
+  void start(const prim::Node& node, const prim::Contract& c) {
+    std::vector<std::int64_t> extents = node.type.shape;
+    const std::size_t rank = extents.size();
+    extents.insert(extents.end(), c.reduced.begin(), c.reduced.end());
+    std::vector<Expr> values;
+    std::int32_t next = 0;
+    for (std::size_t i = 0; i < extents.size(); ++i) {
+      const std::int32_t index = static_cast<std::int32_t>(i);
+      std::optional<std::int64_t> q;
+      if (i < rank && depends(c.lhs, Var{index}) && depends(c.rhs, Var{index}))
+        q = split_of(c.lhs, c.rhs, Var{index}, extents[i]);
+      Expr value(0);
+      if (q) {
+        const Var outer{next++}, inner{next++};
+        p.axes.push_back({outer, extents[i] / *q, Role::m});
+        p.axes.push_back({inner, *q, Role::m});
+        value = Expr(outer) * Expr(*q) + Expr(inner);
+      } else {
+        const Var var{next++};
+        p.axes.push_back({var, extents[i], i < rank ? Role::m : Role::k});
+        value = Expr(var);
+      }
+      values.push_back(value);
+    }
+    drop_units(values);
+    const ir::Ranges ranges = p.ranges();
+    p.out.assign(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank));
+    lhs = rewritten(c.lhs, values, ranges);
+    rhs = rewritten(c.rhs, values, ranges);
+  }
+
+  void drop_units(std::vector<Expr>& values) {
+    std::vector<Axis> kept;
+    for (const Axis& axis : p.axes) {
+      if (axis.extent != 1) {
+        kept.push_back(axis);
+        continue;
+      }
+      for (Expr& e : values)
+        e = ir::substitute(e, [&](Var v) {
+          return v == axis.var ? std::optional<Expr>(Expr(0)) : std::nullopt;
+        });
+    }
+    p.axes = std::move(kept);
+  }
+
+  void assign_roles(const Access& a, const Access& b) {
+    for (Axis& axis : p.axes) {
+      if (axis.role == Role::k) continue;
+      const bool in_a = depends(a, axis.var), in_b = depends(b, axis.var);
+      axis.role = in_a && in_b ? Role::batch : in_b ? Role::n : Role::m;
+    }
+  }
+};
+
+/// The constant operand is packed at compile time, so it is the vector side; otherwise the operand
+/// that owns the last output dimension is.
+bool should_swap(const prim::Graph& g, const prim::Node& node, const Problem& p) {
+  const bool lhs_constant = g.constant_of(node.args[0]) != nullptr;
+  const bool rhs_constant = g.constant_of(node.args[1]) != nullptr;
+  const std::int64_t m = p.count(Role::m), n = p.count(Role::n);
+  if (n == 1 && m > 1) return true;
+  if (m == 1 && n > 1) return false;
+  if (lhs_constant != rhs_constant) return lhs_constant;
+  for (std::size_t i = p.axes.size(); i-- > 0;) {
+    if (p.axes[i].role == Role::n) return false;
+    if (p.axes[i].role == Role::m) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Axis> Problem::of(Role role) const {
+  std::vector<Axis> out;
+  for (const Axis& axis : axes)
+    if (axis.role == role) out.push_back(axis);
+  return out;
+}
+
+std::int64_t Problem::count(Role role) const {
+  std::int64_t count = 1;
+  for (const Axis& axis : axes)
+    if (axis.role == role) count *= axis.extent;
+  return count;
+}
+
+ir::Ranges Problem::ranges() const {
+  ir::Ranges out;
+  for (const Axis& axis : axes) {
+    const auto at = static_cast<std::size_t>(axis.var.index);
+    if (out.size() <= at) out.resize(at + 1);
+    out[at] = ir::Interval{0, axis.extent - 1};
+  }
+  return out;
+}
+
+Problem analyse(const prim::Graph& g, NodeId contract) {
+  const prim::Node& node = g[contract];
+  const auto& c = std::get<prim::Contract>(node.op);
+  Builder builder;
+  builder.start(node, c);
+  builder.assign_roles(builder.lhs, builder.rhs);
+  Problem& p = builder.p;
+  p.contract = contract;
+  p.type = compute_type(node.type.dtype);
+  p.a = node.args[0];
+  p.b = node.args[1];
+  p.a_access = builder.lhs;
+  p.b_access = builder.rhs;
+  if (should_swap(g, node, p)) {
+    std::swap(p.a, p.b);
+    std::swap(p.a_access, p.b_access);
+    builder.assign_roles(p.a_access, p.b_access);
+  }
+  return std::move(p);
+}
+
+std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
+                                         const Problem& problem) {
+  std::vector<Image> out{{problem.contract, problem.out}};
+  const ir::Ranges ranges = problem.ranges();
+  const auto image_of = [&](NodeId id) -> const Image* {
+    for (const Image& image : out)
+      if (image.node == id) return &image;
+    return nullptr;
+  };
+  for (NodeId id : c.nodes) {
+    const prim::Node& node = g[id];
+    std::optional<std::vector<Expr>> index;
+    for (NodeId arg : node.args) {
+      const Image* source = image_of(arg);
+      if (!source) continue;
+      std::vector<Expr> here;
+      if (std::holds_alternative<prim::Map>(node.op)) {
+        here = source->index;
+      } else if (const auto* view = std::get_if<prim::View>(&node.op)) {
+        if (view->pieces.size() != 1 || !view->pieces[0].inside.empty()) return std::nullopt;
+        auto inverse = invert(view->pieces[0].index, node.type.shape, g[arg].type.shape,
+                              source->index);
+        if (!inverse) return std::nullopt;
+        here = *inverse;
+      } else {
+        return std::nullopt;
+      }
+      for (Expr& e : here) e = ir::simplify(e, ranges);
+      if (index && *index != here) return std::nullopt;
+      index = here;
+    }
+    if (index) out.push_back({id, *index});
+  }
+  return out;
+}
+
+}  // namespace heddle::lower::contract

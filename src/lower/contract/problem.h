@@ -1,0 +1,45 @@
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "lower/lower.h"
+
+namespace heddle::lower::contract {
+
+enum class Role : std::uint8_t { batch, m, n, k };
+
+/// One loop of a contraction.
+struct Axis {
+  ir::Var var;
+  std::int64_t extent = 1;
+  Role role = Role::m;
+};
+
+/// A contraction in normal form: out[o(axes)] = Σ_k a[…]·b[…], where b alone depends on the n axes,
+/// a alone on the m axes, both may depend on batch axes. Axes of extent 1 are gone; a dimension that
+/// both operands read through a quotient (grouped convolution) is split. Operands are swapped so that
+/// the one better read along vectors is `b`.
+struct Problem {
+  NodeId contract, a, b;
+  std::vector<Axis> axes;       ///< in the order of output dimensions, then reductions
+  std::vector<ir::Expr> out;    ///< coordinates of the contraction's result
+  prim::Access a_access, b_access;
+  DType type = DType::f32;      ///< of products and sums
+
+  std::vector<Axis> of(Role role) const;
+  std::int64_t count(Role role) const;
+  ir::Ranges ranges() const;
+};
+
+Problem analyse(const prim::Graph& g, NodeId contract);
+
+/// Where each value of the cluster that depends on the contraction has the element that belongs to
+/// position `problem.out`; nullopt if some such value is no bijective image of the result.
+struct Image {
+  NodeId node;
+  std::vector<ir::Expr> index;
+};
+std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
+                                         const Problem& problem);
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,397 @@
+#include "lower/contract/product.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kernel/traverse.h"
+
+namespace heddle::lower::contract {
+namespace {
+
+using ir::Expr;
+using ir::Var;
+using kernel::Load;
+using kernel::Value;
+
+std::int64_t product_of(const std::vector<Axis>& axes) {
+  std::int64_t count = 1;
+  for (const Axis& axis : axes) count *= axis.extent;
+  return count;
+}
+
+/// The load that dominates reading a value: the first one that has no dynamic part.
+const Load* first_load(const Value& v) {
+  const Load* found = nullptr;
+  kernel::for_each_value(v, [&](const Value& x) {
+    const Load* load = std::get_if<Load>(&x->op);
+    if (load && load->dynamic.empty() && !found) found = load;
+  });
+  return found;
+}
+
+std::int64_t stride_of(const Load* load, Var v) {
+  if (!load) return 0;
+  return std::abs(ir::coefficient_of(load->offset, v).value_or(0));
+}
+
+/// Whether axes p (outer) and q (inner) step through every expression as one axis would.
+bool chained(const std::vector<Expr>& exprs, const Axis& p, const Axis& q) {
+  for (const Expr& e : exprs) {
+    const auto outer = ir::coefficient_of(e, p.var), inner = ir::coefficient_of(e, q.var);
+    if (!outer || !inner || *outer != *inner * q.extent) return false;
+  }
+  return true;
+}
+
+/// A plain load (or a cast of one) whose offset is affine in `axes`.
+bool plain_load(const Value& v, const std::vector<Axis>& axes) {
+  const kernel::ValueNode* node = v.get();
+  if (const auto* apply = std::get_if<kernel::Apply>(&node->op)) {
+    if (apply->fn != ir::ScalarFn::cast) return false;
+    node = apply->args[0].get();
+  }
+  const Load* load = std::get_if<Load>(&node->op);
+  if (!load || !load->dynamic.empty()) return false;
+  for (const Axis& axis : axes)
+    if (!ir::coefficient_of(load->offset, axis.var)) return false;
+  return true;
+}
+
+class Maker {
+ public:
+  explicit Maker(const Request& r, Problem p)
+      : out_(std::make_unique<Product>(r, std::move(p))), p_(out_->problem), g_(*r.graph) {}
+
+  Result<std::unique_ptr<Product>> run() {
+    out_->a = operand(p_.a, p_.a_access);
+    out_->b = operand(p_.b, p_.b_access);
+    HEDDLE_TRY(outputs());
+    rows();
+    columns();
+    choose_b();
+    choose_a();
+    reductions();
+    extents();
+    return std::move(out_);
+  }
+
+ private:
+  const Request& request() const { return out_->request; }
+
+  Value operand(NodeId node, const prim::Access& access) {
+    Value v = out_->values.at(node, access);
+    return v->dtype == p_.type ? v : kernel::apply(ir::ScalarFn::cast, {v}, p_.type);
+  }
+
+  kernel::BufferId stand_in(DType type) {
+    kernel::Buffer buffer{"element", type, 1, kernel::Scope::lane, -1, false, 1};
+    return out_->kernel.add_buffer(buffer);
+  }
+
+  /// Dimensions by the innermost axis they follow: rows outside, vectors inside.
+  Layout natural_layout(const Image& image) const {
+    const Shape& shape = g_[image.node].type.shape;
+    std::vector<std::pair<std::int64_t, int>> keys;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      std::int64_t key = -1;
+      for (const Axis& axis : p_.axes)
+        if (ir::depends_on(image.index[d], axis.var))
+          key = std::max<std::int64_t>(key, axis.var.index + (axis.role == Role::n ? 1000 : 0));
+      keys.emplace_back(key, static_cast<int>(d));
+    }
+    std::stable_sort(keys.begin(), keys.end(),
+                     [](const auto& x, const auto& y) { return x.first < y.first; });
+    std::vector<int> order;
+    for (const auto& [key, d] : keys) order.push_back(d);
+    return ordered(shape, order);
+  }
+
+  Status outputs() {
+    const Cluster& cluster = request().cluster;
+    auto all = images(g_, cluster, p_);
+    if (!all) return unsupported("contraction: a value of the epilogue is no rearrangement of it");
+    out_->result = stand_in(p_.type);
+    bool moved = false;
+    out_->values.bind(p_.contract, [this, &moved](const std::vector<Expr>& index) {
+      moved |= index != p_.out;
+      return kernel::load(out_->result, 0, p_.type);
+    });
+    for (const Image& image : *all) {
+      for (std::size_t i = 0; i < cluster.outputs.size(); ++i)
+        if (cluster.outputs[i] == image.node) output(image, i);
+    }
+    if (out_->outputs.size() != cluster.outputs.size())
+      return unsupported("contraction: an output does not depend on it");
+    if (moved) return unsupported("contraction: the epilogue reads it at another position");
+    return Ok{};
+  }
+
+  void output(const Image& image, std::size_t position) {
+    Output o;
+    o.position = position;
+    o.node = image.node;
+    std::optional<Layout> required;
+    if (request().required_layout) required = request().required_layout(image.node);
+    o.layout = required ? *required : natural_layout(image);
+    for (std::size_t d = 0; d < image.index.size(); ++d)
+      o.offset = o.offset + image.index[d] * Expr(o.layout.strides[d]);
+    o.offset = ir::simplify(o.offset, p_.ranges());
+    o.value = out_->values.at(image.node, image.index);
+    kernel::Buffer buffer;
+    buffer.name = fmt::format("v{}", image.node.value);
+    buffer.dtype = g_[image.node].type.dtype;
+    buffer.size = o.layout.size;
+    buffer.written = true;
+    o.buffer = out_->kernel.add_buffer(std::move(buffer));
+    // Later outputs that use this one read what was just computed.
+    o.stand_in = stand_in(o.value->dtype);
+    if (image.node != p_.contract) {
+      Value again = kernel::load(o.stand_in, 0, o.value->dtype);
+      out_->values.bind(image.node, [again](const std::vector<Expr>&) { return again; });
+    }
+    out_->outputs.push_back(std::move(o));
+  }
+
+  /// Replaces merged axes everywhere: the inner one runs over both extents.
+  void merge(std::vector<Axis>& axes, std::vector<Expr> exprs) {
+    for (std::size_t i = 0; i + 1 < axes.size();) {
+      if (!chained(exprs, axes[i], axes[i + 1])) {
+        ++i;
+        continue;
+      }
+      const Var gone = axes[i].var;
+      const auto zero = [&](Var v) {
+        return v == gone ? std::optional<Expr>(Expr(0)) : std::nullopt;
+      };
+      for (Expr& e : exprs) e = ir::substitute(e, zero);
+      for (Output& o : out_->outputs) {
+        o.offset = ir::substitute(o.offset, zero);
+        o.value = kernel::substitute(o.value, zero);
+      }
+      merged_rows_ |= axes[i].role == Role::m;
+      axes[i + 1].extent *= axes[i].extent;
+      if (axes[i + 1].role == Role::m) out_->a = kernel::substitute(out_->a, zero);
+      axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
+  std::vector<Expr> epilogue_expressions() const {
+    std::vector<Expr> exprs;
+    for (const Output& o : out_->outputs) {
+      exprs.push_back(o.offset);
+      for (const Expr& e : expressions_of(o.value)) exprs.push_back(e);
+    }
+    return exprs;
+  }
+
+  void rows() {
+    out_->outer = p_.of(Role::batch);
+    std::vector<Axis> axes = p_.of(Role::m);
+    std::vector<Expr> exprs = epilogue_expressions();
+    const std::vector<Expr> a = expressions_of(out_->a);
+    exprs.insert(exprs.end(), a.begin(), a.end());
+    merge(axes, exprs);
+    if (!axes.empty()) {
+      out_->tile = axes.back();
+      axes.pop_back();
+    }
+    if (!axes.empty()) {
+      out_->row = axes.back();
+      axes.pop_back();
+    }
+    out_->outer.insert(out_->outer.end(), axes.begin(), axes.end());
+  }
+
+  /// The innermost n axis carries the vectors; those that do not merge with it become tasks.
+  void columns() {
+    std::vector<Axis> axes = p_.of(Role::n);
+    out_->n_axes = axes;
+    merge(axes, epilogue_expressions());
+    if (axes.empty()) return;
+    out_->n = axes.back();
+    axes.pop_back();
+    // An n axis that became tasks is a batch axis in which only b moves.
+    for (const Axis& axis : axes) {
+      out_->outer.push_back(axis);
+      std::erase_if(out_->n_axes, [&](const Axis& x) { return x.var == axis.var; });
+    }
+  }
+
+  void choose_b() {
+    const Load* load = first_load(out_->b);
+    std::vector<Axis> axes = out_->n_axes;
+    for (const Axis& axis : p_.of(Role::k)) axes.push_back(axis);
+    const bool plain = plain_load(out_->b, axes);
+    Schedule& s = out_->base;
+    s.b = BSource::task;
+    if (!load) return;
+    const Tensor* constant = nullptr;
+    for (const Values::Input& in : out_->values.inputs())
+      if (in.buffer == load->buffer && in.layout == row_major(g_[in.node].type.shape))
+        constant = g_.constant_of(in.node);
+    if (plain && constant) {
+      s.b = BSource::constant;
+      return;
+    }
+    const int lanes = request().target.lanes(p_.type);
+    const bool unit = out_->n && stride_of(load, out_->n->var) == 1 && out_->n_axes.size() == 1;
+    if (plain && unit && out_->n->extent % lanes == 0 && plain_load(out_->b, p_.of(Role::k)))
+      s.b = BSource::in_place;
+  }
+
+  void choose_a() {
+    std::vector<Axis> axes = p_.of(Role::k);
+    if (out_->tile) axes.push_back(*out_->tile);
+    if (out_->row) axes.push_back(*out_->row);
+    Schedule& s = out_->base;
+    if (plain_load(out_->a, axes)) {
+      s.a = ASource::in_place;
+      return;
+    }
+    s.a = ASource::matrix;
+    if (!merged_rows_) make_box(axes);
+    if (out_->box) s.a = ASource::box;
+  }
+
+  /// A box exists if every coordinate is affine and is only tested against the operand's bounds.
+  void make_box(const std::vector<Axis>& inner) {
+    Box box;
+    const Shape& shape = g_[p_.a].type.shape;
+    std::int64_t volume = 1, reads = p_.count(Role::k);
+    if (out_->tile) reads *= out_->tile->extent;
+    if (out_->row) reads *= out_->row->extent;
+    const ir::Ranges ranges = p_.ranges();
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      Box::Dim dim{p_.a_access.index[d], 0, shape[d], false};
+      for (const Axis& axis : inner) {
+        const auto c = ir::coefficient_of(p_.a_access.index[d], axis.var);
+        if (!c) return;
+        dim.low = dim.low - Expr(axis.var) * Expr(*c);
+        dim.local = dim.local + Expr(axis.var) * Expr(*c);
+      }
+      const auto span = ir::bounds(dim.local, ranges);
+      if (!span) return;
+      dim.low = dim.low + Expr(span->low);
+      dim.local = dim.local - Expr(span->low);
+      volume *= span->high - span->low + 1;
+      box.dims.push_back(dim);
+    }
+    for (const ir::Condition& c : p_.a_access.inside) {
+      bool matched = false;
+      for (std::size_t d = 0; d < shape.size(); ++d) {
+        if (!(c.expr == p_.a_access.index[d]) || c.low != 0 || c.high != shape[d]) continue;
+        box.dims[d].checked = matched = true;
+      }
+      if (!matched) return;
+    }
+    if (volume >= reads || !order_box(box, inner)) return;
+    out_->box = std::move(box);
+  }
+
+  /// Orders the dimensions as the source holds them, seen through whatever the prologue is.
+  bool order_box(Box& box, const std::vector<Axis>& inner) {
+    const Load* load = first_load(out_->a);
+    std::vector<std::pair<std::int64_t, int>> keys;
+    for (std::size_t d = 0; d < box.dims.size(); ++d) {
+      std::int64_t stride = 0;
+      for (const Axis& axis : inner) {
+        const auto c = ir::coefficient_of(box.dims[d].local, axis.var);
+        if (c && *c != 0) stride = stride_of(load, axis.var) / std::abs(*c);
+        if (c && *c != 0 && stride != 0) break;
+      }
+      keys.emplace_back(-stride, static_cast<int>(d));
+    }
+    std::stable_sort(keys.begin(), keys.end(),
+                     [](const auto& x, const auto& y) { return x.first < y.first; });
+    for (const auto& [key, d] : keys) box.order.push_back(d);
+    return load != nullptr;
+  }
+
+  /// Reductions in the order of the rows' operand, merged where both operands step evenly.
+  void reductions() {
+    std::vector<Axis> axes = p_.of(Role::k);
+    const Load* load = first_load(out_->a);
+    std::stable_sort(axes.begin(), axes.end(), [&](const Axis& x, const Axis& y) {
+      return stride_of(load, x.var) > stride_of(load, y.var);
+    });
+    for (const Axis& axis : axes) out_->k.push_back({{axis}, axis.extent});
+  }
+
+  void extents() {
+    Extents& e = out_->extents;
+    e.outer = product_of(out_->outer);
+    e.rows = out_->row ? out_->row->extent : 1;
+    e.tile = out_->tile ? out_->tile->extent : 1;
+    e.n = out_->n ? out_->n->extent : 1;
+    e.k = p_.count(Role::k);
+    e.element_bytes = size_of(p_.type);
+    e.a_row_bytes = e.k * e.element_bytes * (e.rows > 1 ? e.tile : 1);
+    double work = 1;
+    for (const Output& o : out_->outputs)
+      kernel::for_each_value(o.value, [&](const Value& v) {
+        if (const auto* x = std::get_if<kernel::Apply>(&v->op)) work += ir::info(x->fn).flops;
+        if (std::holds_alternative<Load>(v->op)) work += 1;
+      });
+    e.epilogue = work;
+    out_->base.staged = work > 8;
+    if (out_->base.a == ASource::box) box_bytes(e);
+  }
+
+  void box_bytes(Extents& e) const {
+    ir::Ranges ranges = p_.ranges();
+    const std::optional<Axis> cut = e.rows > 1 ? out_->row : out_->tile;
+    const auto volume = [&](std::int64_t rows) {
+      if (cut) kernel_range(ranges, cut->var, rows);
+      std::int64_t count = e.element_bytes;
+      for (const Box::Dim& dim : out_->box->dims) {
+        const auto span = ir::bounds(dim.local, ranges);
+        count *= span->high - span->low + 1;
+      }
+      return count;
+    };
+    e.a_row_bytes = volume(2) - volume(1);
+    e.a_halo_bytes = volume(1) - e.a_row_bytes;
+  }
+  static void kernel_range(ir::Ranges& ranges, Var v, std::int64_t extent) {
+    ranges[static_cast<std::size_t>(v.index)] = ir::Interval{0, extent - 1};
+  }
+
+  std::unique_ptr<Product> out_;
+  const Problem& p_;
+  bool merged_rows_ = false;
+  const prim::Graph& g_;
+};
+
+std::optional<NodeId> contraction_of(const Request& r) {
+  std::optional<NodeId> found;
+  for (NodeId id : r.cluster.nodes) {
+    if (!std::holds_alternative<prim::Contract>((*r.graph)[id].op)) continue;
+    if (found) return std::nullopt;
+    found = id;
+  }
+  return found;
+}
+
+}  // namespace
+
+Product::Product(const Request& r, Problem p)
+    : request(r), problem(std::move(p)), values(r, kernel, problem.ranges()) {
+  for (const Axis& axis : problem.axes)
+    kernel.variables = std::max(kernel.variables, axis.var.index + 1);
+}
+
+std::vector<Expr> expressions_of(const Value& v) {
+  std::vector<Expr> out;
+  kernel::for_each_value(v, [&](const Value& x) {
+    kernel::for_each_expr(*x, [&](const Expr& e) { out.push_back(e); });
+  });
+  return out;
+}
+
+Result<std::unique_ptr<Product>> make_product(const Request& request) {
+  auto contract = contraction_of(request);
+  if (!contract) return unsupported("contraction: want exactly one in the cluster");
+  return Maker(request, analyse(*request.graph, *contract)).run();
+}
+
+}  // namespace heddle::lower::contract

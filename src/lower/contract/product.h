@@ -1,0 +1,65 @@
+#pragma once
+#include "lower/contract/problem.h"
+#include "lower/contract/schedule.h"
+#include "lower/contract/values.h"
+
+namespace heddle::lower::contract {
+
+/// A reduction loop: neighbouring axes that step evenly through both operands run as one.
+struct KLoop {
+  std::vector<Axis> axes;  ///< outer to inner
+  std::int64_t extent = 1;
+};
+
+/// One output of the kernel: `value` at a position of the contraction, where the contraction itself
+/// appears as a load from the stand-in buffer `Product::result`.
+struct Output {
+  std::size_t position;  ///< in Cluster::outputs
+  NodeId node;
+  kernel::BufferId buffer, stand_in;
+  Layout layout;
+  ir::Expr offset;
+  kernel::Value value;
+};
+
+/// A box of an operand's coordinates that covers what a task reads: coordinate d is
+/// low[d] + Σ step·(local loop position), and lies at `strides` in the task's scratch.
+struct Box {
+  struct Dim {
+    ir::Expr low;                 ///< over batch and outer axes, at local position 0
+    ir::Expr local;               ///< over row, tile and reduction axes, without constant, >= 0
+    std::int64_t bound = 0;       ///< the operand's extent: outside 0..bound the value is zero
+    bool checked = false;         ///< some access may be outside
+  };
+  std::vector<Dim> dims;
+  std::vector<int> order;         ///< dims from outermost to innermost in the source's memory
+};
+
+/// Everything symbolic about a cluster with one contraction: operands and outputs as expressions
+/// over the axes of the problem, axes merged where memory allows it.
+struct Product {
+  Product(const Request& r, Problem p);
+
+  const Request& request;
+  Problem problem;
+  kernel::Kernel kernel;
+  Values values;
+  kernel::Value a, b;
+  kernel::BufferId result;
+  std::vector<Output> outputs;
+  std::vector<Axis> outer;         ///< batch axes and row axes that become tasks
+  std::optional<Axis> row, tile, n;
+  std::vector<Axis> n_axes;        ///< as in the problem, before merging
+  std::vector<KLoop> k;
+  std::optional<Box> box;
+  Extents extents;
+  Schedule base;                   ///< operand sources
+};
+
+/// Analyses the cluster of a request; an error says why it is not one main loop with an epilogue.
+Result<std::unique_ptr<Product>> make_product(const Request& request);
+
+/// Every index expression in a value.
+std::vector<ir::Expr> expressions_of(const kernel::Value& v);
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,134 @@
+#include "lower/contract/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace heddle::lower::contract {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) {
+  for (const auto& [key, value] : tuning)
+    if (key == name) return value;
+  return std::nullopt;
+}
+
+/// Cycles of one reduction step of a tile: two multiply-adds a cycle, two loads a cycle, and each
+/// accumulator waits four cycles for itself.
+double step_cycles(std::int64_t mr, std::int64_t nv) {
+  const double fma = static_cast<double>(mr * nv) / 2, loads = static_cast<double>(mr + nv) / 2;
+  return std::max({fma, loads, 4.0});
+}
+
+double tile_cycles(const Extents& e, std::int64_t mr, std::int64_t nv) {
+  const double steps = static_cast<double>(e.k) * step_cycles(mr, nv);
+  return steps + static_cast<double>(mr * nv) * e.epilogue + 30;
+}
+
+/// One row of tiles against all panels.
+double row_cycles(const Extents& e, const Schedule& s, int lanes, std::int64_t panels) {
+  const std::int64_t width = s.nv * lanes, full = std::min(panels, e.n / width);
+  double cycles = static_cast<double>(full) * (static_cast<double>(s.big) * tile_cycles(e, s.mr, s.nv) +
+                                               static_cast<double>(s.small) * tile_cycles(e, s.mr - 1, s.nv));
+  if (panels > full) {
+    const std::int64_t nv = ceil_div(e.n - (e.n / width) * width, lanes);
+    cycles += static_cast<double>(s.big) * tile_cycles(e, s.mr, nv) +
+              static_cast<double>(s.small) * tile_cycles(e, s.mr - 1, nv);
+  }
+  return cycles;
+}
+
+/// Cycles of all tasks on all threads: arithmetic, operands coming in, and rows that do not stay in
+/// the second-level cache between panels.
+double total_cycles(const Extents& e, const Schedule& s, const Target& t, int lanes) {
+  const double tile_share = static_cast<double>(s.tiles_per_task) / static_cast<double>(s.tiles());
+  const double rows = static_cast<double>(s.rows_per_task);
+  double task = rows * tile_share * row_cycles(e, s, lanes, s.panels_per_task);
+  const double a_rows = e.rows > 1 ? rows : tile_share * static_cast<double>(e.tile);
+  const double a_bytes = a_rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes);
+  const double b_bytes = static_cast<double>(s.panels_per_task * s.nv * lanes * e.k * e.element_bytes);
+  const double a_copy = s.a == ASource::in_place ? a_bytes / 16 : a_bytes / 5;
+  task += a_copy + b_bytes / 12 + 400;
+  const double budget = 0.55 * static_cast<double>(t.l2_bytes);
+  if (a_bytes > budget)
+    task += std::min(1.0, (a_bytes - budget) / budget) * a_bytes / 12 *
+            static_cast<double>(s.panels_per_task - 1);
+  if (s.b == BSource::task) task += b_bytes / 4;
+  const std::int64_t tasks = s.tasks(e);
+  return static_cast<double>(ceil_div(tasks, t.threads)) * task;
+}
+
+std::vector<std::int64_t> block_sizes(std::int64_t count, std::optional<std::int64_t> pin) {
+  if (pin) return {std::clamp<std::int64_t>(*pin, 1, count)};
+  std::vector<std::int64_t> out;
+  for (std::int64_t q = 1; q <= count; q = q < 16 ? q + 1 : q + q / 4) {
+    const std::int64_t size = ceil_div(count, q);
+    if (out.empty() || out.back() != size) out.push_back(size);
+  }
+  if (out.back() != 1) out.push_back(1);
+  return out;
+}
+
+void blockings(const Extents& e, const Target& t, int lanes, Schedule s, const Tuning& fixed,
+               std::vector<Schedule>& out) {
+  const bool by_rows = e.rows > 1;
+  // A box must have one row distance, so it is cut only where all tiles are equal.
+  const bool cut_tiles = !by_rows && !(s.a == ASource::box && s.small > 0);
+  std::vector<std::int64_t> m_blocks{by_rows ? e.rows : s.tiles()};
+  if (by_rows) m_blocks = block_sizes(e.rows, pinned(fixed, "rows"));
+  if (cut_tiles) m_blocks = block_sizes(s.tiles(), pinned(fixed, "tiles"));
+  std::optional<Schedule> best;
+  for (std::int64_t m : m_blocks) {
+    s.rows_per_task = by_rows ? m : 1;
+    s.tiles_per_task = by_rows ? s.tiles() : m;
+    for (std::int64_t p : block_sizes(s.panels, pinned(fixed, "panels"))) {
+      s.panels_per_task = p;
+      s.cycles = total_cycles(e, s, t, lanes);
+      if (!best || s.cycles < best->cycles) best = s;
+    }
+  }
+  out.push_back(*best);
+}
+
+}  // namespace
+
+std::string to_string(const Schedule& s) {
+  constexpr std::string_view kA[] = {"in-place", "box", "matrix"};
+  constexpr std::string_view kB[] = {"packed", "in-place", "task-packed", "phase-packed"};
+  return fmt::format("contract mr={} nv={} tiles={}+{} rows={} tiles/task={} panels={}/{} a={} b={}{}",
+                     s.mr, s.nv, s.big, s.small, s.rows_per_task, s.tiles_per_task,
+                     s.panels_per_task, s.panels, kA[static_cast<int>(s.a)],
+                     kB[static_cast<int>(s.b)], s.staged ? " staged" : "");
+}
+
+std::vector<Schedule> schedules(const Extents& e, const Target& target, int lanes,
+                                const Schedule& base, const Tuning& fixed, std::size_t count) {
+  std::vector<Schedule> out;
+  const std::int64_t vectors = ceil_div(e.n, lanes);
+  const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
+  for (std::int64_t nv = 1; nv <= 12; ++nv) {
+    if (nv_pin && nv != *nv_pin) continue;
+    for (std::int64_t mr = 1; mr <= 14; ++mr) {
+      if (mr_pin && mr != *mr_pin) continue;
+      if (!(mr_pin && nv_pin) && mr * nv + nv + 1 > target.vector_registers) continue;
+      Schedule s = base;
+      const std::int64_t tiles = ceil_div(e.tile, mr);
+      s.mr = ceil_div(e.tile, tiles);
+      s.panels = ceil_div(vectors, nv);
+      s.nv = ceil_div(vectors, s.panels);
+      if (!(mr_pin || nv_pin) && (s.mr != mr || s.nv != nv)) continue;  // met at its own size
+      s.small = tiles * s.mr - e.tile;
+      s.big = tiles - s.small;
+      blockings(e, target, lanes, s, fixed, out);
+    }
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
+  if (out.size() > count) out.resize(count);
+  return out;
+}
+
+}  // namespace heddle::lower::contract

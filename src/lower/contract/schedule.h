@@ -1,0 +1,63 @@
+#pragma once
+#include <string>
+
+#include "lower/contract/problem.h"
+
+namespace heddle::lower::contract {
+
+/// Where the main loop reads the operand of the rows.
+enum class ASource : std::uint8_t {
+  in_place,  ///< affine offsets, no conditions: straight from memory
+  box,       ///< a task's part of the operand, copied with zeros outside (convolution's halo)
+  matrix,    ///< a task's rows × reductions, computed (im2col, transposes, prologues)
+};
+/// Where it reads the vectors.
+enum class BSource : std::uint8_t {
+  constant,  ///< packed at compile time
+  in_place,
+  task,      ///< packed by each task for itself
+  phase,     ///< packed once by a first phase
+};
+
+/// What a schedule has to know of a problem; times are in cycles of one core.
+struct Extents {
+  std::int64_t outer = 1;   ///< batch and outer row axes: independent problems
+  std::int64_t rows = 1;    ///< second row axis (output rows of a convolution); 1 if there is none
+  std::int64_t tile = 1;    ///< row axis that is cut into register tiles
+  std::int64_t n = 1, k = 1;
+  std::int64_t a_row_bytes = 0;   ///< operand bytes that one more `rows` (or tile row) brings
+  std::int64_t a_halo_bytes = 0;  ///< operand bytes a task reads beyond that
+  double epilogue = 4;            ///< vector operations per result vector
+  std::int64_t element_bytes = 4;
+};
+
+/// All choices. Tiles: `big` tiles of mr rows, then `small` ones of mr - 1; no remainder.
+struct Schedule {
+  std::int64_t mr = 1, nv = 1;
+  std::int64_t big = 1, small = 0;
+  std::int64_t panels = 1;          ///< of nv vectors; the last may be narrower
+  std::int64_t rows_per_task = 1, tiles_per_task = 1, panels_per_task = 1;
+  std::int64_t unroll = 4;
+  ASource a = ASource::in_place;
+  BSource b = BSource::constant;
+  bool staged = false;              ///< results go through a tile in memory before the epilogue
+  double cycles = 0;                ///< the model's estimate for the whole kernel on all threads
+
+  std::int64_t tiles() const { return big + small; }
+  std::int64_t row_blocks(const Extents& e) const {
+    return (e.rows + rows_per_task - 1) / rows_per_task;
+  }
+  std::int64_t tile_blocks() const { return (tiles() + tiles_per_task - 1) / tiles_per_task; }
+  std::int64_t panel_blocks() const { return (panels + panels_per_task - 1) / panels_per_task; }
+  std::int64_t tasks(const Extents& e) const {
+    return e.outer * row_blocks(e) * tile_blocks() * panel_blocks();
+  }
+};
+std::string to_string(const Schedule& s);
+
+/// The best schedules by the model, best first; `fixed` pins mr and nv ("mr", "nv") and blocks ("rows",
+/// "tiles", "panels"). At least one.
+std::vector<Schedule> schedules(const Extents& e, const Target& target, int lanes,
+                                const Schedule& base, const Tuning& fixed, std::size_t count);
+
+}  // namespace heddle::lower::contract
