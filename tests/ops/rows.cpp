@@ -1,0 +1,73 @@
+#include "rows.h"
+
+#include <cmath>
+
+#include "prim/interpret.h"
+
+namespace heddle::ops::rows {
+namespace {
+
+Tensor to_tensor(const Value& v) {
+  Tensor t(v.type);
+  HEDDLE_CHECK(t.count() == static_cast<std::int64_t>(v.data.size()), "{} values for {}",
+               v.data.size(), to_string(v.type));
+  for (std::int64_t i = 0; i < t.count(); ++i) t.set(i, v.data[static_cast<std::size_t>(i)]);
+  return t;
+}
+
+void expect_close(const Tensor& found, const Value& want, std::size_t output) {
+  EXPECT_EQ(to_string(found.type()), to_string(want.type)) << "output " << output;
+  if (found.type() != want.type) return;
+  for (std::int64_t i = 0; i < found.count(); ++i) {
+    const double f = found.at(i), w = want.data[static_cast<std::size_t>(i)];
+    if (std::isnan(w) && std::isnan(f)) continue;
+    if (f == w) continue;
+    EXPECT_NEAR(f, w, 1e-5 * std::max(1.0, std::fabs(w)))
+        << "output " << output << ", element " << i;
+  }
+}
+
+}  // namespace
+
+void check(const Row& row) {
+  prim::Graph graph;
+  prim::Builder b(graph);
+  Call call;
+  call.op = row.op;
+  call.name = "it";
+  call.opset = row.opset;
+  call.outputs = std::max<int>(1, static_cast<int>(row.want.size()));
+  call.output_used.assign(static_cast<std::size_t>(call.outputs), true);
+  call.attributes = row.attributes;
+  call.graph = &graph;
+  std::vector<Tensor> inputs;
+  for (const Value& v : row.inputs) {
+    if (v.absent) {
+      call.args.emplace_back();
+    } else if (v.known) {
+      call.args.emplace_back(graph.add_constant(to_tensor(v)));
+    } else {
+      call.args.emplace_back(graph.add_input("x" + std::to_string(inputs.size()), v.type));
+      inputs.push_back(to_tensor(v));
+    }
+  }
+  const Result<Values> values = expand(call, b);
+  if (!row.error.empty()) {
+    ASSERT_FALSE(values.ok()) << "wanted the error: " << row.error;
+    EXPECT_NE(values.error().message.find(row.error), std::string::npos) << values.error().message;
+    return;
+  }
+  ASSERT_TRUE(values.ok()) << values.error().message;
+  ASSERT_GE(values->size(), row.want.size());
+  for (std::size_t i = 0; i < row.want.size(); ++i)
+    graph.outputs.push_back({"y" + std::to_string(i), (*values)[i]});
+  const Status sound = prim::verify(graph);
+  ASSERT_TRUE(sound.ok()) << sound.error().message;
+  const auto found = prim::interpret(graph, inputs);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  for (std::size_t i = 0; i < row.want.size(); ++i) expect_close((*found)[i], row.want[i], i);
+}
+
+TEST_P(OpRows, Agrees) { check(GetParam()); }
+
+}  // namespace heddle::ops::rows
