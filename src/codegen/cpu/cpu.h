@@ -17,6 +17,9 @@ struct Machine {
   int vector_registers = 16;
 };
 Machine host_machine();
+/// "host", or an LLVM processor name such as "x86-64-v3" (AVX2) and "x86-64-v4" (AVX-512), with the
+/// host's triple; an error for a name that LLVM does not know.
+Result<Machine> machine_named(const std::string& name);
 
 /// Runs tasks [begin, end) of one phase. args: pointers to the argument buffers, then to the kernel's
 /// local grid buffers; scratch: private to the calling thread, at least scratch_bytes, 64-byte aligned.
@@ -40,10 +43,21 @@ struct Object {
 
 /// LLVM IR of one kernel, for dumps.
 Result<std::string> to_llvm_text(const kernel::Kernel& k, const Machine& m);
+/// Assembly of one kernel, for dumps.
+Result<std::string> to_assembly_text(const kernel::Kernel& k, const Machine& m);
+/// What the object code of these kernels depends on (but for the prefix): a key for caches.
+std::string cache_key(std::span<const kernel::Kernel> kernels, const Machine& m);
 /// Compiles kernels to one object; `prefix` makes symbols unique. Thread-safe; callers batch kernels
 /// over threads.
 Result<Object> compile(std::span<const kernel::Kernel> kernels, const Machine& m,
                        const std::string& prefix);
+
+/// What generated code may call besides itself: libm, memory routines, and kernel::Routine names.
+struct Symbol {
+  const char* name;
+  void* address;
+};
+std::span<const Symbol> runtime_symbols();
 
 /// Objects linked into this process.
 class Module {

@@ -1,0 +1,216 @@
+// Kernels to modules, modules to objects.
+#include <llvm/CodeGen/TargetPassConfig.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
+#include <llvm/Transforms/Scalar.h>
+#include <llvm/Transforms/Utils.h>
+
+#include <algorithm>
+#include <cctype>
+#include <mutex>
+
+#include "codegen/cpu/emitter.h"
+#include "codegen/cpu/target.h"
+#include "support/hash.h"
+
+namespace heddle::codegen::cpu {
+
+using namespace kernel;
+
+void initialize_llvm() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+}
+
+namespace {
+
+/// Bumped when the same kernel gives other code.
+constexpr int kGeneration = 1;
+
+Result<std::unique_ptr<llvm::TargetMachine>> make_target(const Machine& m) {
+  initialize_llvm();
+  std::string error;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(m.triple, error);
+  if (!target) return fail("target '{}': {}", m.triple, error);
+  llvm::TargetOptions options;
+  std::unique_ptr<llvm::TargetMachine> out(target->createTargetMachine(
+      m.triple, m.cpu, m.features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
+      llvm::CodeGenOptLevel::Default));
+  if (!out) return fail("target '{}': no machine for '{}'", m.triple, m.cpu);
+  return out;
+}
+
+std::string symbol_name(const std::string& prefix, std::size_t kernel, const std::string& name,
+                        std::size_t phase) {
+  std::string clean;
+  for (const char c : name) {
+    if (clean.size() < 60) clean += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  }
+  return fmt::format("{}{}_{}_p{}", prefix, kernel, clean, phase);
+}
+
+std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// One kernel's functions in a module.
+class KernelBuilder {
+ public:
+  KernelBuilder(llvm::Module& module, const Kernel& k, const Machine& m)
+      : module_(module), k_(k), machine_(m) {
+    for (std::int32_t id = 0; id < k.buffers.size(); ++id) {
+      const Buffer& b = k.buffers[BufferId{id}];
+      argument_.push_back(b.argument);
+      if (b.scope != Scope::grid || b.argument >= 0) continue;
+      argument_.back() = k.arguments() + static_cast<int>(info_.local_bytes.size());
+      info_.local_bytes.push_back(align64(b.size * size_of(b.dtype)));
+    }
+  }
+
+  KernelInfo build(const std::string& prefix, std::size_t number) {
+    for (const Stmt& s : k_.body) {
+      const For* grid = std::get_if<For>(&s.op);
+      if (!grid) continue;
+      HEDDLE_CHECK(grid->binding == Binding::grid, "'{}': top level loop is no grid", k_.name);
+      const std::string name = symbol_name(prefix, number, k_.name, info_.phases.size());
+      phase(*grid, name);
+      info_.phases.push_back({name, std::max<std::int64_t>(0, grid->end - grid->begin)});
+    }
+    return info_;
+  }
+
+ private:
+  /// An exported function of type TaskFn that unpacks its arguments for the phase proper.
+  void phase(const For& grid, const std::string& name) {
+    const std::vector<std::int32_t> used = Analysis::touched(*grid.body);
+    Emitter emitter(module_, k_, machine_, analysis_);
+    llvm::Function* inner = emitter.emit(grid, name + "_body", used);
+    llvm::IRBuilder<> b(module_.getContext());
+    llvm::Type *ptr = b.getPtrTy(), *i64 = b.getInt64Ty();
+    auto* outer = llvm::Function::Create(
+        llvm::FunctionType::get(b.getVoidTy(), {ptr, i64, i64, ptr}, false),
+        llvm::Function::ExternalLinkage, name, module_);
+    b.SetInsertPoint(llvm::BasicBlock::Create(module_.getContext(), "entry", outer));
+    llvm::SmallVector<llvm::Value*> args;
+    std::int64_t scratch = 0;
+    for (const std::int32_t id : used) {
+      const Buffer& buf = k_.buffers[BufferId{id}];
+      if (buf.scope == Scope::lane) continue;
+      if (buf.scope == Scope::grid) {
+        llvm::Value* slot = b.CreateConstInBoundsGEP1_64(
+            ptr, outer->getArg(0), static_cast<std::uint64_t>(argument_[static_cast<std::size_t>(id)]));
+        args.push_back(b.CreateLoad(ptr, slot));
+      } else {
+        args.push_back(b.CreateConstInBoundsGEP1_64(b.getInt8Ty(), outer->getArg(3),
+                                                    static_cast<std::uint64_t>(scratch)));
+        scratch += align64(buf.size * size_of(buf.dtype));
+      }
+    }
+    args.push_back(outer->getArg(1));
+    args.push_back(outer->getArg(2));
+    b.CreateCall(inner, args);
+    b.CreateRetVoid();
+    info_.scratch_bytes = std::max(info_.scratch_bytes, scratch);
+    for (llvm::Function* f : {inner, outer}) attributes(*f);
+  }
+
+  void attributes(llvm::Function& f) {
+    const std::string width = std::to_string(machine_.vector_bytes * 8);
+    f.addFnAttr("target-cpu", machine_.cpu);
+    f.addFnAttr("target-features", machine_.features);
+    f.addFnAttr("prefer-vector-width", width);
+    f.addFnAttr("min-legal-vector-width", width);
+    f.setDoesNotThrow();
+  }
+
+  llvm::Module& module_;
+  const Kernel& k_;
+  const Machine& machine_;
+  Analysis analysis_;
+  KernelInfo info_;
+  std::vector<int> argument_;
+};
+
+Result<std::unique_ptr<llvm::Module>> build_module(llvm::LLVMContext& context,
+                                                   llvm::TargetMachine& target,
+                                                   std::span<const Kernel> kernels,
+                                                   const Machine& m, const std::string& prefix,
+                                                   std::vector<KernelInfo>& infos) {
+  auto module = std::make_unique<llvm::Module>("heddle", context);
+  module->setTargetTriple(m.triple);
+  module->setDataLayout(target.createDataLayout());
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    infos.push_back(KernelBuilder(*module, kernels[i], m).build(prefix, i));
+  }
+  std::string broken;
+  llvm::raw_string_ostream out(broken);
+  HEDDLE_CHECK(!llvm::verifyModule(*module, &out), "invalid code for '{}': {}",
+               kernels.empty() ? "" : kernels[0].name, broken);
+  return module;
+}
+
+/// Registers for lane buffers and one pass over repeated loads; kernels arrive in vector form, so no
+/// other mid-end pass pays.
+Result<std::string> generate(llvm::Module& module, llvm::TargetMachine& target,
+                             llvm::CodeGenFileType type) {
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream out(bytes);
+  llvm::legacy::PassManager passes;
+  passes.add(llvm::createSROAPass());
+  passes.add(llvm::createEarlyCSEPass());
+  if (target.addPassesToEmitFile(passes, out, nullptr, type, true)) {
+    return fail("target '{}' emits no such file", target.getTargetTriple().str());
+  }
+  passes.run(module);
+  return std::string(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+Result<std::string> to_llvm_text(const Kernel& k, const Machine& m) {
+  auto target = HEDDLE_TRY(make_target(m));
+  llvm::LLVMContext context;
+  std::vector<KernelInfo> infos;
+  auto module = HEDDLE_TRY(build_module(context, *target, {&k, 1}, m, "", infos));
+  llvm::legacy::PassManager passes;
+  passes.add(llvm::createSROAPass());
+  passes.add(llvm::createEarlyCSEPass());
+  passes.run(*module);
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  module->print(out, nullptr);
+  return text;
+}
+
+Result<std::string> to_assembly_text(const Kernel& k, const Machine& m) {
+  auto target = HEDDLE_TRY(make_target(m));
+  target->Options.MCOptions.AsmVerbose = true;
+  llvm::LLVMContext context;
+  std::vector<KernelInfo> infos;
+  auto module = HEDDLE_TRY(build_module(context, *target, {&k, 1}, m, "", infos));
+  return generate(*module, *target, llvm::CodeGenFileType::AssemblyFile);
+}
+
+Result<Object> compile(std::span<const Kernel> kernels, const Machine& m,
+                       const std::string& prefix) {
+  auto target = HEDDLE_TRY(make_target(m));
+  llvm::LLVMContext context;
+  Object object;
+  auto module = HEDDLE_TRY(build_module(context, *target, kernels, m, prefix, object.kernels));
+  object.bytes = HEDDLE_TRY(generate(*module, *target, llvm::CodeGenFileType::ObjectFile));
+  return object;
+}
+
+std::string cache_key(std::span<const Kernel> kernels, const Machine& m) {
+  std::string text = fmt::format("cpu {} {} {} {} {} {} {}\n", kGeneration, LLVM_VERSION_STRING,
+                                 m.triple, m.cpu, m.features, m.vector_bytes, m.vector_registers);
+  for (const Kernel& k : kernels) text += to_string(k) + "\n";
+  return to_string(hash_bytes(text));
+}
+
+}  // namespace heddle::codegen::cpu

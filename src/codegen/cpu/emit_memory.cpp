@@ -1,0 +1,135 @@
+// Loads and stores: choice between one element, all lanes, and data-dependent positions.
+#include "codegen/cpu/emitter.h"
+
+namespace heddle::codegen::cpu {
+
+using namespace kernel;
+
+/// `width` consecutive elements in register form.
+Emitter::V Emitter::load_at(std::int32_t id, V ptr, unsigned width) {
+  const DType t = buffer(id).dtype;
+  llvm::Type* type = ops_.storage(t);
+  if (width > 1) type = llvm::FixedVectorType::get(type, width);
+  return ops_.from_storage(b_.CreateAlignedLoad(type, ptr, align_of(id)), t);
+}
+
+/// `v` has the buffer's compute type.
+void Emitter::store_at(std::int32_t id, V ptr, V v) {
+  b_.CreateAlignedStore(ops_.to_storage(v, buffer(id).dtype), ptr, align_of(id));
+}
+
+/// Σ clamp(value, 0, extent - 1) · stride as i64: a scalar, or lanes if a value varies.
+Emitter::V Emitter::dynamic_offset(const std::vector<Load::Dynamic>& parts) {
+  V sum = nullptr;
+  for (const Load::Dynamic& d : parts) {
+    V x = ops_.cast(value(d.value), d.value->dtype, DType::i64);
+    const auto at = [&](std::int64_t c) { return llvm::ConstantInt::getSigned(x->getType(), c); };
+    x = b_.CreateSelect(b_.CreateICmpSGT(x, at(0)), x, at(0));
+    x = b_.CreateSelect(b_.CreateICmpSLT(x, at(d.extent - 1)), x, at(d.extent - 1));
+    x = b_.CreateMul(x, at(d.stride));
+    if (sum && sum->getType() != x->getType()) {
+      sum = ops_.splat(sum, vector_->width);
+      x = ops_.splat(x, vector_->width);
+    }
+    sum = sum ? b_.CreateAdd(sum, x) : x;
+  }
+  return sum;
+}
+
+Emitter::V Emitter::load(const Load& x, DType dtype) {
+  const std::int32_t id = x.buffer.value;
+  const Expr offset = bound(x.offset);
+  const DType stored = buffer(id).dtype;
+  llvm::Type* element = ops_.storage(stored);
+  if (x.dynamic.empty()) {
+    return ops_.cast(load_lanes(id, offset), stored, dtype);
+  }
+  V moving = dynamic_offset(x.dynamic);
+  if (!moving->getType()->isVectorTy() && !varies(offset)) {
+    V at = b_.CreateAdd(index(offset), moving);
+    if (V mask = scope().mask) {
+      at = b_.CreateSelect(b_.CreateOrReduce(mask), at, b_.getInt64(0));
+    }
+    return ops_.cast(load_at(id, b_.CreateGEP(element, bases_[static_cast<std::size_t>(id)], at), 1),
+                     stored, dtype);
+  }
+  // One load per lane; inactive lanes read element 0, which every buffer has.
+  V at = varies(offset) ? lane_index(offset, b_.getInt64Ty()) : index(offset);
+  at = b_.CreateAdd(ops_.splat(at, vector_->width), ops_.splat(moving, vector_->width));
+  if (V mask = scope().mask) {
+    at = b_.CreateSelect(mask, at, llvm::Constant::getNullValue(at->getType()));
+  }
+  V out = llvm::Constant::getNullValue(
+      llvm::FixedVectorType::get(ops_.compute(stored), vector_->width));
+  for (unsigned i = 0; i < vector_->lanes; ++i) {
+    V ptr = b_.CreateGEP(element, bases_[static_cast<std::size_t>(id)], lane(at, i));
+    out = b_.CreateInsertElement(out, load_at(id, ptr, 1), i);
+  }
+  return ops_.cast(out, stored, dtype);
+}
+
+void Emitter::store(const Store& x) {
+  const std::int32_t id = x.buffer.value;
+  const Expr offset = bound(x.offset);
+  if (!x.dynamic.empty()) {
+    store_dynamic(x, offset);
+  } else {
+    V v = ops_.cast(value(x.value), x.value->dtype, compute_type(buffer(id).dtype));
+    if (varies(offset)) {
+      store_lanes(id, offset, ops_.splat(v, vector_->width));
+    } else {
+      store_uniform(id, offset, v);
+    }
+  }
+  touch({id});
+}
+
+/// All lanes to one place: the last active one stays, as if lanes ran one after another.
+void Emitter::store_uniform(std::int32_t id, const Expr& offset, V v) {
+  V mask = scope().mask;
+  if (!mask) {
+    if (v->getType()->isVectorTy()) v = lane(v, vector_->lanes - 1);
+    return store_at(id, address(id, offset), v);
+  }
+  V ptr = address(id, offset);
+  if (!v->getType()->isVectorTy()) return store_if(b_.CreateOrReduce(mask), id, ptr, v);
+  for (unsigned i = 0; i < vector_->lanes; ++i) store_if(lane(mask, i), id, ptr, lane(v, i));
+}
+
+/// Positions outside [0, extent) drop the store.
+void Emitter::store_dynamic(const Store& x, const Expr& offset) {
+  const std::int32_t id = x.buffer.value;
+  llvm::Type* element = ops_.storage(buffer(id).dtype);
+  V v = ops_.cast(value(x.value), x.value->dtype, compute_type(buffer(id).dtype));
+  const unsigned lanes = vector_ ? vector_->lanes : 1;
+  llvm::SmallVector<V> positions;
+  for (const Load::Dynamic& d : x.dynamic) {
+    positions.push_back(ops_.cast(value(d.value), d.value->dtype, DType::i64));
+  }
+  V base = varies(offset) ? lane_index(offset, b_.getInt64Ty()) : index(offset);
+  V mask = scope().mask;
+  for (unsigned i = 0; i < lanes; ++i) {
+    V at = lane(base, i);
+    V inside = mask ? lane(mask, i) : b_.getTrue();
+    for (std::size_t k = 0; k < x.dynamic.size(); ++k) {
+      const Load::Dynamic& d = x.dynamic[k];
+      V p = lane(positions[k], i);
+      V valid = b_.CreateICmpULT(p, b_.getInt64(static_cast<std::uint64_t>(d.extent)));
+      inside = b_.CreateAnd(inside, valid);
+      at = b_.CreateAdd(at, b_.CreateMul(p, b_.getInt64(static_cast<std::uint64_t>(d.stride))));
+    }
+    store_if(inside, id, b_.CreateGEP(element, bases_[static_cast<std::size_t>(id)], at),
+             lane(v, i));
+  }
+}
+
+void Emitter::store_if(V condition, std::int32_t id, V ptr, V v) {
+  branch(condition, [&] { store_at(id, ptr, v); });
+}
+
+/// Lane i of a vector; a scalar is the same in all lanes.
+Emitter::V Emitter::lane(V v, unsigned i) {
+  return v->getType()->isVectorTy() ? b_.CreateExtractElement(v, i) : v;
+}
+
+}  // namespace heddle::codegen::cpu

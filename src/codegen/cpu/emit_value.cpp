@@ -1,0 +1,152 @@
+// Values: each node once per level and constants of unrolled variables, while what it reads is
+// unchanged.
+#include <algorithm>
+
+#include "codegen/cpu/emitter.h"
+#include "support/match.h"
+
+namespace heddle::codegen::cpu {
+
+using namespace kernel;
+
+namespace {
+
+bool contains(const std::vector<std::int32_t>& sorted, std::int32_t x) {
+  return std::binary_search(sorted.begin(), sorted.end(), x);
+}
+
+}  // namespace
+
+/// The outermost depth where the value may be computed: inside the loops whose variables it uses,
+/// inside those that write what it reads, and, if it reads memory, inside conditions.
+int Emitter::level_of(const Value& v) {
+  const Dependence& d = analysis_.of(v);
+  int level = 0;
+  for (const std::int32_t x : d.variables) {
+    const auto at = static_cast<std::size_t>(x);
+    if (!bound_[at]) level = std::max(level, levels_[at]);
+  }
+  if (d.buffers.empty()) return level;
+  for (int i = depth(); i > level; --i) {
+    const Scope& s = *scopes_[static_cast<std::size_t>(i)];
+    if (s.conditional) return i;
+    if (!s.writes) continue;
+    const bool written = std::any_of(d.buffers.begin(), d.buffers.end(),
+                                     [&](std::int32_t id) { return contains(*s.writes, id); });
+    if (written) return i;
+  }
+  return level;
+}
+
+/// The value as a scalar if it is the same in all lanes, else as a vector.
+Emitter::V Emitter::value(const Value& v) {
+  if (const Imm* x = std::get_if<Imm>(&v->op)) return ops_.constant(v->dtype, x->real, x->integer);
+  const Dependence& d = analysis_.of(v);
+  ValueKey key{v.get(), {}};
+  for (const std::int32_t x : d.variables) {
+    if (const auto& c = bound_[static_cast<std::size_t>(x)]) key.constants.push_back(*c);
+  }
+  const int level = level_of(v);
+  for (int i = depth(); i >= 0; --i) {
+    const auto& memo = scopes_[static_cast<std::size_t>(i)]->values;
+    const auto found = memo.find(key);
+    if (found == memo.end()) continue;
+    const std::int64_t time = found->second.time;
+    const bool fresh = std::all_of(d.buffers.begin(), d.buffers.end(), [&](std::int32_t id) {
+      return stored_[static_cast<std::size_t>(id)] <= time;
+    });
+    if (fresh) return found->second.value;
+  }
+  V out = at_level(level, [&] { return make_value(*v); });
+  scopes_[static_cast<std::size_t>(level)]->values.insert_or_assign(key, Remembered{out, time_});
+  return out;
+}
+
+Emitter::V Emitter::make_value(const ValueNode& v) {
+  return match(
+      v.op,
+      [&](const Imm& x) -> V { return ops_.constant(v.dtype, x.real, x.integer); },
+      [&](const Load& x) { return load(x, v.dtype); },
+      [&](const Apply& x) { return make_apply(x, v.dtype); },
+      [&](const Index& x) { return index_data(bound(x.expr), v.dtype); },
+      [&](const Guard& x) { return make_guard(x); },
+      [&](const LaneReduce& x) { return lane_reduce(x, v.dtype); },
+      [&](const RandomBits& x) { return make_random(x); });
+}
+
+Emitter::V Emitter::make_apply(const Apply& x, DType dtype) {
+  llvm::SmallVector<V> args;
+  bool varying = false;
+  for (const Value& arg : x.args) {
+    args.push_back(value(arg));
+    varying |= args.back()->getType()->isVectorTy();
+  }
+  if (varying) {
+    for (V& arg : args) arg = ops_.splat(arg, vector_->width);
+  }
+  return ops_.apply(x.fn, args, x.args.back()->dtype, dtype);
+}
+
+Emitter::V Emitter::make_guard(const Guard& x) {
+  std::vector<ir::Condition> conditions = x.conditions;
+  for (ir::Condition& c : conditions) c.expr = bound(c.expr);
+  const auto left = ir::simplify(conditions, ranges_);
+  if (!left) return value(x.otherwise);
+  std::vector<ir::Condition> uniform, varying;
+  for (const ir::Condition& c : *left) (varies(c.expr) ? varying : uniform).push_back(c);
+  const auto then = [&]() -> V { return varying.empty() ? value(x.then) : masked_guard(varying, x); };
+  if (uniform.empty()) return then();
+  V all = nullptr;
+  for (const ir::Condition& c : uniform) {
+    V one = condition(c);
+    all = all ? b_.CreateAnd(all, one) : one;
+  }
+  // A phi needs one shape, known only after both sides: in a vector loop make it the vector.
+  const bool vector = vector_ && (!varying.empty() ||
+                                  contains(analysis_.of(x.then).variables, vector_->var.index) ||
+                                  contains(analysis_.of(x.otherwise).variables, vector_->var.index));
+  const unsigned width = vector ? vector_->width : 1;
+  return branch_value(
+      all, [&] { return ops_.splat(then(), width); },
+      [&] { return ops_.splat(value(x.otherwise), width); });
+}
+
+/// Both branches in all lanes, each reading memory only where it is taken.
+Emitter::V Emitter::masked_guard(const std::vector<ir::Condition>& varying, const Guard& x) {
+  V mask = nullptr;
+  for (const ir::Condition& c : varying) {
+    V one = condition(c);
+    mask = mask ? b_.CreateAnd(mask, one) : one;
+  }
+  const auto under = [&](V active, const Value& v) {
+    auto inner = std::make_shared<Scope>();
+    inner->conditional = true;
+    inner->mask = scope().mask ? b_.CreateAnd(scope().mask, active) : active;
+    scopes_.push_back(inner);
+    V out = vector_value(v);
+    scopes_.pop_back();
+    return out;
+  };
+  const bool reads = !analysis_.of(x.otherwise).buffers.empty();
+  V then = under(mask, x.then);
+  V otherwise = reads ? under(b_.CreateNot(mask), x.otherwise) : vector_value(x.otherwise);
+  return b_.CreateSelect(mask, then, otherwise);
+}
+
+/// Random numbers come from a routine shared with the reference interpreter, one call per lane.
+Emitter::V Emitter::make_random(const RandomBits& x) {
+  const Expr e = bound(x.counter);
+  V counter = varies(e) ? lane_index(e, b_.getInt64Ty()) : index(e);
+  V seed = ops_.splat(b_.getInt64(x.seed), varies(e) ? vector_->width : 1);
+  return ops_.per_lane(x.normal ? "heddle_random_normal" : "heddle_random_uniform",
+                       {counter, seed}, b_.getFloatTy());
+}
+
+Emitter::V Emitter::lane_reduce(const LaneReduce& x, DType dtype) {
+  const Buffer& buf = k_.buffers[x.buffer];
+  V ptr = address(x.buffer.value, bound(x.offset));
+  V lanes = load_at(x.buffer.value, ptr, static_cast<unsigned>(buf.lanes));
+  return ops_.reduce(x.fn, lanes, dtype);
+}
+
+}  // namespace heddle::codegen::cpu

@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include <llvm/ADT/StringMap.h>
+#include <llvm/MC/MCSubtargetInfo.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/TargetParser/Host.h>
+
+#include "codegen/cpu/target.h"
+
+namespace heddle::codegen::cpu {
+namespace {
+
+/// Vector width and count from the features that the processor name and feature list imply.
+void read_vectors(const llvm::MCSubtargetInfo& info, Machine& m) {
+  const bool x86 = llvm::StringRef(m.triple).starts_with("x86_64");
+  const bool avx512 = x86 && info.checkFeatures("+avx512f") && info.checkFeatures("+avx512vl") &&
+                      info.checkFeatures("+avx512bw") && info.checkFeatures("+avx512dq");
+  const bool avx = x86 && info.checkFeatures("+avx2");
+  m.vector_bytes = avx512 ? 64 : avx ? 32 : 16;
+  m.vector_registers = x86 && !avx512 ? 16 : 32;
+}
+
+Result<Machine> complete(Machine m) {
+  initialize_llvm();
+  std::string error;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(m.triple, error);
+  if (!target) return fail("target '{}': {}", m.triple, error);
+  std::unique_ptr<llvm::MCSubtargetInfo> info(
+      target->createMCSubtargetInfo(m.triple, m.cpu, m.features));
+  if (!info) return fail("target '{}' has no subtargets", m.triple);
+  if (!info->isCPUStringValid(m.cpu)) {
+    return fail(ErrorCode::usage, "processor '{}' is not known for {}", m.cpu, m.triple);
+  }
+  read_vectors(*info, m);
+  return m;
+}
+
+}  // namespace
+
+Machine host_machine() {
+  Machine m;
+  m.triple = llvm::sys::getProcessTriple();
+  m.cpu = llvm::sys::getHostCPUName().str();
+  llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
+  std::vector<std::string> sorted;
+  for (const auto& f : features) sorted.push_back((f.second ? "+" : "-") + f.first().str());
+  std::sort(sorted.begin(), sorted.end());
+  for (const std::string& f : sorted) m.features += (m.features.empty() ? "" : ",") + f;
+  Result<Machine> out = complete(std::move(m));
+  HEDDLE_CHECK(out.ok(), "host machine: {}", out.error().message);
+  return *out;
+}
+
+Result<Machine> machine_named(const std::string& name) {
+  if (name.empty() || name == "host") return host_machine();
+  Machine m;
+  m.triple = llvm::sys::getProcessTriple();
+  m.cpu = name;
+  return complete(std::move(m));
+}
+
+}  // namespace heddle::codegen::cpu

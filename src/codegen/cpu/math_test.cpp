@@ -1,0 +1,83 @@
+#include <cmath>
+
+#include "codegen/cpu/test_util.h"
+
+namespace heddle::codegen::cpu {
+namespace {
+
+/// y[i] = fn(x[i]) over 4096 elements, 8 lanes at a time.
+kernel::Kernel unary(const std::string& fn) {
+  return parsed(fmt::format(R"(kernel "{0}" vars=3 {{
+  buffer b0 "x" f32[4096] grid arg=0
+  buffer b1 "y" f32[4096] grid arg=1 written
+  for grid d0 in 0..1 {{
+    for serial d1 in 0..512 {{
+      for vector d2 in 0..8 {{ b1[d1*8 + d2] = {0}.f32(load.f32 b0[d1*8 + d2]) }}
+    }}
+  }}
+}})", fn));
+}
+
+/// Distance to the exact result in units of its last place (of the smallest normal below that).
+double ulps(float got, double want) {
+  if (std::isnan(want)) return std::isnan(got) ? 0 : 1e9;
+  const float rounded = static_cast<float>(want);
+  if (got == rounded) return 0;
+  if (!std::isfinite(rounded) || !std::isfinite(got)) return 1e9;
+  const double unit = std::ldexp(1.0, std::max(std::ilogb(want), -126) - 23);
+  return std::fabs(got - want) / unit;
+}
+
+struct Function {
+  const char* name;
+  double (*reference)(double);
+  float low, high;
+  double limit;  ///< in ulps
+};
+const Function kFunctions[] = {
+    {"exp", std::exp, -104, 89, 2},      {"log", std::log, 0, 1e30F, 2},
+    {"log", std::log, 0.5F, 2, 2},       {"tanh", std::tanh, -10, 10, 4},
+    {"erf", std::erf, -5, 5, 4},         {"tanh", std::tanh, -1e-3F, 1e-3F, 2},
+    {"erf", std::erf, -1e-3F, 1e-3F, 2}, {"sin", std::sin, -100, 100, 2},
+    {"cos", std::cos, -100, 100, 2},     {"sin", std::sin, -1e9F, 1e9F, 2},
+};
+
+TEST(Math, ErrorsInUlps) {
+  for (const Function& f : kFunctions) {
+    const Compiled code(unary(f.name));
+    std::mt19937 random(7);
+    double worst = 0;
+    float at = 0;
+    std::vector<float> x(4096), y(4096);
+    for (int round = 0; round < 32; ++round) {
+      std::uniform_real_distribution<float> range(f.low, f.high);
+      for (float& v : x) v = range(random);
+      code.run({x.data(), y.data()});
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double error = ulps(y[i], f.reference(x[i]));
+        if (error > worst) worst = error, at = x[i];
+      }
+    }
+    EXPECT_LE(worst, f.limit) << f.name << " at " << at;
+    std::printf("%-5s on [%g, %g]: %.2f ulp at %g\n", f.name, f.low, f.high, worst, at);
+  }
+}
+
+TEST(Math, LimitsAndNans) {
+  const float inf = INFINITY;
+  const float special[] = {0.0F, -0.0F, inf, -inf, NAN, 1e-45F, -1e-45F, 1e-38F, 3e38F, -3e38F,
+                           88.7F, 88.8F, -87.4F, -103.9F, -110.0F, 1.0F, -1.0F, 20.0F, -20.0F};
+  for (const Function& f : kFunctions) {
+    const Compiled code(unary(f.name));
+    std::vector<float> x(4096), y(4096);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = special[i % std::size(special)];
+    code.run({x.data(), y.data()});
+    for (std::size_t i = 0; i < std::size(special); ++i) {
+      const double want = f.reference(x[i]);
+      EXPECT_LE(ulps(y[i], want), 4) << f.name << "(" << x[i] << ") = " << y[i] << ", want " << want;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle::codegen::cpu

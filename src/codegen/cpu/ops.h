@@ -1,0 +1,66 @@
+#pragma once
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include "ir/scalar.h"
+
+namespace heddle::codegen::cpu {
+
+/// LLVM spelling of scalar functions. Every function works alike on scalars and on vectors: operands
+/// have equal shapes, and shapes are carried by the LLVM types.
+class Ops {
+ public:
+  Ops(llvm::Module& module, llvm::IRBuilder<>& b) : module_(module), b_(b) {}
+
+  /// Element type in registers: i1 for b1, float for f16 and bf16 (computed in f32).
+  llvm::Type* compute(DType t) const;
+  /// Element type in memory: i8 for b1, i16 for bf16.
+  llvm::Type* storage(DType t) const;
+  /// From memory form to register form, and back (round to nearest even).
+  llvm::Value* from_storage(llvm::Value* v, DType t);
+  llvm::Value* to_storage(llvm::Value* v, DType t);
+
+  /// fn(args): `from` is the type of the last argument, `to` that of the result.
+  llvm::Value* apply(ir::ScalarFn fn, llvm::ArrayRef<llvm::Value*> args, DType from, DType to);
+  llvm::Value* cast(llvm::Value* v, DType from, DType to);
+  llvm::Constant* constant(DType t, double real, std::int64_t integer) const;
+  /// All lanes combined by a tree: log2(lanes) steps, neighbours last.
+  llvm::Value* reduce(ir::Monoid m, llvm::Value* vector, DType t);
+
+  /// `v` in each of `width` lanes; `v` itself if it is a vector or width is 1.
+  llvm::Value* splat(llvm::Value* v, unsigned width);
+  /// `element` or a vector of it, shaped as `like` is.
+  static llvm::Type* shaped(llvm::Type* element, llvm::Value* like);
+  /// Calls `name` on each lane of the arguments (libm).
+  llvm::Value* per_lane(const std::string& name, llvm::ArrayRef<llvm::Value*> args,
+                        llvm::Type* result);
+
+ private:
+  llvm::Value* apply_float(ir::ScalarFn fn, llvm::ArrayRef<llvm::Value*> args, DType type);
+  llvm::Value* float_unary(ir::ScalarFn fn, llvm::Value* x, DType type);
+  llvm::Value* apply_int(ir::ScalarFn fn, llvm::ArrayRef<llvm::Value*> args, DType type);
+  llvm::Value* int_unary(ir::ScalarFn fn, llvm::Value* x, DType type);
+  llvm::Value* int_division(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, bool is_unsigned);
+  llvm::Value* int_power(llvm::Value* x, llvm::Value* y, DType type);
+  llvm::Value* shift(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, DType type);
+  llvm::Value* extreme(llvm::Value* x, llvm::Value* y, bool want_max);
+  llvm::Value* power(llvm::Value* x, llvm::Value* y, DType type);
+  llvm::Value* libm(ir::ScalarFn fn, llvm::ArrayRef<llvm::Value*> args, DType type);
+
+  // Polynomials for f32, in math.cpp.
+  llvm::Value* exp_f32(llvm::Value* x);
+  llvm::Value* log_f32(llvm::Value* x);
+  llvm::Value* tanh_f32(llvm::Value* x);
+  llvm::Value* erf_f32(llvm::Value* x);
+  llvm::Value* sine_f32(llvm::Value* x, bool cosine);
+  llvm::Value* polynomial(llvm::Value* x, llvm::ArrayRef<double> high_first);
+
+  llvm::Constant* real(llvm::Value* like, double value) const;
+  llvm::Constant* integer(llvm::Type* like, std::int64_t value) const;
+  llvm::Value* intrinsic(llvm::Intrinsic::ID id, llvm::ArrayRef<llvm::Value*> args);
+
+  llvm::Module& module_;
+  llvm::IRBuilder<>& b_;
+};
+
+}  // namespace heddle::codegen::cpu
