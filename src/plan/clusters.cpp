@@ -4,8 +4,24 @@
 #include <map>
 #include <set>
 
+#include "plan/regions.h"
+
 namespace heddle::plan {
 namespace {
+
+/// A primitive with the repeating views that it absorbs in any case.
+Cluster base_cluster(const Facts& f, NodeId root) {
+  std::set<NodeId> nodes = {root};
+  std::vector<NodeId> work = {root};
+  while (!work.empty()) {
+    const NodeId id = work.back();
+    work.pop_back();
+    for (NodeId arg : f[id].args) {
+      if (must_absorb(f, arg, id) && nodes.insert(arg).second) work.push_back(arg);
+    }
+  }
+  return {{nodes.begin(), nodes.end()}, {root}};
+}
 
 /// A kernel under construction, rooted at the node it was started from.
 struct Group {
@@ -45,10 +61,22 @@ bool duplicable(const Facts& f, NodeId id) {
 
 }  // namespace
 
+std::vector<prim::OriginId> origins_of(const prim::Graph& g, const Cluster& c) {
+  std::vector<prim::OriginId> out;
+  for (NodeId id : c.nodes) {
+    const prim::OriginId origin = g.origin_id(id);
+    if (origin && std::find(out.begin(), out.end(), origin) == out.end()) out.push_back(origin);
+  }
+  return out;
+}
+
 std::vector<Cluster> single_clusters(const Facts& facts) {
   std::vector<Cluster> out;
   for (NodeId id : facts.live) {
-    if (!facts.is_leaf(id)) out.push_back({{id}, {id}});
+    if (facts.is_leaf(id)) continue;
+    bool stored = facts.is_output(id);
+    for (NodeId reader : facts.consumers_of(id)) stored = stored || !must_absorb(facts, id, reader);
+    if (stored) out.push_back(base_cluster(facts, id));
   }
   return out;
 }
@@ -103,15 +131,6 @@ std::optional<std::vector<std::vector<int>>> dependencies(const Facts& f,
   return out;
 }
 
-void fill_kernel(const Facts& f, Kernel& k) {
-  k.inputs = reads_of(*f.graph, k.cluster);
-  for (NodeId id : k.cluster.nodes) {
-    const prim::OriginId origin = f.graph->origin_id(id);
-    if (origin && std::find(k.origins.begin(), k.origins.end(), origin) == k.origins.end()) {
-      k.origins.push_back(origin);
-    }
-  }
-}
 
 /// Values that are read from the buffer of an equivalent one.
 std::vector<Substitute> substitutes_of(const Facts& f, const std::vector<Kernel>& kernels) {
@@ -170,7 +189,8 @@ std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,
         k.cost.provenance = Provenance::measured;
       }
     }
-    fill_kernel(facts, k);
+    k.inputs = reads_of(*facts.graph, k.cluster);
+    k.origins = origins_of(*facts.graph, k.cluster);
     plan.cost_us += k.cost.us;
     plan.kernels.push_back(std::move(k));
   }

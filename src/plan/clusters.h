@@ -3,7 +3,11 @@
 
 namespace heddle::plan {
 
-/// Every live primitive alone (scalars, constants and inputs apart).
+/// Source operators of a cluster, by first node.
+std::vector<prim::OriginId> origins_of(const prim::Graph& g, const Cluster& c);
+
+/// Every live primitive alone, with the broadcasts that it reads (in Korch's graphs, and in ONNX,
+/// broadcasting is implicit).
 std::vector<Cluster> single_clusters(const Facts& facts);
 
 /// The rule of TVM and XLA: walk from the results; a node joins the kernel of its consumers when

@@ -109,6 +109,10 @@ std::vector<int> CoverProblem::drop_unneeded(std::vector<int> chosen) const {
             return read[cls] > 0 && made[cls] < 2;
           });
       if (needed) continue;
+      // A second maker may be what keeps two others from waiting for each other.
+      std::vector<int> rest = chosen;
+      rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!stuck(rest).empty() && stuck(chosen).empty()) continue;
       for (NodeId o : k.cluster.outputs) --made[f.class_of_node(o)];
       for (NodeId n : needs_of[static_cast<std::size_t>(chosen[i])]) --read[n];
       chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(i));
@@ -124,6 +128,28 @@ double CoverProblem::cost(const std::vector<int>& chosen) const {
   double sum = 0;
   for (int c : chosen) sum += all[static_cast<std::size_t>(c)].cost.us;
   return sum;
+}
+
+std::vector<NodeId> CoverProblem::necessary(const Region& region) const {
+  std::vector<NodeId> out;
+  for (NodeId id : region.nodes) {
+    std::vector<int> without;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      const auto& nodes = all[k].cluster.nodes;
+      if (!std::binary_search(nodes.begin(), nodes.end(), id)) without.push_back(static_cast<int>(k));
+    }
+    // Whatever can run without it, runs: are the outputs made?
+    const auto waiting = stuck(without);
+    std::set<NodeId> made;
+    for (int k : without) {
+      if (waiting.count(k)) continue;
+      for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs) made.insert(f.class_of_node(o));
+    }
+    const bool all_made =
+        std::all_of(goals.begin(), goals.end(), [&](NodeId g) { return made.count(g) > 0; });
+    if (!all_made) out.push_back(id);
+  }
+  return out;
 }
 
 std::map<int, NodeId> CoverProblem::stuck(const std::vector<int>& chosen) const {

@@ -28,6 +28,8 @@ struct CoverProblem {
                                        const Flows& best) const;
   std::vector<int> drop_unneeded(std::vector<int> chosen) const;
   double cost(const std::vector<int>& chosen) const;
+  /// Nodes that some kernel of every plan computes.
+  std::vector<NodeId> necessary(const Region& region) const;
   /// Chosen kernels that can never start, each with a value it waits for.
   std::map<int, NodeId> stuck(const std::vector<int>& chosen) const;
   /// Everything needed is made, in some order.

@@ -20,13 +20,28 @@ bool has_division(const ir::Expr& e) {
 
 std::uint64_t bit(int i) { return std::uint64_t{1} << std::min(i, 63); }
 
+/// i % c with c of some vectors' length: neighbours are neighbours but for the seams.
+bool long_run(const ir::Expr& e, ir::Var v) {
+  constexpr std::int64_t kLong = 16;
+  const ir::IndexNode& n = e.node();
+  if (n.kind == ir::IndexNode::Kind::mod) {
+    return n.constant >= kLong && ir::coefficient_of(n.args[0], v) == 1;
+  }
+  if (n.kind != ir::IndexNode::Kind::sum) return false;
+  int runs = 0;
+  for (const auto& t : n.terms) {
+    if (t.coefficient == 1 && long_run(t.atom, v)) ++runs;
+  }
+  return runs == 1;
+}
+
 IndexFacts facts_of_index(const ir::Expr& e) {
   IndexFacts out;
   std::vector<ir::Var> vars;
   ir::collect_variables(e, vars);
   for (ir::Var v : vars) {
     out.variables |= bit(v.index);
-    if (ir::coefficient_of(e, v) == 1) out.unit |= bit(v.index);
+    if (ir::coefficient_of(e, v) == 1 || long_run(e, v)) out.unit |= bit(v.index);
   }
   out.divides = has_division(e);
   return out;

@@ -27,7 +27,7 @@ Legality structural_legality();
 
 /// Steps of the ablation, each a superset of the one before.
 enum class Strategy {
-  single,     ///< every primitive is a kernel (scalars and constants apart)
+  single,     ///< every primitive is a kernel (broadcasts are part of their readers)
   greedy,     ///< rule-based fusion: elementwise into consumers and producers, reductions last
   partition,  ///< binary program, each node computed in exactly one kernel
   recompute,  ///< fan-in cones: interior values are private copies

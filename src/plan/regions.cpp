@@ -34,8 +34,8 @@ bool feeds_main_loop(const Facts& f, NodeId id, int depth = 0) {
 bool surely_stored(const Facts& f, NodeId id) {
   if (f.as<prim::View>(id) || !feeds_main_loop(f, id)) return false;
   if (f.consumers_of(id).size() > 1) return true;
-  NodeId only = f.consumers_of(id)[0];
-  return f.is_main_loop(only) || f.as<prim::View>(only);
+  // A view in between may be part of either side's kernel.
+  return f.is_main_loop(f.consumers_of(id)[0]);
 }
 
 /// Order in which branches are contiguous: depth first from the outputs.

@@ -44,6 +44,17 @@ ilp::Model build(const Facts& f, const Region& region, const CoverProblem& p,
                     static_cast<int>(k));
     }
   }
+  for (NodeId id : p.necessary(region)) {
+    // Implied for whole kernels, not for fractions of them: this is what makes the relaxation tight.
+    ilp::Row row{fmt::format("computes_{}", id.value), {}, ilp::Sense::at_least, 1};
+    for (std::size_t k = 0; k < p.all.size(); ++k) {
+      const auto& nodes = p.all[k].cluster.nodes;
+      if (std::binary_search(nodes.begin(), nodes.end(), id)) {
+        row.terms.push_back({var(static_cast<int>(k)), 1});
+      }
+    }
+    model.add_row(std::move(row));
+  }
   if (options.strategy != Strategy::partition) return model;
   std::map<NodeId, ilp::Row> once;
   for (std::size_t k = 0; k < p.all.size(); ++k) {

@@ -1,0 +1,426 @@
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+#include <set>
+
+#include "plan/select.h"
+#include "plan/test_graphs.h"
+
+namespace heddle::plan {
+namespace {
+
+using test::Mini;
+
+Region whole(const Facts& f) {
+  Region r;
+  for (NodeId id : f.live) {
+    if (!f.is_leaf(id)) r.nodes.push_back(id);
+  }
+  for (NodeId id : r.nodes) {
+    if (f.is_output(id)) r.outputs.push_back(id);
+  }
+  return r;
+}
+
+/// Can the kernels run in some order that makes the outputs? Written without the planner's help.
+bool runs(const Region& r, const std::vector<Candidate>& all, unsigned choice) {
+  std::set<NodeId> made;
+  std::set<NodeId> inside(r.nodes.begin(), r.nodes.end());
+  unsigned done = 0;
+  for (bool again = true; again;) {
+    again = false;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (!(choice >> k & 1) || done >> k & 1) continue;
+      bool ready = true;
+      for (NodeId in : all[k].inputs) ready = ready && (!inside.count(in) || made.count(in));
+      if (!ready) continue;
+      made.insert(all[k].cluster.outputs.begin(), all[k].cluster.outputs.end());
+      done |= 1u << k;
+      again = true;
+    }
+  }
+  for (NodeId o : r.outputs) {
+    if (!made.count(o)) return false;
+  }
+  return done == choice;
+}
+
+double exhaustive(const Region& r, const std::vector<Candidate>& all) {
+  double best = 1e300;
+  for (unsigned choice = 0; choice < 1u << all.size(); ++choice) {
+    double cost = 0;
+    for (std::size_t k = 0; k < all.size(); ++k) cost += choice >> k & 1 ? all[k].cost.us : 0;
+    if (cost < best && runs(r, all, choice)) best = cost;
+  }
+  return best;
+}
+
+Candidate kernel(const prim::Graph& g, std::vector<NodeId> nodes, std::vector<NodeId> outputs,
+                 double us) {
+  Candidate c;
+  c.cluster = {std::move(nodes), std::move(outputs)};
+  for (NodeId in : reads_of(g, c.cluster)) {
+    if (!std::holds_alternative<prim::Input>(g[in].op)) c.inputs.push_back(in);
+  }
+  c.cost.us = us;
+  return c;
+}
+
+TEST(Orchestrate, KernelsThatWaitForEachOtherAreNeverChosen) {
+  Mini m;
+  NodeId a = m.map(ir::ScalarFn::exp, {m.input({8})}), b = m.map(ir::ScalarFn::exp, {a});
+  NodeId c = m.map(ir::ScalarFn::exp, {m.input({8})}), d = m.map(ir::ScalarFn::exp, {c});
+  m.output(b);
+  m.output(d);
+  std::vector<Candidate> all;
+  for (NodeId id : {a, b, c, d}) all.push_back(kernel(m.g, {id}, {id}, 10));
+  all.push_back(kernel(m.g, {a, d}, {a, d}, 1));
+  all.push_back(kernel(m.g, {b, c}, {b, c}, 1));
+  const Facts f = facts_of(m.g, structural_legality());
+  const Region r = whole(f);
+  auto s = solve(f, r, all, {});
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_FALSE(std::count(s->chosen.begin(), s->chosen.end(), 4) &&
+               std::count(s->chosen.begin(), s->chosen.end(), 5) && s->chosen.size() == 2);
+  EXPECT_GE(s->cut_rows, 1);
+  EXPECT_DOUBLE_EQ(s->cost_us, exhaustive(r, all));
+  EXPECT_DOUBLE_EQ(s->cost_us, 12);  // one of them, and the other's values made first: a or c
+}
+
+TEST(Orchestrate, CyclesOfThreeAreCutToo) {
+  Mini m;
+  std::vector<NodeId> first, second;
+  for (int i = 0; i < 3; ++i) {
+    first.push_back(m.map(ir::ScalarFn::exp, {m.input({8})}));
+    second.push_back(m.map(ir::ScalarFn::exp, {first.back()}));
+    m.output(second.back());
+  }
+  std::vector<Candidate> all;
+  for (NodeId id : first) all.push_back(kernel(m.g, {id}, {id}, 10));
+  for (NodeId id : second) all.push_back(kernel(m.g, {id}, {id}, 10));
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::vector<NodeId> both = {first[i], second[(i + 1) % 3]};
+    std::sort(both.begin(), both.end());
+    all.push_back(kernel(m.g, both, both, 1));
+  }
+  const Facts f = facts_of(m.g, structural_legality());
+  auto s = solve(f, whole(f), all, {});
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_DOUBLE_EQ(s->cost_us, exhaustive(whole(f), all));
+  EXPECT_GT(s->cost_us, 3);
+}
+
+/// A random graph of maps, reductions and spreads over one matrix shape.
+Mini random_graph(std::mt19937& random) {
+  Mini m;
+  const Shape shape = {256, 512};
+  std::vector<NodeId> values = {m.input(shape), m.input(shape)};
+  const int n = 3 + static_cast<int>(random() % 3);
+  for (int i = 0; i < n; ++i) {
+    NodeId a = values[random() % values.size()], b = values[random() % values.size()];
+    switch (random() % 4) {
+      case 0: values.push_back(m.map(ir::ScalarFn::exp, {a})); break;
+      case 1: values.push_back(m.add(a, b)); break;
+      case 2: values.push_back(m.mul(a, b)); break;
+      default: {
+        const int axis = static_cast<int>(random() % 2);
+        values.push_back(m.spread(m.sum(a, {axis}), shape, {axis}));
+      }
+    }
+  }
+  m.output(m.add(values.back(), values[values.size() - 2]));
+  m.output(m.map(ir::ScalarFn::tanh, {values[values.size() / 2]}));
+  return m;
+}
+
+TEST(Orchestrate, EqualsExhaustiveSearchOnRandomGraphs) {
+  std::mt19937 random(11);
+  int compared = 0, with_several_outputs = 0;
+  for (int trial = 0; trial < 150 && compared < 60; ++trial) {
+    Mini m = random_graph(random);
+    Options options;
+    options.cuts_per_node = 3;
+    const Facts f = facts_of(m.g, options.legality);
+    const Region r = whole(f);
+    CostModel cost(f, options.machine);
+    const auto all = enumerate(f, r, options, cost);
+    if (all.size() > 15) continue;
+    ++compared;
+    for (const Candidate& c : all) with_several_outputs += c.cluster.outputs.size() > 1;
+    auto s = solve(f, r, all, options);
+    ASSERT_TRUE(s) << s.error().message;
+    const double best = exhaustive(r, all);
+    EXPECT_NEAR(s->cost_us, best, 1e-6 * best) << "trial " << trial;
+    EXPECT_LE(s->lower_bound_us, best * (1 + 1e-9)) << "trial " << trial;
+    EXPECT_GE(s->lower_bound_us, best * 0.999) << "trial " << trial;
+    EXPECT_TRUE(feasible(f, r, all, s->chosen));
+  }
+  EXPECT_GE(compared, 30);
+  EXPECT_GT(with_several_outputs, 0);
+}
+
+TEST(Orchestrate, RandomCostsEqualExhaustiveSearch) {
+  std::mt19937 random(5);
+  int compared = 0;
+  for (int trial = 0; trial < 200 && compared < 60; ++trial) {
+    Mini m = random_graph(random);
+    Options options;
+    options.cuts_per_node = 3;
+    const Facts f = facts_of(m.g, options.legality);
+    const Region r = whole(f);
+    CostModel cost(f, options.machine);
+    auto all = enumerate(f, r, options, cost);
+    if (all.size() > 15) continue;
+    ++compared;
+    for (Candidate& c : all) c.cost.us = 1 + static_cast<double>(random() % 1000) / 10;
+    auto s = solve(f, r, all, options);
+    ASSERT_TRUE(s) << s.error().message;
+    EXPECT_NEAR(s->cost_us, exhaustive(r, all), 1e-6) << "trial " << trial;
+  }
+  EXPECT_GE(compared, 30);
+}
+
+Result<Plan> planned(const prim::Graph& g, Strategy strategy) {
+  Options options;
+  options.strategy = strategy;
+  Plan plan = HEDDLE_TRY(orchestrate(g, options));
+  HEDDLE_TRY(verify(g, plan));
+  return plan;
+}
+
+struct NormCase {
+  Mini m;
+  NodeId mean, centred, deviation, result;
+  NormCase() {
+    NodeId x = m.input({32, 224, 224});
+    NodeId y = m.normalize(x, {1, 2}, 0, m.input({32}), m.input({32}));
+    result = m.pad(m.relu(y), 1);
+    m.output(result);
+    for (std::int32_t i = 0; i < m.g.size(); ++i) {
+      const auto* map = std::get_if<prim::Map>(&m.g[NodeId{i}].op);
+      if (!map) continue;
+      if (map->fn == ir::ScalarFn::sub) centred = NodeId{i};
+      if (map->fn == ir::ScalarFn::sqrt) deviation = NodeId{i};
+      if (map->fn == ir::ScalarFn::mul && !mean) mean = NodeId{i};
+    }
+  }
+};
+
+/// The cone of `root` down to `stops`.
+Cluster cone(const prim::Graph& g, NodeId root, const std::set<NodeId>& stops) {
+  std::set<NodeId> nodes;
+  std::vector<NodeId> work = {root};
+  while (!work.empty()) {
+    NodeId id = work.back();
+    work.pop_back();
+    if (!nodes.insert(id).second) continue;
+    for (NodeId a : g[id].args) {
+      const bool leaf = std::holds_alternative<prim::Input>(g[a].op) || g.constant_of(a);
+      if (!leaf && !stops.count(a)) work.push_back(a);
+    }
+  }
+  return {{nodes.begin(), nodes.end()}, {root}};
+}
+
+TEST(Orchestrate, InstanceNormIsCheaperThanKorchsFourKernels) {
+  NormCase c;
+  const Options options;
+  // Korch's figure 12b: {mean} {sub} {square, variance, epsilon, root} {quotient … pad}.
+  double korch = 0;
+  for (const Cluster& k :
+       {cone(c.m.g, c.mean, {}), cone(c.m.g, c.centred, {c.mean}),
+        cone(c.m.g, c.deviation, {c.centred}), cone(c.m.g, c.result, {c.centred, c.deviation})}) {
+    ASSERT_TRUE(options.legality.supports(c.m.g, k));
+    korch += cost_of(c.m.g, k, options).us;
+  }
+  auto plan = planned(c.m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_LT(plan->cost_us, 0.75 * korch);
+  EXPECT_EQ(plan->gap(), 0);
+  // The explanation: what was given up, and what it would have cost.
+  ASSERT_FALSE(plan->kernels[0].rejected.empty());
+  EXPECT_GT(plan->kernels[0].rejected[0].plan_delta_us, 0);
+  EXPECT_NE(plan->kernels[0].rejected[0].reason.find("kernel"), std::string::npos);
+}
+
+TEST(Orchestrate, EachStepOfTheAblationIsAtLeastAsGood) {
+  Mini m;
+  NodeId x = m.input({128, 768});
+  m.output(test::transformer_layer(m, x, 12, 3072, m.input({128})));
+  double last = 1e300;
+  for (Strategy s : {Strategy::single, Strategy::greedy, Strategy::partition, Strategy::recompute,
+                     Strategy::full}) {
+    auto plan = planned(m.g, s);
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_LE(plan->cost_us, last * (1 + 1e-9)) << name_of(s);
+    last = plan->cost_us;
+  }
+}
+
+TEST(Orchestrate, RecomputesWhatIsCheapAndStoresWhatIsNot) {
+  for (bool dear : {false, true}) {
+    Mini m;
+    NodeId x = m.input({2048, 2048});
+    NodeId y = m.add(x, x);
+    // erf of erf of …: hundreds of operations an element.
+    for (int i = 0; dear && i < 12; ++i) y = m.map(ir::ScalarFn::erf, {y});
+    m.output(m.sum(y, {0}));
+    m.output(m.map(ir::ScalarFn::neg, {m.sum(y, {1})}));
+    auto plan = planned(m.g, Strategy::recompute);
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->kernels.size(), dear ? 3u : 2u);
+  }
+}
+
+TEST(Orchestrate, ResidualSumIsStoredOnTheWayToTheNorm) {
+  // s = x + y is needed again after its norm: one kernel, two outputs.
+  Mini m;
+  NodeId s = m.add(m.input({512, 1024}), m.input({512, 1024}));
+  m.output(m.normalize(s, {1}, 1, m.input({1024}), m.input({1024})));
+  m.output(s);
+  auto plan = planned(m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  ASSERT_EQ(plan->kernels.size(), 1u);
+  EXPECT_EQ(plan->kernels[0].cluster.outputs.size(), 2u);
+  auto without = planned(m.g, Strategy::recompute);
+  ASSERT_TRUE(without);
+  EXPECT_EQ(without->kernels.size(), 2u);
+  EXPECT_GT(without->cost_us, plan->cost_us);
+}
+
+TEST(Orchestrate, ConvolutionTakesBiasResidualAndActivation) {
+  Mini m;
+  m.output(test::bottleneck(m, m.input({1, 256, 56, 56}), 64));
+  auto plan = planned(m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->kernels.size(), 3u);
+}
+
+TEST(Orchestrate, EqualRegionsAreSolvedOnce) {
+  Mini m;
+  NodeId x = m.input({128, 768}), mask = m.input({128});
+  for (int i = 0; i < 12; ++i) x = test::transformer_layer(m, x, 12, 3072, mask);
+  m.output(x);
+  auto plan = planned(m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->stats.regions, 12);
+  EXPECT_LE(plan->stats.unique_regions, plan->stats.regions / 4);
+  EXPECT_EQ(plan->gap(), 0);
+  EXPECT_EQ(plan->kernels.size() % 12, 0u);
+}
+
+TEST(Orchestrate, IsDeterministic) {
+  Mini m;
+  m.output(test::transformer_layer(m, m.input({64, 256}), 4, 512, m.input({64})));
+  auto a = planned(m.g, Strategy::full), b = planned(m.g, Strategy::full);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(print(m.g, *a), print(m.g, *b));
+}
+
+TEST(Orchestrate, TwoThousandPrimitivesInTime) {
+  Mini m;
+  NodeId x = m.input({128, 384}), mask = m.input({128});
+  int layers = 0;
+  while (m.g.size() < 2300) {
+    // Widths differ, so that no two layers are equal.
+    x = test::transformer_layer(m, x, 12, 1024 + 16 * layers++, mask);
+  }
+  m.output(x);
+  const auto begin = std::chrono::steady_clock::now();
+  auto plan = planned(m.g, Strategy::full);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->stats.nodes, 2000);
+  EXPECT_GT(plan->stats.unique_regions, layers);
+  EXPECT_LT(took.count(), 10) << "seconds";
+}
+
+TEST(Orchestrate, ZeroBudgetIsTheCover) {
+  Mini m;
+  m.output(test::transformer_layer(m, m.input({128, 768}), 12, 3072, m.input({128})));
+  Options options;
+  options.node_budget = 0;
+  auto quick = orchestrate(m.g, options);
+  ASSERT_TRUE(quick) << quick.error().message;
+  EXPECT_TRUE(verify(m.g, *quick));
+  EXPECT_EQ(quick->stats.solver_nodes, 0);
+  auto best = planned(m.g, Strategy::full);
+  ASSERT_TRUE(best);
+  EXPECT_LE(best->cost_us, quick->cost_us * (1 + 1e-9));
+}
+
+TEST(Orchestrate, OutputsThatAreLeavesNeedCopies) {
+  Mini m;
+  NodeId x = m.input({4, 4});
+  m.output(x);
+  m.output(m.transpose(x, {1, 0}));
+  auto plan = orchestrate(m.g);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().message, "output 'y0' is an input or a constant, want a copy of it");
+  const prim::Graph copied = with_copied_outputs(m.g);
+  auto good = orchestrate(copied);
+  ASSERT_TRUE(good) << good.error().message;
+  EXPECT_TRUE(verify(copied, *good));
+  EXPECT_EQ(copied.outputs[0].name, "y0");
+}
+
+TEST(Orchestrate, AlternativesCompete) {
+  // y = (x·w)/s or (x/s)·w for a row scale s: one class, the planner takes the cheaper.
+  Mini m;
+  NodeId x = m.input({64, 4096}), w = m.input({4096, 16});
+  NodeId after = m.mul(m.matmul(x, w), m.scalar(0.5, {64, 16}));
+  NodeId before = m.matmul(m.mul(x, m.scalar(0.5, {64, 4096})), w);
+  m.output(m.map(ir::ScalarFn::tanh, {before}));
+  m.output(m.map(ir::ScalarFn::exp, {before}));
+  // The alternative is kept alive as an output of its own in this test.
+  m.output(after);
+  Options options;
+  for (std::int32_t i = 0; i < m.g.size(); ++i) options.class_of.push_back(NodeId{i});
+  options.class_of[static_cast<std::size_t>(after.value)] = before;
+  auto plan = orchestrate(m.g, options);
+  ASSERT_TRUE(plan) << plan.error().message;
+  auto good = verify(m.g, *plan);
+  EXPECT_TRUE(good) << good.error().message;
+  int products = 0;
+  for (const Kernel& k : plan->kernels) {
+    for (NodeId id : k.cluster.nodes) products += std::holds_alternative<prim::Contract>(m.g[id].op);
+  }
+  EXPECT_EQ(products, 1);
+  ASSERT_EQ(plan->substitutes.size(), 1u);
+}
+
+TEST(Plan, TextRoundTrips) {
+  NormCase c;
+  auto plan = planned(c.m.g, Strategy::greedy);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const std::string text = print(c.m.g, *plan);
+  auto again = parse(c.m.g, text);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(print(c.m.g, *again), text);
+  auto full = planned(c.m.g, Strategy::full);
+  ASSERT_TRUE(full);
+  again = parse(c.m.g, print(c.m.g, *full));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(print(c.m.g, *again), print(c.m.g, *full));
+}
+
+TEST(Plan, BadTextIsRefused) {
+  NormCase c;
+  const char* head = "plan strategy=full cost=1 bound=1 nodes=1 regions=1 unique=1 candidates=1 "
+                     "solver_nodes=0 cut_rows=0\n";
+  for (const char* bad : {"nonsense\n", "kernel\n", "kernel %1 -> cost=3\n", "plan strategy=best\n",
+                          "kernel %99999 -> %99999 cost=1 modelled memory=1 compute=1 launch=1 "
+                          "bytes=1 flops=1\n",
+                          "not %1 -> %1 cost=1 modelled memory=1 compute=1 launch=1 bytes=1 "
+                          "flops=1 delta=1 : x\n"}) {
+    EXPECT_FALSE(parse(c.m.g, std::string(head) + bad)) << bad;
+  }
+  // A plan that makes nothing.
+  EXPECT_FALSE(parse(c.m.g, head));
+}
+
+}  // namespace
+}  // namespace heddle::plan
