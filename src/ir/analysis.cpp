@@ -94,12 +94,84 @@ std::optional<Interval> bounds(const Expr& e, const Ranges& ranges) {
     case Kind::max: {
       const auto a = bounds(n.args[0], ranges), b = bounds(n.args[1], ranges);
       if (!a || !b) return std::nullopt;
-      if (n.kind == Kind::min)
-        return Interval{std::min(a->low, b->low), std::min(a->high, b->high)};
-      return Interval{std::max(a->low, b->low), std::max(a->high, b->high)};
+      // max(x, c - x) is at least c/2 and min at most, as in reflections about a point.
+      const auto c = (n.args[0] + n.args[1]).constant();
+      if (n.kind == Kind::min) {
+        const std::int64_t high = std::min(a->high, b->high);
+        return Interval{std::min(a->low, b->low),
+                        c ? std::min(high, floor_div_int(*c, 2)) : high};
+      }
+      const std::int64_t low = std::max(a->low, b->low);
+      return Interval{c ? std::max(low, -floor_div_int(-*c, 2)) : low, std::max(a->high, b->high)};
     }
   }
   return std::nullopt;
+}
+
+namespace {
+
+/// Bounds of e that follow from `c`, when e = m·c.expr + rest.
+std::optional<Interval> bounds_through(const Expr& e, const Condition& c, const Ranges& ranges) {
+  const IndexNode &cn = c.expr.node(), &en = e.node();
+  const bool sum = cn.kind == Kind::sum;
+  if (sum && cn.terms.empty()) return std::nullopt;
+  const Expr& lead = sum ? cn.terms[0].atom : c.expr;
+  const std::int64_t in_condition = sum ? cn.terms[0].coefficient : 1;
+  std::int64_t in_e = 0;
+  if (en.kind != Kind::sum) in_e = e == lead ? 1 : 0;
+  for (const IndexNode::Term& t : en.terms)
+    if (t.atom == lead) in_e = t.coefficient;
+  if (in_e == 0 || in_e % in_condition != 0) return std::nullopt;
+  const std::int64_t m = in_e / in_condition;
+  const Expr rest = e - c.expr * m;
+  const auto b = bounds(rest, ranges);
+  auto low = mul_or_none(m, c.low), high = mul_or_none(m, c.high - 1);
+  if (!b || !low || !high) return std::nullopt;
+  if (m < 0) std::swap(low, high);
+  low = add_or_none(*low, b->low);
+  high = add_or_none(*high, b->high);
+  if (!low || !high) return std::nullopt;
+  return Interval{*low, *high};
+}
+
+std::optional<Interval> structural_where(const Expr& e, const std::vector<Condition>& conditions,
+                                         const Ranges& ranges) {
+  const IndexNode& n = e.node();
+  if (n.kind == Kind::sum || n.kind == Kind::var) return bounds(e, ranges);
+  const auto a = bounds_where(n.args[0], conditions, ranges);
+  if (!a) return std::nullopt;
+  if (n.kind == Kind::mod) return mod_bounds(*a, n.constant);
+  if (n.kind == Kind::div)
+    return Interval{floor_div_int(a->low, n.constant), floor_div_int(a->high, n.constant)};
+  const auto b = bounds_where(n.args[1], conditions, ranges);
+  if (!b) return std::nullopt;
+  if (n.kind == Kind::min) return Interval{std::min(a->low, b->low), std::min(a->high, b->high)};
+  return Interval{std::max(a->low, b->low), std::max(a->high, b->high)};
+}
+
+}  // namespace
+
+std::optional<Interval> bounds_where(const Expr& e, const std::vector<Condition>& conditions,
+                                     const Ranges& ranges) {
+  if (conditions.empty()) return bounds(e, ranges);
+  Ranges narrowed = ranges;
+  for (const Condition& c : conditions) {
+    const auto v = c.expr.variable();
+    if (!v || static_cast<std::size_t>(v->index) >= narrowed.size()) continue;
+    auto& r = narrowed[static_cast<std::size_t>(v->index)];
+    if (r) r = Interval{std::max(r->low, c.low), std::min(r->high, c.high - 1)};
+    if (r && r->low > r->high) return Interval{0, -1};
+  }
+  auto result = structural_where(e, conditions, narrowed);
+  for (const Condition& c : conditions) {
+    if (c.low >= c.high) return Interval{0, -1};
+    const auto b = bounds_through(e, c, narrowed);
+    if (b && result)
+      result = Interval{std::max(result->low, b->low), std::min(result->high, b->high)};
+    else if (b)
+      result = b;
+  }
+  return result;
 }
 
 Expr substitute(const Expr& e, const std::function<std::optional<Expr>(Var)>& replacement) {

@@ -85,6 +85,12 @@ Ranges ranges_of(const std::vector<std::int64_t>& extents);
 /// Tight for affine expressions; nullopt if a variable is unknown or arithmetic would overflow.
 std::optional<Interval> bounds(const Expr& e, const Ranges& ranges);
 
+struct Condition;
+/// Bounds of e at the points where all conditions hold (an empty interval, low > high, if it can be
+/// shown that they hold nowhere); conditions on a part of e, or on e up to a multiple, are used.
+std::optional<Interval> bounds_where(const Expr& e, const std::vector<Condition>& conditions,
+                                     const Ranges& ranges);
+
 /// Applies the rewrite rows of ir/rules.cpp to a fixed point, using the ranges of the variables:
 /// (i*8+j)/8 → i and (i*8+j)%8 → j when 0 ≤ j < 8.
 Expr simplify(const Expr& e, const Ranges& ranges);

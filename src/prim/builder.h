@@ -54,7 +54,7 @@ class Builder {
   NodeId view(NodeId x, Shape shape, Access access, double fill = 0);
   NodeId reshape(NodeId x, Shape shape);
   NodeId transpose(NodeId x, std::vector<int> order);
-  NodeId broadcast(NodeId x, Shape shape);  ///< NumPy rules, aligned at the right
+  NodeId broadcast(NodeId x, Shape shape);            ///< NumPy rules, aligned at the right
   NodeId unsqueeze(NodeId x, std::vector<int> axes);  ///< axes of the result, sorted
   NodeId squeeze(NodeId x, std::vector<int> axes);
   /// out[i] = x[start + i*step] per dimension; step may be negative, never 0.

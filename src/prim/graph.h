@@ -1,5 +1,6 @@
 #pragma once
 #include <compare>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -92,8 +93,8 @@ struct Scan {
   bool exclusive = false, reverse = false;
   auto operator<=>(const Scan&) const = default;
 };
-/// The positions (i64) that sort args[0] along `axis` stably; values follow by Gather. Only the first
-/// `count` positions are kept. NaN sorts as largest.
+/// The positions (i64) that sort args[0] along `axis` stably; values follow by Gather. Only the
+/// first `count` positions are kept. NaN sorts as largest.
 struct Sort {
   int axis = 0;
   bool descending = false;
@@ -150,6 +151,10 @@ class Graph {
   const Tensor& constant(const Constant& c) const { return constants_.at(c.content); }
   /// The tensor of a Constant node, or null.
   const Tensor* constant_of(NodeId id) const;
+  /// Makes a constant of `from` known here, so that its node may be added without hashing it again.
+  void adopt_constant(const Graph& from, const Constant& c);
+  /// Makes `origins` (those of the graph that this one is made from) this graph's.
+  void adopt_origins(const Graph& from) { origins_ = from.origins_; }
 
   std::vector<GraphInput> inputs;
   std::vector<GraphOutput> outputs;
@@ -160,6 +165,10 @@ class Graph {
   OriginId origin_id(NodeId id) const { return origins_of_[static_cast<std::size_t>(id.value)]; }
   const Origin& origin(OriginId id) const { return origins_[id]; }
   const Table<OriginTag, Origin>& origins() const { return origins_; }
+  /// Same nodes, inputs and outputs (constants by content); origins do not matter.
+  friend bool operator==(const Graph& a, const Graph& b) {
+    return a.inputs == b.inputs && a.outputs == b.outputs && a.nodes_ == b.nodes_;
+  }
 
  private:
   Table<NodeTag, Node> nodes_;

@@ -1,0 +1,32 @@
+#pragma once
+#include <optional>
+
+#include "prim/graph.h"
+
+namespace heddle::prim {
+
+/// index[i] = d_i for each dimension (0 where the extent is 1), no conditions.
+Access identity_access(const Shape& shape);
+/// Simplifies indices and conditions with the ranges of the variables; nullopt if never inside.
+std::optional<Access> simplified(const Access& a, const Shape& variables);
+/// outer reads a value whose element i is inner's at i: the access that reads inner's source
+/// directly. Variables are outer's.
+Access compose(const Access& outer, const Access& inner);
+/// True if range analysis shows every index inside `shape` wherever `a` is inside.
+bool shown_in_bounds(const Access& a, const Shape& variables, const Shape& shape);
+/// Like shown_in_bounds, and tries every point when there are at most `max_points`.
+bool in_bounds(const Access& a, const Shape& variables, const Shape& shape,
+               std::int64_t max_points);
+/// Σ index[k]·stride[k] for a row-major value of this shape.
+ir::Expr flat_index(const std::vector<ir::Expr>& index, const Shape& shape);
+/// The coordinates of element number `flat` of a row-major value of this shape.
+std::vector<ir::Expr> unflatten(const ir::Expr& flat, const Shape& shape);
+/// True if no variable is divided: every index and condition is affine.
+bool is_affine(const Access& a);
+/// Nodes of all its expressions; compositions that grow too large are not made.
+std::int64_t size_of(const Access& a);
+bool depends_on(const Access& a, ir::Var var);
+/// Replaces variable i by values[i].
+Access substitute(const Access& a, const std::vector<ir::Expr>& values);
+
+}  // namespace heddle::prim
