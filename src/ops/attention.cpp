@@ -310,8 +310,8 @@ Result<Values> microsoft_rotary(const Call& call, Builder& b) {
 constexpr OpDef kAttentionOps[] = {
     {"Attention", 23, 3, 7, attention},
     {"RotaryEmbedding", 23, 3, 4, rotary_embedding},
-    {"com.microsoft::Attention", 1, 2, -1, fused_attention},
-    {"com.microsoft::MultiHeadAttention", 1, 1, -1, multi_head_attention},
+    {"com.microsoft::Attention", 1, 2, 7, fused_attention},
+    {"com.microsoft::MultiHeadAttention", 1, 1, 10, multi_head_attention},
     {"com.microsoft::RotaryEmbedding", 1, 4, 4, microsoft_rotary},
 };
 

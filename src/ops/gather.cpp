@@ -9,6 +9,28 @@ namespace {
 
 using Combine = prim::Scatter::Combine;
 
+/// The start and step of constant indices that are evenly spaced: such a Gather is a slice.
+struct Progression {
+  std::int64_t start = 0, step = 1, count = 0;
+};
+Result<std::optional<Progression>> even_indices(const Call& call, const Tensor& indices,
+                                                std::int64_t extent) {
+  std::optional<Progression> p = Progression{0, 1, indices.count()};
+  std::int64_t last = 0;
+  for (std::int64_t i = 0; i < indices.count(); ++i) {
+    std::int64_t at = indices.int_at(i);
+    if (at < -extent || at >= extent) {
+      return call.error("index {} is outside the axis, whose extent is {}", at, extent);
+    }
+    if (at < 0) at += extent;
+    if (i == 0 && p) p->start = at;
+    if (i == 1 && p) p->step = at - last;
+    if (i > 0 && p && (at - last != p->step || p->step == 0)) p.reset();
+    last = at;
+  }
+  return p;
+}
+
 Result<Values> gather(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 1, 64));
   HEDDLE_TRY(want_int(call, b, 1));
@@ -20,6 +42,13 @@ Result<Values> gather(const Call& call, Builder& b) {
   out = HEDDLE_TRY(checked(call, out, b.dtype(call.in(0))));
   if (element_count(out) == 0) return Values{b.full({b.dtype(call.in(0)), out}, 0)};
   if (at(in, axis) == 0) return call.error("axis {} of input 0 is empty", axis);
+  if (const Tensor* known = call.graph->constant_of(call.in(1))) {
+    const auto even = HEDDLE_TRY(even_indices(call, *known, at(in, axis)));
+    if (even) {
+      const NodeId part = b.slice_axis(call.in(0), axis, even->start, even->count, even->step);
+      return Values{b.reshape(part, out)};
+    }
+  }
   return Values{b.take(call.in(0), call.in(1), axis)};
 }
 
