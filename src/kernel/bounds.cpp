@@ -49,10 +49,34 @@ struct Search {
   }
 };
 
+void add(Conditions& out, ir::Condition fact) {
+  if (std::find(out.begin(), out.end(), fact) == out.end()) out.push_back(std::move(fact));
+}
+
+/// What quotients and remainders in `e` say of themselves: 0 <= x - q·(x / q) < q, which recovers
+/// remainders written that way; x % q = x - q·(x / q); and x / q is bounded as x is under `given`.
+void quotients(const Expr& e, const Conditions& given, const ir::Ranges& ranges, Conditions& out) {
+  const IndexNode& node = e.node();
+  for (const auto& term : node.terms) quotients(term.atom, given, ranges, out);
+  for (const Expr& arg : node.args) quotients(arg, given, ranges, out);
+  if (node.kind != IndexNode::Kind::div && node.kind != IndexNode::Kind::mod) return;
+  const std::int64_t q = node.constant;
+  const Expr x = node.args[0], quotient = ir::floor_div(x, q);
+  add(out, {x - quotient * Expr(q), 0, q});
+  if (node.kind == IndexNode::Kind::mod) add(out, {e - x + quotient * Expr(q), 0, 1});
+  if (given.empty()) return;
+  if (auto b = bounds_under(x, given, ranges))
+    add(out, {quotient, ir::evaluate(ir::floor_div(Expr(b->low), q), {}),
+              ir::evaluate(ir::floor_div(Expr(b->high), q), {}) + 1});
+}
+
 }  // namespace
 
-std::optional<Interval> bounds_under(const Expr& e, const Conditions& conditions,
+std::optional<Interval> bounds_under(const Expr& e, const Conditions& given,
                                      const ir::Ranges& ranges) {
+  Conditions conditions = given;
+  quotients(e, given, ranges, conditions);
+  for (const ir::Condition& c : given) quotients(c.expr, {}, ranges, conditions);
   if (conditions.empty()) return ir::bounds(e, ranges);
   Search search{conditions, ranges, static_cast<std::int32_t>(ranges.size()), std::nullopt};
   for (const ir::Condition& c : conditions) {
@@ -60,6 +84,7 @@ std::optional<Interval> bounds_under(const Expr& e, const Conditions& conditions
     // The plain range of the condition's expression may be tighter on one side.
     if (auto plain = ir::bounds(c.expr, ranges))
       value = {std::max(value.low, plain->low), std::min(value.high, plain->high)};
+    if (value.low > value.high) return value;  // never holds
     search.ranges.push_back(value);
   }
   search.visit(e, 0);

@@ -56,7 +56,9 @@ bool worth_main_loop(const prim::Graph& g, NodeId contract) {
   for (const Axis& axis : p.axes)
     if (axis.extent == 0) return false;
   const std::int64_t m = p.count(Role::m), n = p.count(Role::n), k = p.count(Role::k);
-  return n >= 4 && k >= 2 && m * n * k >= 512;
+  // One row against many batches is a reduction (depthwise convolution): stitching does it better.
+  if (std::min(m, n) == 1 && p.count(Role::batch) > 1) return false;
+  return n >= 4 && k >= 2 && p.count(Role::batch) * m * n * k >= 512;
 }
 
 bool supports(const prim::Graph& g, const Cluster& c) {

@@ -64,9 +64,12 @@ void Emitter::plan_k_loops() {
 void Emitter::plan_b() {
   n_vector_ = k_.new_var();
   const DType type = p_.problem.type;
-  if (s_.b == BSource::in_place) return;
+  if (s_.b == BSource::in_place) {
+    b_main_ = p_.b;
+    return;
+  }
   Env none;
-  const Expr in_panel = k_linear(none) * Expr(s_.nv * lanes_);
+  const Expr in_panel = k_linear(none) * Expr(s_.nv * lanes_) + Expr(n_vector_);
   std::int64_t batches = 1;
   Expr batch(0);
   for (const Axis& axis : b_batch_) {

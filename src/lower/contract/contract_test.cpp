@@ -1,0 +1,415 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "lower/contract/invert.h"
+#include "lower/lower.h"
+#include "prim/builder.h"
+#include "prim/interpret.h"
+
+namespace heddle::lower {
+namespace {
+
+using ir::ScalarFn;
+using prim::Builder;
+using prim::Graph;
+
+/// A graph under construction with random inputs; every node that computes is the cluster.
+struct Case {
+  Graph g;
+  Builder b{g};
+  std::vector<Tensor> inputs;
+  std::mt19937 random{7};
+  Target target;
+  Tuning tuning;
+  bool row_major_outputs = false;
+  std::map<NodeId, Layout> layouts;
+  std::string schedule;
+
+  Tensor random_tensor(TensorType type) {
+    Tensor t(type);
+    std::uniform_real_distribution<double> real(-1, 1);
+    std::uniform_int_distribution<int> integer(is_unsigned_int(type.dtype) ? 0 : -5, 5);
+    for (std::int64_t i = 0; i < t.count(); ++i) {
+      if (is_float(type.dtype))
+        t.set(i, real(random));
+      else
+        t.set_int(i, integer(random));
+    }
+    return t;
+  }
+  NodeId input(Shape shape, DType type = DType::f32) {
+    inputs.push_back(random_tensor({type, shape}));
+    return g.add_input(fmt::format("x{}", inputs.size()), {type, shape});
+  }
+  NodeId constant(Shape shape, DType type = DType::f32) {
+    return b.constant(random_tensor({type, shape}));
+  }
+  void output(NodeId id) { g.outputs.push_back({fmt::format("y{}", g.outputs.size()), id}); }
+};
+
+Layout layout_of(const Case& c, NodeId id) {
+  auto found = c.layouts.find(id);
+  return found != c.layouts.end() ? found->second : row_major(c.g[id].type.shape);
+}
+
+/// The bytes of a row-major tensor laid out by strides.
+std::vector<std::byte> laid_out(const Tensor& t, const Layout& layout) {
+  Tensor out({t.dtype(), {layout.size}});
+  const Shape unit = row_major_strides(t.shape());
+  for (std::int64_t i = 0; i < t.count(); ++i) {
+    std::int64_t offset = 0;
+    for (std::size_t d = 0; d < unit.size(); ++d)
+      offset += i / unit[d] % t.shape()[d] * layout.strides[d];
+    is_float(t.dtype()) ? out.set(offset, t.at(i)) : out.set_int(offset, t.int_at(i));
+  }
+  return {out.data(), out.data() + out.bytes()};
+}
+
+Request request_of(const Case& c) {
+  Request r;
+  r.graph = &c.g;
+  for (NodeId id : prim::live_nodes(c.g)) {
+    const auto& op = c.g[id].op;
+    if (std::holds_alternative<prim::Input>(op) || std::holds_alternative<prim::Constant>(op))
+      continue;
+    r.cluster.nodes.push_back(id);
+  }
+  for (const auto& out : c.g.outputs) r.cluster.outputs.push_back(out.node);
+  r.target = c.target;
+  r.tuning = c.tuning;
+  r.layout_of = [&c](NodeId id) { return layout_of(c, id); };
+  r.required_layout = [&c](NodeId id) {
+    return c.row_major_outputs ? std::optional(row_major(c.g[id].type.shape)) : std::nullopt;
+  };
+  return r;
+}
+
+/// Lowers the whole case as one contraction and compares the kernel with the primitives.
+void check(Case& c) {
+  const auto want = prim::interpret(c.g, c.inputs);
+  ASSERT_TRUE(want.ok()) << want.error().message;
+  const Request r = request_of(c);
+  auto lowered = contract::lower(r);
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  c.schedule = lowered->schedule;
+  const auto status = kernel::verify(lowered->kernel);
+  ASSERT_TRUE(status.ok()) << status.error().message << "\n" << kernel::to_string(lowered->kernel);
+
+  std::vector<std::vector<std::byte>> memory;
+  for (const Argument& a : lowered->arguments) {
+    if (a.kind == Argument::Kind::packed) {
+      memory.emplace_back(a.packed.data(), a.packed.data() + a.packed.bytes());
+      continue;
+    }
+    Tensor value;
+    if (const auto* in = std::get_if<prim::Input>(&c.g[a.node].op))
+      value = c.inputs[static_cast<std::size_t>(in->slot)];
+    if (const Tensor* t = c.g.constant_of(a.node)) value = *t;
+    std::size_t position = r.cluster.outputs.size();
+    for (std::size_t i = 0; i < r.cluster.outputs.size(); ++i)
+      if (r.cluster.outputs[i] == a.node) position = i;
+    if (position < r.cluster.outputs.size())
+      memory.emplace_back(static_cast<std::size_t>(lowered->output_layouts[position].size *
+                                                   size_of(c.g[a.node].type.dtype)));
+    else
+      memory.push_back(laid_out(value, layout_of(c, a.node)));
+  }
+  std::vector<std::span<std::byte>> args(memory.begin(), memory.end());
+  const auto ran = kernel::interpret(lowered->kernel, args);
+  ASSERT_TRUE(ran.ok()) << ran.error().message << "\n" << kernel::to_string(lowered->kernel);
+
+  for (std::size_t i = 0; i < want->size(); ++i) {
+    std::size_t at = 0;
+    while (lowered->arguments[at].node != r.cluster.outputs[i] ||
+           lowered->arguments[at].kind != Argument::Kind::value)
+      ++at;
+    const std::vector<std::byte> expected = laid_out((*want)[i], lowered->output_layouts[i]);
+    const DType type = (*want)[i].dtype();
+    const std::int64_t count = lowered->output_layouts[i].size;
+    Tensor got({type, {count}}), ref({type, {count}});
+    std::memcpy(got.mutable_data(), memory[at].data(), memory[at].size());
+    std::memcpy(ref.mutable_data(), expected.data(), expected.size());
+    const double tolerance = type == DType::f16 ? 2e-3 : type == DType::bf16 ? 2e-2 : 1e-5;
+    for (std::int64_t j = 0; j < count; ++j)
+      ASSERT_NEAR(got.at(j), ref.at(j), tolerance * (1 + std::abs(ref.at(j))))
+          << "output " << i << " element " << j << " " << lowered->schedule << "\n"
+          << kernel::to_string(lowered->kernel);
+  }
+}
+
+Builder::Conv conv(std::size_t rank, std::int64_t stride, std::int64_t pad, std::int64_t dilation = 1,
+                   std::int64_t groups = 1) {
+  Builder::Conv c;
+  c.strides.assign(rank, stride);
+  c.dilations.assign(rank, dilation);
+  c.pads_begin.assign(rank, pad);
+  c.pads_end.assign(rank, pad);
+  c.groups = groups;
+  return c;
+}
+
+TEST(Invert, Rearrangements) {
+  const ir::Expr a{ir::Var{0}}, b{ir::Var{1}}, c{ir::Var{2}};
+  const ir::Expr x{ir::Var{10}}, y{ir::Var{11}};
+  // [12,128,64] seen in [128,768]: (b, a*64+c).
+  auto heads = contract::invert({b, a * ir::Expr(64) + c}, {12, 128, 64}, {128, 768}, {x, y});
+  ASSERT_TRUE(heads);
+  EXPECT_EQ((*heads)[0], ir::floor_div(y, 64));
+  EXPECT_EQ((*heads)[1], x);
+  EXPECT_EQ((*heads)[2], ir::floor_mod(y, 64));
+  // [128,768] seen in [12,128,64]: (b/64, a, b%64).
+  const ir::Expr z{ir::Var{12}};
+  auto rows = contract::invert({ir::floor_div(b, 64), a, ir::floor_mod(b, 64)}, {128, 768},
+                               {12, 128, 64}, {x, y, z});
+  ASSERT_TRUE(rows);
+  EXPECT_EQ((*rows)[0], y);
+  EXPECT_EQ((*rows)[1], x * ir::Expr(64) + z);
+  // A broadcast is no bijection, nor is a diagonal.
+  EXPECT_FALSE(contract::invert({a}, {4, 3}, {4}, {x}));
+  EXPECT_FALSE(contract::invert({a, a}, {4}, {4, 4}, {x, y}));
+}
+
+TEST(Contract, Matmul) {
+  for (const auto& [m, n, k] : {std::array{1, 16, 40}, {1, 37, 19}, {5, 16, 7}, {13, 40, 33},
+                                {64, 24, 10}, {7, 100, 3}, {30, 9, 50}}) {
+    for (bool constant : {true, false}) {
+      Case c;
+      const NodeId x = c.input({m, k});
+      const NodeId w = constant ? c.constant({k, n}) : c.input({k, n});
+      c.output(c.b.matmul(x, w));
+      SCOPED_TRACE(fmt::format("{}x{}x{} {}", m, n, k, constant));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  }
+}
+
+TEST(Contract, TransposedOperands) {
+  for (int which = 0; which < 8; ++which) {
+    Case c;
+    const bool ta = which & 1, tb = which & 2, constant = which & 4;
+    NodeId x = c.input(ta ? Shape{11, 13} : Shape{13, 11});
+    NodeId w = tb ? (constant ? c.constant({20, 11}) : c.input({20, 11}))
+                  : (constant ? c.constant({11, 20}) : c.input({11, 20}));
+    if (ta) x = c.b.transpose(x, {1, 0});
+    if (tb) w = c.b.transpose(w, {1, 0});
+    c.output(c.b.matmul(x, w));
+    SCOPED_TRACE(which);
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+TEST(Contract, ConstantOnTheLeft) {
+  Case c;
+  c.output(c.b.matmul(c.constant({24, 9}), c.input({9, 5})));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+}
+
+TEST(Contract, BatchedAttention) {
+  // q·kᵀ and p·v on [batch, sequence, heads·width] memory, all through views.
+  Case c;
+  const NodeId q = c.input({2, 9, 12}), k = c.input({2, 9, 12});
+  const NodeId heads_q = c.b.transpose(c.b.reshape(q, {2, 9, 3, 4}), {0, 2, 1, 3});
+  const NodeId heads_k = c.b.transpose(c.b.reshape(k, {2, 9, 3, 4}), {0, 2, 3, 1});
+  c.output(c.b.mul(c.b.matmul(heads_q, heads_k), 0.5));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  Case d;
+  const NodeId p = d.input({2, 3, 9, 9}), v = d.input({2, 9, 24});
+  const NodeId heads_v = d.b.transpose(d.b.reshape(v, {2, 9, 3, 8}), {0, 2, 1, 3});
+  const NodeId out = d.b.matmul(p, heads_v);
+  d.output(d.b.reshape(d.b.transpose(out, {0, 2, 1, 3}), {2, 9, 24}));
+  ASSERT_NO_FATAL_FAILURE(check(d));
+}
+
+TEST(Contract, Convolutions) {
+  struct Row {
+    Shape x, w;
+    Builder::Conv conv;
+  };
+  auto asymmetric = conv(2, 2, 0);
+  asymmetric.pads_begin = {0, 2};
+  asymmetric.pads_end = {3, 1};
+  const Row rows[] = {
+      {{1, 5, 17}, {12, 5, 3}, conv(1, 1, 1)},
+      {{2, 4, 9, 7}, {8, 4, 3, 3}, conv(2, 1, 1)},
+      {{1, 6, 8, 8}, {10, 6, 1, 1}, conv(2, 1, 0)},
+      {{1, 6, 9, 9}, {16, 6, 1, 1}, conv(2, 2, 0)},
+      {{1, 3, 15, 15}, {8, 3, 7, 7}, conv(2, 2, 3)},
+      {{1, 4, 12, 12}, {8, 4, 3, 3}, conv(2, 1, 2, 2)},
+      {{2, 6, 7, 7}, {12, 3, 3, 3}, conv(2, 1, 1, 1, 2)},
+      {{1, 4, 8, 11}, {9, 4, 3, 2}, asymmetric},
+      {{1, 3, 5, 6, 4}, {8, 3, 3, 3, 3}, conv(3, 1, 1)},
+  };
+  for (const Row& row : rows)
+    for (bool channels_last : {false, true}) {
+      Case c;
+      const NodeId x = c.input(row.x);
+      if (channels_last) {
+        std::vector<int> order{0};
+        for (std::size_t d = 2; d < row.x.size(); ++d) order.push_back(static_cast<int>(d));
+        order.push_back(1);
+        c.layouts[x] = ordered(row.x, order);
+      }
+      c.row_major_outputs = !channels_last;
+      c.output(c.b.conv(x, c.constant(row.w), row.conv));
+      SCOPED_TRACE(fmt::format("{} {} {}", to_string(row.x), to_string(row.w), channels_last));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+}
+
+TEST(Contract, TransposedConvolution) {
+  for (std::int64_t groups : {1, 2}) {
+    Case c;
+    const NodeId x = c.input({1, 4, 5, 5});
+    c.output(c.b.conv_transpose(x, c.constant({4, 8 / groups, 3, 3}), conv(2, 2, 1, 1, groups),
+                                {9, 9}));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+NodeId gelu(Builder& b, NodeId x) {
+  return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.7071067811865476)), 1.0));
+}
+
+TEST(Contract, Epilogues) {
+  for (int which = 0; which < 6; ++which) {
+    Case c;
+    const NodeId x = c.input({14, 10}), w = c.constant({10, 21});
+    NodeId y = c.b.add(c.b.matmul(x, w), c.b.broadcast(c.constant({21}), {14, 21}));
+    if (which == 1) y = c.b.relu(y);
+    if (which == 2) y = gelu(c.b, y);
+    if (which == 3) y = c.b.add(gelu(c.b, y), c.input({14, 21}));
+    if (which == 4) y = c.b.transpose(c.b.reshape(y, {14, 3, 7}), {1, 0, 2});
+    if (which == 5) {
+      c.output(y);
+      c.output(gelu(c.b, y));
+      y = c.b.mul(y, c.input({14, 1}));
+    }
+    c.output(y);
+    for (bool row_major : {false, true}) {
+      c.row_major_outputs = row_major;
+      SCOPED_TRACE(which);
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  }
+}
+
+TEST(Contract, ConvolutionWithResidual) {
+  Case c;
+  const NodeId x = c.input({1, 8, 6, 6}), r = c.input({1, 16, 6, 6});
+  c.layouts[x] = ordered({1, 8, 6, 6}, {0, 2, 3, 1});
+  c.layouts[r] = ordered({1, 16, 6, 6}, {0, 2, 3, 1});
+  const NodeId bias = c.b.broadcast(c.b.reshape(c.constant({16}), {1, 16, 1, 1}), {1, 16, 6, 6});
+  const NodeId y = c.b.add(c.b.conv(x, c.constant({16, 8, 3, 3}), conv(2, 1, 1)), bias);
+  c.output(c.b.relu(c.b.add(y, r)));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+}
+
+TEST(Contract, Prologues) {
+  // An affine activation before a convolution, a scale before a matmul, a computed vector side.
+  Case c;
+  const NodeId x = c.input({1, 4, 6, 6});
+  const NodeId scale = c.b.broadcast(c.b.reshape(c.constant({4}), {1, 4, 1, 1}), {1, 4, 6, 6});
+  c.output(c.b.conv(c.b.relu(c.b.mul(x, scale)), c.constant({8, 4, 3, 3}), conv(2, 1, 1)));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  Case d;
+  const NodeId u = d.input({9, 12}), v = d.input({12, 17});
+  d.output(d.b.matmul(d.b.exp(u), d.b.tanh(v)));
+  ASSERT_NO_FATAL_FAILURE(check(d));
+}
+
+TEST(Contract, Types) {
+  for (DType type : {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64})
+    for (bool constant : {false, true}) {
+      Case c;
+      const NodeId x = c.input({9, 11}, type);
+      c.output(c.b.matmul(x, constant ? c.constant({11, 19}, type) : c.input({11, 19}, type)));
+      SCOPED_TRACE(name_of(type));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+}
+
+TEST(Contract, NarrowIntegersAccumulateWide) {
+  for (bool constant : {false, true}) {
+    Case c;
+    const NodeId x = c.input({6, 9}, DType::u8);
+    const NodeId w = constant ? c.constant({9, 18}, DType::i8) : c.input({9, 18}, DType::i8);
+    const ir::Expr m{ir::Var{0}}, n{ir::Var{1}}, k{ir::Var{2}};
+    c.output(c.b.contract(x, w, {6, 18}, {9}, {{m, k}, {}}, {{k, n}, {}}, DType::i32));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+TEST(Contract, TuningSpaceIsValid) {
+  Case c;
+  c.output(c.b.conv(c.input({1, 8, 12, 12}), c.constant({40, 8, 3, 3}), conv(2, 1, 1)));
+  const auto space = contract::tuning_space(request_of(c));
+  ASSERT_GE(space.size(), 4u);
+  for (const Tuning& t : space) {
+    c.tuning = t;
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+TEST(Contract, WideVectors) {
+  Case c;
+  c.target.vector_bytes = 64;
+  c.target.vector_registers = 32;
+  c.output(c.b.matmul(c.input({30, 20}), c.constant({20, 70})));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+}
+
+TEST(Contract, Refuses) {
+  Case c;  // a broadcast of the result
+  const NodeId y = c.b.matmul(c.input({8, 8}), c.constant({8, 16}));
+  c.output(c.b.broadcast(c.b.reshape(y, {8, 1, 16}), {8, 3, 16}));
+  EXPECT_FALSE(contract::supports(c.g, request_of(c).cluster));
+  EXPECT_FALSE(contract::lower(request_of(c)).ok());
+  Case d;  // depthwise: nothing for vectors to run along
+  d.output(d.b.conv(d.input({1, 8, 6, 6}), d.constant({8, 1, 3, 3}), conv(2, 1, 1, 1, 8)));
+  EXPECT_FALSE(contract::supports(d.g, request_of(d).cluster));
+}
+
+TEST(ContractFuzz, RandomShapes) {
+  std::random_device device;
+  const unsigned seed = device();
+  std::mt19937 random(seed);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  for (int i = 0; std::chrono::steady_clock::now() < deadline; ++i) {
+    Case c;
+    c.random.seed(random());
+    c.target.threads = pick(1, 4);
+    if (pick(0, 1)) c.target.vector_bytes = 64, c.target.vector_registers = 32;
+    c.target.l2_bytes = pick(0, 1) ? 4096 : 512 << 10;
+    std::string what;
+    if (pick(0, 1)) {
+      const int m = pick(1, 40), n = pick(4, 60), k = pick(2, 40), batch = pick(1, 3);
+      const NodeId x = c.input({batch, m, k});
+      const NodeId w = pick(0, 1) ? c.constant({k, n}) : c.input({batch, k, n});
+      what = fmt::format("matmul {} {}x{}x{}", batch, m, n, k);
+      c.output(c.b.relu(c.b.matmul(x, w)));
+    } else {
+      const int groups = pick(1, 2), ci = groups * pick(1, 5), co = groups * pick(4, 20);
+      const int kh = pick(1, 4), kw = pick(1, 4), h = pick(5, 12), w = pick(5, 14);
+      auto p = conv(2, pick(1, 3), 0, pick(1, 2), groups);
+      p.pads_begin = {pick(0, 2), pick(0, 2)};
+      p.pads_end = {pick(0, 2), pick(0, 2)};
+      p.strides[1] = pick(1, 2);
+      if (p.dilations[0] * (kh - 1) + 1 > h || p.dilations[0] * (kw - 1) + 1 > w) continue;
+      const Shape shape{pick(1, 2), ci, h, w};
+      const NodeId x = c.input(shape);
+      if (pick(0, 1)) c.layouts[x] = ordered(shape, {0, 2, 3, 1});
+      c.row_major_outputs = pick(0, 1);
+      what = fmt::format("conv {} -> {} {}x{}", to_string(shape), co, kh, kw);
+      c.output(c.b.relu(c.b.conv(x, c.constant({co, ci / groups, kh, kw}), p)));
+    }
+    if (!contract::supports(c.g, request_of(c).cluster)) continue;
+    SCOPED_TRACE(fmt::format("seed {} case {}: {}", seed, i, what));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::lower
