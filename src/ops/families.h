@@ -6,6 +6,11 @@
 /// One function per family file; registry.cpp lists them.
 namespace heddle::ops {
 
+std::span<const OpDef> elementwise_ops();  // elementwise.cpp
+std::span<const OpDef> activation_ops();   // activations.cpp
+std::span<const OpDef> nn_ops();           // nn.cpp: convolution, pooling, normalisation
+std::span<const OpDef> linear_ops();       // linear.cpp: matrix products, einsum
+std::span<const OpDef> quantize_ops();     // quantize.cpp: QuantizeLinear and its like
 std::span<const OpDef> shape_ops();      // shape.cpp
 std::span<const OpDef> index_ops();      // index.cpp: slice, pad, split and their like
 std::span<const OpDef> reduce_ops();     // reduce.cpp

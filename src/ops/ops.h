@@ -28,6 +28,9 @@ struct Call {
   std::vector<bool> output_used;
   std::map<std::string, Attribute, std::less<>> attributes;
   const prim::Graph* graph = nullptr;
+  /// Set by the attribute readers below when an attribute has another type than was asked for;
+  /// expand() then refuses the call.
+  mutable std::string misread;
 
   NodeId in(int i) const { return *args[static_cast<std::size_t>(i)]; }
   bool has(int i) const {

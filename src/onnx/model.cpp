@@ -1,0 +1,125 @@
+#include "onnx/model.h"
+
+#include <fcntl.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <unordered_map>
+
+namespace heddle::onnx {
+
+namespace fs = std::filesystem;
+
+Result<FileBytes> map_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return fail("{}: {}", path, std::strerror(errno));
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    return fail("{}: not a regular file", path);
+  }
+  FileBytes file;
+  file.size = static_cast<std::size_t>(info.st_size);
+  if (file.size > 0) {
+    void* memory = ::mmap(nullptr, file.size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (memory == MAP_FAILED) {
+      ::close(fd);
+      return fail("{}: cannot map: {}", path, std::strerror(errno));
+    }
+    file.owner = std::shared_ptr<const void>(
+        memory, [size = file.size](const void* p) { ::munmap(const_cast<void*>(p), size); });
+    file.data = static_cast<const std::byte*>(memory);
+  }
+  ::close(fd);
+  return file;
+}
+
+std::string model_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) ? (fs::path(path) / "model.onnx").string() : path;
+}
+
+Result<std::unique_ptr<::onnx::ModelProto>> parse_model(const std::byte* data, std::size_t size) {
+  if (size == 0) return fail("the model is empty");
+  if (size > 0x7fffffff) return unsupported("the model has {} bytes, protobuf files end at 2 GB", size);
+  google::protobuf::io::ArrayInputStream stream(data, static_cast<int>(size));
+  google::protobuf::io::CodedInputStream coded(&stream);
+  coded.SetTotalBytesLimit(0x7fffffff);
+  coded.SetRecursionLimit(64);
+  auto model = std::make_unique<::onnx::ModelProto>();
+  if (!model->ParseFromCodedStream(&coded) || !coded.ConsumedEntireMessage())
+    return fail("not an ONNX model: the file is damaged, truncated, or something else");
+  if (!model->has_graph()) return fail("not an ONNX model: it holds no graph");
+  return model;
+}
+
+std::string label_of(const ::onnx::NodeProto& node) {
+  if (!node.name().empty()) return node.name();
+  return node.output_size() > 0 ? node.output(0) : std::string();
+}
+
+Result<std::vector<int>> execution_order(
+    const google::protobuf::RepeatedPtrField<::onnx::NodeProto>& nodes) {
+  std::unordered_map<std::string, int> producer;
+  for (int i = 0; i < nodes.size(); ++i)
+    for (const std::string& output : nodes[i].output())
+      if (!output.empty() && !producer.emplace(output, i).second)
+        return fail("value '{}' is made by two nodes", output);
+  std::vector<std::vector<int>> users(static_cast<std::size_t>(nodes.size()));
+  std::vector<int> waiting(static_cast<std::size_t>(nodes.size()), 0);
+  for (int i = 0; i < nodes.size(); ++i)
+    for (const std::string& input : nodes[i].input())
+      if (const auto p = producer.find(input); p != producer.end()) {
+        users[static_cast<std::size_t>(p->second)].push_back(i);
+        ++waiting[static_cast<std::size_t>(i)];
+      }
+  std::set<int> ready;  // smallest first: the file's order where it is valid
+  for (int i = 0; i < nodes.size(); ++i)
+    if (waiting[static_cast<std::size_t>(i)] == 0) ready.insert(i);
+  std::vector<int> order;
+  while (!ready.empty()) {
+    const int i = *ready.begin();
+    ready.erase(ready.begin());
+    order.push_back(i);
+    for (int user : users[static_cast<std::size_t>(i)])
+      if (--waiting[static_cast<std::size_t>(user)] == 0) ready.insert(user);
+  }
+  for (int i = 0; i < nodes.size(); ++i)
+    if (waiting[static_cast<std::size_t>(i)] != 0)
+      return fail("{} '{}': it is part of a cycle", nodes[i].op_type(), label_of(nodes[i]));
+  return order;
+}
+
+Result<std::vector<std::string>> input_names(const std::string& path) {
+  const FileBytes file = HEDDLE_TRY(map_file(model_file(path)));
+  const auto model = HEDDLE_TRY(parse_model(file.data, file.size));
+  std::set<std::string> given;
+  for (const auto& tensor : model->graph().initializer()) given.insert(tensor.name());
+  std::vector<std::string> names;
+  for (const auto& input : model->graph().input())
+    if (!given.contains(input.name())) names.push_back(input.name());
+  return names;
+}
+
+std::vector<std::string> external_files(const std::string& model) {
+  std::set<std::string> names;
+  const Result<FileBytes> file = map_file(model);
+  if (!file) return {};
+  const auto parsed = parse_model(file->data, file->size);
+  if (!parsed) return {};
+  for (const auto& tensor : (*parsed)->graph().initializer())
+    if (tensor.data_location() == ::onnx::TensorProto::EXTERNAL)
+      for (const auto& entry : tensor.external_data())
+        if (entry.key() == "location" && entry.value().find("..") == std::string::npos)
+          names.insert(entry.value());
+  return {names.begin(), names.end()};
+}
+
+}  // namespace heddle::onnx

@@ -1,0 +1,54 @@
+#pragma once
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "prim/graph.h"
+#include "support/result.h"
+
+namespace heddle::onnx {
+
+struct ImportOptions {
+  /// Extents of inputs, by name; needed where the model has symbolic ones.
+  std::map<std::string, Shape> shapes;
+  /// Inputs that are fixed to a value: they become constants, and may then decide shapes.
+  std::map<std::string, Tensor> values;
+  /// Nodes whose inputs are all constants are evaluated while importing if their results hold at
+  /// most this many elements, so that shape arithmetic becomes constants.
+  std::int64_t fold_elements = 1 << 16;
+};
+
+/// Reads an ONNX file, or the model.onnx of a test-data folder, into a primitive graph. Errors name
+/// node, operator and reason; no allocation exceeds what the file's own size justifies.
+Result<prim::Graph> import(const std::string& path, const ImportOptions& options = {});
+/// The same from bytes; external data is looked up under `folder` (empty: refused).
+Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const std::string& folder,
+                                 const ImportOptions& options = {});
+
+struct Problem {
+  std::string node, op, reason;
+};
+struct CheckReport {
+  int nodes = 0;
+  std::vector<Problem> problems;
+};
+/// Everything that stands in the way of importing the model, not only the first thing.
+Result<CheckReport> check(const std::string& path, const ImportOptions& options = {});
+
+/// A mapped file; `owner` keeps it alive.
+struct FileBytes {
+  const std::byte* data = nullptr;
+  std::size_t size = 0;
+  std::shared_ptr<const void> owner;
+};
+Result<FileBytes> map_file(const std::string& path);
+/// The path of the model inside a test-data folder, or the path itself.
+std::string model_file(const std::string& path);
+/// Names of the model's inputs (those that no initializer gives a value), in the file's order.
+Result<std::vector<std::string>> input_names(const std::string& path);
+/// Names of the external data files a model refers to, relative to its folder.
+std::vector<std::string> external_files(const std::string& model);
+
+}  // namespace heddle::onnx

@@ -1,0 +1,261 @@
+#include "onnx/tensor_file.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "onnx/protobuf.h"
+#include "onnx/reader.h"
+
+namespace heddle::onnx {
+namespace {
+
+namespace fs = std::filesystem;
+using ::onnx::TensorProto;
+
+struct TypeRow {
+  int onnx;
+  DType type;
+};
+constexpr TypeRow kTypes[] = {
+    {TensorProto::FLOAT, DType::f32},   {TensorProto::DOUBLE, DType::f64},
+    {TensorProto::FLOAT16, DType::f16}, {TensorProto::BFLOAT16, DType::bf16},
+    {TensorProto::INT8, DType::i8},     {TensorProto::INT16, DType::i16},
+    {TensorProto::INT32, DType::i32},   {TensorProto::INT64, DType::i64},
+    {TensorProto::UINT8, DType::u8},    {TensorProto::UINT16, DType::u16},
+    {TensorProto::UINT32, DType::u32},  {TensorProto::UINT64, DType::u64},
+    {TensorProto::BOOL, DType::b1},
+};
+
+/// Copies one of the typed fields, which hold one element per entry, narrow types widened.
+template <class Field>
+Status copy_field(const TensorProto& proto, const Field& field, Tensor& tensor) {
+  if (field.size() != tensor.count())
+    return fail("tensor '{}': found {} values, want {}", proto.name(), field.size(), tensor.count());
+  const bool half = tensor.dtype() == DType::f16 || tensor.dtype() == DType::bf16;
+  for (int i = 0; i < field.size(); ++i) {
+    if (half)  // the bits, in an int32
+      tensor.as_mutable<std::uint16_t>()[static_cast<std::size_t>(i)] =
+          static_cast<std::uint16_t>(field.Get(i));
+    else if constexpr (std::is_floating_point_v<std::decay_t<decltype(field.Get(0))>>)
+      tensor.set(i, field.Get(i));
+    else
+      tensor.set_int(i, static_cast<std::int64_t>(field.Get(i)));
+  }
+  return Ok{};
+}
+
+Status copy_bytes(const std::string& name, const void* data, std::size_t size, Tensor& tensor) {
+  if (static_cast<std::int64_t>(size) != tensor.bytes())
+    return fail("tensor '{}': found {} bytes, want {} for {}", name, size, tensor.bytes(),
+                to_string(tensor.type()));
+  if (size > 0) std::memcpy(tensor.mutable_data(), data, size);
+  if (tensor.dtype() == DType::b1)  // anything but 0 is true
+    for (std::uint8_t& value : tensor.as_mutable<std::uint8_t>()) value = value != 0;
+  return Ok{};
+}
+
+/// The file a tensor's external data lies in, if that is inside `folder`.
+Result<fs::path> external_path(const std::string& folder, const std::string& location) {
+  if (folder.empty()) return fail("external data '{}': the model has no folder to look in", location);
+  const fs::path relative(location);
+  if (location.empty() || relative.is_absolute())
+    return fail("external data: found location '{}', want a path under the model's folder", location);
+  std::error_code error;
+  const fs::path base = fs::canonical(folder, error);
+  if (error) return fail("external data: {}: {}", folder, error.message());
+  const fs::path file = fs::canonical(base / relative, error);
+  if (error) return fail("external data '{}': {}", location, error.message());
+  const fs::path inside = file.lexically_relative(base);
+  if (inside.empty() || *inside.begin() == "..")
+    return fail("external data '{}': it lies outside the model's folder", location);
+  return file;
+}
+
+Status copy_external(const TensorProto& proto, const std::string& folder, Tensor& tensor) {
+  std::string location;
+  std::uint64_t offset = 0;
+  for (const auto& entry : proto.external_data()) {
+    if (entry.key() == "location") location = entry.value();
+    if (entry.key() == "offset") {
+      if (entry.value().size() > 15 || entry.value().find_first_not_of("0123456789") != std::string::npos)
+        return fail("tensor '{}': found offset '{}'", proto.name(), entry.value());
+      offset = entry.value().empty() ? 0 : std::stoull(entry.value());
+    }
+  }
+  const fs::path path = HEDDLE_TRY(external_path(folder, location));
+  const FileBytes file = HEDDLE_TRY(map_file(path.string()));
+  const std::uint64_t bytes = static_cast<std::uint64_t>(tensor.bytes());
+  if (offset > file.size || bytes > file.size - offset)
+    return fail("tensor '{}': external data '{}' has {} bytes, want {} at {}", proto.name(), location,
+                file.size, bytes, offset);
+  return copy_bytes(proto.name(), file.data + offset, bytes, tensor);
+}
+
+/// Bytes that back the tensor: nothing is allocated for elements that are not there.
+std::int64_t backing_bytes(const TensorProto& proto) {
+  return static_cast<std::int64_t>(proto.ByteSizeLong());
+}
+
+Result<Tensor> read_npy(const std::string& path) {
+  const FileBytes file = HEDDLE_TRY(map_file(path));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(file.data);
+  if (file.size < 12 || std::memcmp(bytes, "\x93NUMPY", 6) != 0) return fail("{}: not a .npy file", path);
+  const bool v1 = bytes[6] == 1;
+  const std::size_t start = v1 ? 10 : 12;
+  std::size_t length = bytes[8] | bytes[9] << 8;
+  if (!v1) length |= std::size_t{bytes[10]} << 16 | std::size_t{bytes[11]} << 24;
+  if (length > file.size - start) return fail("{}: truncated header", path);
+  const std::string header(reinterpret_cast<const char*>(bytes) + start, length);
+  const auto value_of = [&](const std::string& key) {
+    const std::size_t at = header.find("'" + key + "'");
+    return at == std::string::npos ? std::string() : header.substr(header.find(':', at) + 1);
+  };
+  const std::string descr = value_of("descr");
+  const std::size_t quote = descr.find('\'');
+  const std::string code = quote == std::string::npos ? "" : descr.substr(quote + 1, descr.find('\'', quote + 1) - quote - 1);
+  constexpr std::pair<std::string_view, DType> kCodes[] = {
+      {"f4", DType::f32}, {"f8", DType::f64}, {"f2", DType::f16}, {"i1", DType::i8},  {"i2", DType::i16},
+      {"i4", DType::i32}, {"i8", DType::i64}, {"u1", DType::u8},  {"u2", DType::u16}, {"u4", DType::u32},
+      {"u8", DType::u64}, {"b1", DType::b1}};
+  std::optional<DType> type;
+  for (const auto& [name, dtype] : kCodes)
+    if (code.size() == 3 && code[0] != '>' && code.substr(1) == name) type = dtype;
+  if (!type) return fail("{}: found element type '{}', want a little-endian number", path, code);
+  if (value_of("fortran_order").find("True") < 3) return fail("{}: found column-major order, want row-major", path);
+  const std::string text = value_of("shape");
+  Shape shape;
+  for (std::size_t i = text.find('(') + 1; i < text.size() && text[i] != ')';) {
+    if (!std::isdigit(static_cast<unsigned char>(text[i]))) { ++i; continue; }
+    const std::size_t end = text.find_first_not_of("0123456789", i);
+    if (end - i > 12) return fail("{}: found an absurd shape", path);
+    shape.push_back(std::stoll(text.substr(i, end - i)));
+    i = end;
+  }
+  const auto count = checked_element_count(shape, *type);
+  if (!count || static_cast<std::size_t>(*count * size_of(*type)) != file.size - start - length)
+    return fail("{}: found {} bytes, want {} of {}", path, file.size - start - length, name_of(*type), to_string(shape));
+  Tensor tensor({*type, shape});
+  HEDDLE_TRY(copy_bytes(path, bytes + start + length, static_cast<std::size_t>(tensor.bytes()), tensor));
+  return tensor;
+}
+
+Result<std::string> npy_bytes(const Tensor& tensor) {
+  std::string_view code;
+  switch (tensor.dtype()) {
+    case DType::f32: code = "<f4"; break;
+    case DType::f64: code = "<f8"; break;
+    case DType::f16: code = "<f2"; break;
+    case DType::i8: code = "|i1"; break;
+    case DType::i16: code = "<i2"; break;
+    case DType::i32: code = "<i4"; break;
+    case DType::i64: code = "<i8"; break;
+    case DType::u8: code = "|u1"; break;
+    case DType::u16: code = "<u2"; break;
+    case DType::u32: code = "<u4"; break;
+    case DType::u64: code = "<u8"; break;
+    case DType::b1: code = "|b1"; break;
+    case DType::bf16: return unsupported("npy: NumPy has no bf16; use .pb");
+  }
+  std::string shape;
+  for (std::int64_t extent : tensor.shape()) shape += std::to_string(extent) + ",";
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", code, shape);
+  header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 10 - 1, ' ');
+  header += '\n';
+  std::string bytes("\x93NUMPY\x01\x00", 8);
+  bytes += static_cast<char>(header.size() & 0xff);
+  bytes += static_cast<char>(header.size() >> 8);
+  bytes += header;
+  return bytes.append(reinterpret_cast<const char*>(tensor.data()), static_cast<std::size_t>(tensor.bytes()));
+}
+
+}  // namespace
+
+Result<DType> dtype_from_onnx(int number) {
+  for (const TypeRow& row : kTypes)
+    if (row.onnx == number) return row.type;
+  const std::string name = TensorProto::DataType_IsValid(number)
+                               ? TensorProto::DataType_Name(static_cast<TensorProto::DataType>(number))
+                               : fmt::format("number {}", number);
+  return unsupported("element type {} is not supported", name);
+}
+
+int dtype_to_onnx(DType type) {
+  for (const TypeRow& row : kTypes)
+    if (row.type == type) return row.onnx;
+  return 0;
+}
+
+Result<Tensor> tensor_from_proto(const TensorProto& proto, const std::string& folder) {
+  Result<DType> type = dtype_from_onnx(proto.data_type());
+  if (!type) return fail(type.error().code, "tensor '{}': {}", proto.name(), type.error().message);
+  const Shape shape(proto.dims().begin(), proto.dims().end());
+  const auto count = checked_element_count(shape, *type);
+  if (!count) return fail("tensor '{}': found impossible shape {}", proto.name(), to_string(shape));
+  const bool external = proto.data_location() == TensorProto::EXTERNAL;
+  if (!external && *count > 64 + 8 * backing_bytes(proto))
+    return fail("tensor '{}': found {} elements but only {} bytes", proto.name(), *count, backing_bytes(proto));
+  if (external && *count * size_of(*type) > kMaxTensorBytes)
+    return fail(ErrorCode::out_of_memory, "tensor '{}': too large", proto.name());
+  Tensor tensor({*type, external ? Shape{} : shape});
+  if (external) {
+    // The file is checked before the memory is taken.
+    std::string location;
+    for (const auto& entry : proto.external_data())
+      if (entry.key() == "location") location = entry.value();
+    const fs::path path = HEDDLE_TRY(external_path(folder, location));
+    std::error_code error;
+    if (fs::file_size(path, error) < static_cast<std::uint64_t>(*count * size_of(*type)) || error)
+      return fail("tensor '{}': external data '{}' is too short for {}{}", proto.name(), location,
+                  name_of(*type), to_string(shape));
+    tensor = Tensor({*type, shape});
+    HEDDLE_TRY(copy_external(proto, folder, tensor));
+    return tensor;
+  }
+  if (proto.has_raw_data())
+    HEDDLE_TRY(copy_bytes(proto.name(), proto.raw_data().data(), proto.raw_data().size(), tensor));
+  else if (*type == DType::f32)
+    HEDDLE_TRY(copy_field(proto, proto.float_data(), tensor));
+  else if (*type == DType::f64)
+    HEDDLE_TRY(copy_field(proto, proto.double_data(), tensor));
+  else if (*type == DType::i64)
+    HEDDLE_TRY(copy_field(proto, proto.int64_data(), tensor));
+  else if (*type == DType::u64 || *type == DType::u32)
+    HEDDLE_TRY(copy_field(proto, proto.uint64_data(), tensor));
+  else
+    HEDDLE_TRY(copy_field(proto, proto.int32_data(), tensor));
+  return tensor;
+}
+
+Result<Tensor> read_tensor(const std::string& path) {
+  if (path.ends_with(".npy")) return read_npy(path);
+  const FileBytes file = HEDDLE_TRY(map_file(path));
+  TensorProto proto;
+  if (file.size > 0x7fffffff || !proto.ParseFromArray(file.data, static_cast<int>(file.size)))
+    return fail("{}: not a serialised ONNX tensor", path);
+  Result<Tensor> tensor = tensor_from_proto(proto, "");
+  if (!tensor) return fail(tensor.error().code, "{}: {}", path, tensor.error().message);
+  return tensor;
+}
+
+Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor) {
+  std::string bytes;
+  if (path.ends_with(".npy")) {
+    bytes = HEDDLE_TRY(npy_bytes(tensor));
+  } else if (path.ends_with(".pb")) {
+    TensorProto proto;
+    proto.set_name(name);
+    proto.set_data_type(dtype_to_onnx(tensor.dtype()));
+    for (std::int64_t extent : tensor.shape()) proto.add_dims(extent);
+    proto.set_raw_data(tensor.data(), static_cast<std::size_t>(tensor.bytes()));
+    bytes = proto.SerializeAsString();
+  } else {
+    return fail(ErrorCode::usage, "{}: want a name that ends in .npy or .pb", path);
+  }
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) return fail("{}: cannot write", path);
+  return Ok{};
+}
+
+}  // namespace heddle::onnx
