@@ -1,13 +1,14 @@
 #include <cmath>
 
 #include "codegen/cpu/test_util.h"
+#include "ir/philox.h"
 
 namespace heddle::codegen::cpu {
 namespace {
 
 struct Case {
-  const char* name;
-  const char* text;
+  std::string name;
+  std::string text;
   double tolerance = 1e-5;
 };
 
@@ -90,15 +91,110 @@ std::vector<Machine> machines() {
   return out;
 }
 
-constexpr Case kCases[] = {
-    {"tails", R"(kernel "tails" vars=4 {
-  buffer b0 "x" f32[43] grid arg=0
-  buffer b1 "y" f32[43] grid arg=1 written
-  for grid d0 in 0..1 {
-    for serial d1 in 0..5 {
-      for vector d2 in 0..8 { b1[d1*8 + d2] = add.f32(load.f32 b0[d1*8 + d2], f32(1)) }
-    }
-    for vector d3 in 0..3 { b1[d3 + 40] = mul.f32(load.f32 b0[d3 + 40], load.f32 b0[40]) }
+/// Buffers x (f32[256], or `in`) and y (f32[256], written), and one grid loop of three tasks d0.
+std::string kernel_text(const std::string& buffers, const std::string& body, int vars = 12) {
+  return fmt::format("kernel \"case\" vars={} {{\n{}\nfor grid d0 in 0..3 {{\n{}\n}}\n}}", vars,
+                     buffers, body);
+}
+std::string plain(const std::string& body) {
+  return kernel_text("buffer b0 \"x\" f32[256] grid arg=0\n"
+                     "buffer b1 \"y\" f32[256] grid arg=1 written\n"
+                     "buffer b2 \"acc\" f32[32] lane lanes=8\n"
+                     "buffer b3 \"s\" f32[4] lane\n"
+                     "buffer b4 \"tile\" f32[64] block\n"
+                     "buffer b5 \"i\" i64[64] grid arg=2\n",
+                     body);
+}
+
+const Case kCases[] = {
+    {"tails", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1] = load.f32 b0[d0*64 + d1] }
+      for vector d2 in 0..3 { b1[d0*64 + d2 + 8] = mul.f32(load.f32 b0[d2 + 40], load.f32 b0[40]) }
+      for vector d3 in 0..5 { b1[d0*64 + d3 + 11] = add.f32(load.f32 b0[d3 + 1], f32(1)) }
+      for vector d4 in 0..7 { b1[d0*64 + d4 + 16] = neg.f32(load.f32 b0[d4 + 249]) }
+      for vector d5 in 0..1 { b1[d0*64 + d5 + 23] = neg.f32(load.f32 b0[d5 + 255]) }
+      for vector d6 in 0..13 { b1[d0*64 + d6 + 24] = load.f32 b0[d6 + 243] }
+      for vector d7 in 0..16 { b1[d0*64 + d7 + 40] = load.f32 b0[d7 + 240] })")},
+    {"begins", plain(R"(for serial d1 in 3..7 { for vector d2 in 4..12 {
+        b1[d0*64 + d1*8 + d2 - 28] = add.f32(load.f32 b0[d1*8 + d2], cast.f32(index.i64(d1*100 + d2*3))) } }
+      for serial d3 in 5..5 { b1[0] = f32(9) }
+      for unroll d4 in 2..4 { for serial d5 in 1..2 { b1[d0*64 + d4 + d5 + 40] = cast.f32(index.i64(d4*7 + d5)) } })")},
+    {"strides", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1] = load.f32 b0[d0 + d1*2] }
+      for vector d2 in 0..8 { b1[d0*64 + d2 + 8] = load.f32 b0[d0 + d2*3] }
+      for vector d3 in 0..8 { b1[d0*64 + d3 + 16] = load.f32 b0[d0 - d3 + 7] }
+      for vector d4 in 0..8 { b1[d0*64 + d4 + 24] = load.f32 b0[d4 / 2 + 252] }
+      for vector d5 in 0..8 { b1[d0*64 + d5 + 32] = load.f32 b0[d5 % 4 * 16 + d0] }
+      for vector d6 in 0..8 { b1[d0*64 + d6 + 40] = load.f32 b0[(d6 + d0) / 3 * 7 + (d6 + d0) % 3] }
+      for vector d7 in 0..6 { b1[d0*64 + d7 + 48] = load.f32 b0[d7 * 2 + 245] })")},
+    {"stores", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1*2 + 1] = load.f32 b0[d1] }
+      for vector d2 in 0..8 { b1[d0*64 - d2 + 31] = load.f32 b0[d2] }
+      for vector d3 in 0..8 { b1[d0*64 + 40] = load.f32 b0[d3] }
+      for vector d4 in 0..8 { if 2 <= d4 + d0 < 6 { b1[d0*64 + d4 + 41] = load.f32 b0[d4] } }
+      for vector d5 in 0..5 { if 1 <= d5 < 4 { b1[d0*64 + d5*2 + 50] = load.f32 b0[d5] } }
+      if 1 <= d0 < 2 { b1[d0*64 + 62] = f32(5) })")},
+    {"guards", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1] = guard.f32(0 <= d0*3 + d1 - 4 < 9; load.f32 b0[d0*3 + d1 - 4]; f32(-1)) }
+      for vector d2 in 0..8 { b1[d0*64 + d2 + 8] = guard.f32(1 <= d0 < 2; load.f32 b0[d2 + d0*64 - 64]; f32(2)) }
+      for vector d3 in 0..5 { b1[d0*64 + d3 + 16] = guard.f32(0 <= d0 - 1 < 9 & 0 <= d3 - 2 < 9; add.f32(load.f32 b0[d3 - 2], load.f32 b0[d0*255 - 255]); load.f32 b0[d3]) }
+      for vector d4 in 0..8 { b1[d0*64 + d4 + 24] = guard.f32(250 <= d4 + 246 + d0 < 254; load.f32 b0[(d4 + 246 + d0 - 250) * 7]; load.f32 b0[d4]) }
+      b1[d0*64 + 63] = guard.f32(0 <= d0 - 1 < 5; load.f32 b0[d0 - 1]; f32(7)))")},
+    {"guard_in_loop", plain(R"(for vector d1 in 0..8 { b2[d1] = f32(0) }
+      for serial d2 in 0..5 { for serial d3 in 0..5 { for vector d4 in 0..8 {
+        b2[d4] = add.f32(load.f32 b2[d4], guard.f32(0 <= d2 + d0 - 1 < 4 & 0 <= d3 - 1 < 3; load.f32 b0[d2*8 + d0*8 - 8 + d4 + d3*2 - 2]; f32(0.5))) } } }
+      for vector d5 in 0..8 { b1[d0*64 + d5] = load.f32 b2[d5] })")},
+    {"gather", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1] = load.f32 b0[d1; load.i64 b5[d1 + d0] : 10 * 8] }
+      for vector d2 in 0..8 { b1[d0*64 + d2 + 8] = load.f32 b0[d2; load.i64 b5[d0] : 10 * 8] }
+      for vector d3 in 0..5 { b1[d0*64 + d3 + 16] = load.f32 b0[0; load.i64 b5[d3] : 4 * 1; load.i64 b5[d0 + 9] : 6 * 20] }
+      for vector d4 in 0..8 { b1[d0*64 + d4 + 24] = guard.f32(3 <= d4 < 6; load.f32 b0[d4 - 3; load.i64 b5[d4 - 3] : 10 * 3]; f32(0)) }
+      b1[d0*64 + 60] = load.f32 b0[d0; load.i64 b5[d0] : 10 * 8])")},
+    {"scatter", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1; load.i64 b5[d1] : 5 * 8] = load.f32 b0[d1] }
+      for serial d2 in 0..9 { b1[d0*64 + 50; load.i64 b5[d2] : 3 * 2] = load.f32 b0[d2] })")},
+    {"row_norm", plain(R"(for vector d1 in 0..8 { b2[d1] = f32(0) b2[d1 + 8] = f32(-1000) b2[d1 + 16] = f32(1000) }
+      for serial d2 in 0..4 { for vector d3 in 0..8 { let %0 = load.f32 b0[d0*40 + d2*8 + d3]
+        b2[d3] = add.f32(load.f32 b2[d3], %0) b2[d3 + 8] = max.f32(load.f32 b2[d3 + 8], %0) b2[d3 + 16] = min.f32(%0, load.f32 b2[d3 + 16]) } }
+      for vector d4 in 0..5 { let %1 = load.f32 b0[d0*40 + d4 + 32]
+        b2[d4] = add.f32(load.f32 b2[d4], %1) b2[d4 + 8] = max.f32(load.f32 b2[d4 + 8], %1) b2[d4 + 16] = min.f32(%1, load.f32 b2[d4 + 16]) }
+      b3[0] = lanes_sum.f32 b2[0] b3[1] = lanes_max.f32 b2[8] b3[2] = lanes_min.f32 b2[16]
+      for serial d5 in 0..4 { for vector d6 in 0..8 {
+        b1[d0*40 + d5*8 + d6] = add.f32(mul.f32(load.f32 b0[d0*40 + d5*8 + d6], load.f32 b3[0]), sub.f32(load.f32 b3[1], load.f32 b3[2])) } })")},
+    {"prefix_sum", plain(R"(b1[d0*64] = load.f32 b0[d0*64]
+      for serial d1 in 1..64 { b1[d0*64 + d1] = add.f32(load.f32 b1[d0*64 + d1 - 1], load.f32 b0[d0*64 + d1]) }
+      b1[d0*64] = add.f32(load.f32 b1[d0*64], load.f32 b1[d0*64 + 63]))")},
+    {"stale_values", plain(R"(let %0 = mul.f32(load.f32 b4[d0], f32(2))
+      for unroll d1 in 0..64 { b4[d1] = load.f32 b0[d1] }
+      for serial d2 in 0..4 { b1[d0*64 + d2] = %0 b4[d0] = add.f32(%0, f32(1)) b1[d0*64 + d2 + 8] = %0
+        if 1 <= d2 < 3 { b4[d0] = f32(3) b1[d0*64 + d2 + 16] = %0 } b1[d0*64 + d2 + 24] = %0 }
+      b1[d0*64 + 40] = %0)")},
+    {"gemm_tile", plain(R"(for unroll d1 in 0..2 { for unroll d2 in 0..2 { for vector d3 in 0..8 { b2[d1*16 + d2*8 + d3] = f32(0) } } }
+      for serial d4 in 0..12 { for unroll d5 in 0..2 { for unroll d6 in 0..2 { for vector d7 in 0..8 {
+        b2[d5*16 + d6*8 + d7] = add.f32(load.f32 b2[d5*16 + d6*8 + d7], mul.f32(load.f32 b0[d0*24 + d5*12 + d4], load.f32 b0[d4*16 + d6*8 + d7])) } } } }
+      for unroll d8 in 0..2 { for unroll d9 in 0..2 { for vector d10 in 0..8 { b1[d0*64 + d8*32 + d9*8 + d10] = max.f32(load.f32 b2[d8*16 + d9*8 + d10], f32(0)) } } })")},
+    {"index_data", plain(R"(for vector d1 in 0..8 {
+        b1[d0*64 + d1] = cast.f32(index.i64((d1 * 5 + d0 - 9) / 4))
+        b1[d0*64 + d1 + 8] = cast.f32(index.i64((d1 * 5 + d0 - 9) % 4))
+        b1[d0*64 + d1 + 16] = cast.f32(index.i64(min(d1, d0 + 3) + max(d1 - 2, d0))) }
+      for serial d2 in 0..8 { b1[d0*64 + d2 + 24] = cast.f32(index.i64((d2 - d0 * 3) / 5 + (d2 - d0 * 3) % 5)) })")},
+    {"select", plain(R"(for vector d1 in 0..8 { let %0 = load.f32 b0[d0*64 + d1]
+        b1[d0*64 + d1] = select.f32(less.b1(%0, f32(0)), exp.f32(%0), select.f32(greater.b1(%0, load.f32 b0[0]), f32(1), %0)) })")},
+    {"two_phases", R"(kernel "two phases" vars=8 {
+  buffer b0 "x" f32[64] grid arg=0
+  buffer b1 "y" f32[64] grid arg=1 written
+  buffer b2 "t" f32[64] grid
+  buffer b3 "u" i32[64] grid
+  for grid d0 in 0..8 { for vector d1 in 0..8 { b2[d0*8 + d1] = exp.f32(load.f32 b0[d0*8 + d1]) b3[d0*8 + d1] = cast.i32(index.i64(d0)) } }
+  barrier grid
+  for grid d2 in 2..10 { for vector d3 in 0..8 { b1[d2*8 + d3 - 16] = add.f32(load.f32 b2[79 - d2*8 - d3], cast.f32(load.i32 b3[d2*8 + d3 - 16])) } }
+})"},
+    {"mixed_lanes", R"(kernel "mixed lanes" vars=8 {
+  buffer b0 "x" f32[64] grid arg=0
+  buffer b1 "y" f64[64] grid arg=1 written
+  buffer b2 "a" f64[8] lane lanes=4
+  buffer b3 "b" f32[8] lane lanes=8
+  buffer b4 "c" b1[8] lane lanes=8
+  for grid d0 in 0..8 {
+    for vector d1 in 0..8 { b3[d1] = load.f32 b0[d0*8 + d1] b4[d1] = less.b1(load.f32 b0[d0*8 + d1], f32(1)) }
+    for unroll d2 in 0..2 { for vector d3 in 0..4 { b2[d2*4 + d3] = cast.f64(select.f32(load.b1 b4[d2*4 + d3], load.f32 b3[d2*4 + d3], f32(8))) } }
+    for vector d4 in 0..3 { b2[d4] = add.f64(load.f64 b2[d4], f64(1)) }
+    for unroll d5 in 0..2 { for vector d6 in 0..4 { b1[d0*8 + d5*4 + d6] = load.f64 b2[d5*4 + d6] } }
+    b1[d0*8 + 7] = lanes_prod.f64 b2[4]
   }
 })"},
 };
@@ -112,7 +208,139 @@ TEST_P(Kernels, AgreeWithTheInterpreter) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Rows, Kernels, testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& info) { return info.param.name; });
+
+constexpr DType kTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8,
+                            DType::i16, DType::i32, DType::i64, DType::u8,   DType::u16,
+                            DType::u32, DType::u64, DType::b1};
+
+/// y[i] = expression of %0 = a[i] and %1 = b[i], with tails.
+std::string map_text(DType in, DType out, const std::string& expression) {
+  const std::string loads = fmt::format(
+      "let %0 = load.{0} b0[d0*17 + {1}] let %1 = load.{0} b1[d0*17 + {1}]",
+      name_of(compute_type(in)), "{}");
+  const auto part = [&](const std::string& at) {
+    return fmt::format(fmt::runtime(loads), at, at) + fmt::format(" b2[d0*17 + {}] = {}\n", at, expression);
+  };
+  return kernel_text(fmt::format("buffer b0 \"a\" {0}[51] grid arg=0\nbuffer b1 \"b\" {0}[51] grid "
+                                 "arg=1\nbuffer b2 \"y\" {1}[51] grid arg=2 written",
+                                 name_of(in), name_of(out)),
+                     "for vector d1 in 0..8 { " + part("d1") + "} for vector d2 in 0..7 { " +
+                         part("d2 + 8") + "} for serial d3 in 15..17 { " + part("d3") + "}");
+}
+
+TEST(Functions, OfEveryType) {
+  const std::vector<Machine> all = machines();
+  for (const DType type : kTypes) {
+    const std::string t(name_of(compute_type(type)));
+    for (int i = 0; i < ir::kScalarFnCount; ++i) {
+      const auto fn = static_cast<ir::ScalarFn>(i);
+      const ir::ScalarFnInfo& f = ir::info(fn);
+      const bool bits = f.name.starts_with("bit_") || f.name.starts_with("shift_");
+      if (fn == ir::ScalarFn::cast || (bits && is_float(type))) continue;
+      if (!is_float(type) && (ir::float_only(fn) || type == DType::b1)) continue;
+      const DType out = f.gives_bool ? DType::b1 : type;
+      std::string e = fmt::format("{}.{}(%0", f.name, name_of(compute_type(out)));
+      if (f.arity == 2) e += ", %1";
+      if (fn == ir::ScalarFn::select) e = fmt::format("select.{0}(less.b1(%0, %1), %0, %1", t);
+      SCOPED_TRACE(e);
+      const double tolerance = type == DType::f16 ? 2e-3 : type == DType::bf16 ? 2e-2 : 1e-5;
+      const kernel::Kernel k = parsed(map_text(type, out, e + ")"));
+      check(k, all[static_cast<std::size_t>(i) % all.size()], tolerance);
+    }
+  }
+}
+
+TEST(Functions, CastsBetweenAllTypes) {
+  for (const DType from : kTypes) {
+    for (const DType to : kTypes) {
+      const std::string scale = is_float(from) ? fmt::format("mul.{0}(%0, {0}(37.25))", name_of(compute_type(from))) : "%0";
+      const std::string e = fmt::format("cast.{}({})", name_of(compute_type(to)), scale);
+      SCOPED_TRACE(fmt::format("{} to {}", name_of(from), name_of(to)));
+      check(parsed(map_text(from, to, e)), host_machine(), to == DType::f16 ? 2e-3 : to == DType::bf16 ? 2e-2 : 1e-6);
+    }
+  }
+}
+
+TEST(Functions, NansPropagateThroughMinAndMax) {
+  for (const char* e : {"max.f32(%0, %1)", "min.f32(%0, %1)", "max.f32(%0, f32(0))", "max.f32(f32(0), %0)"}) {
+    const Compiled code(parsed(map_text(DType::f32, DType::f32, e)));
+    std::vector<float> a(51, 1), b(51, 2), y(51);
+    for (std::size_t i = 0; i < 51; i += 3) a[i] = NAN;
+    for (std::size_t i = 1; i < 51; i += 3) b[i] = NAN;
+    code.run({a.data(), b.data(), y.data()});
+    for (std::size_t i = 0; i < 51; ++i) {
+      const bool uses_b = std::string_view(e).find("%1") != std::string_view::npos;
+      EXPECT_EQ(std::isnan(y[i]), i % 3 == 0 || (uses_b && i % 3 == 1)) << e << " at " << i;
+    }
+  }
+}
+
+TEST(Random, IsThePhiloxOfTheReference) {
+  const Compiled code(parsed(kernel_text("buffer b0 \"y\" f32[48] grid arg=0 written",
+                                         "for vector d1 in 0..8 { b0[d0*16 + d1] = random_uniform.f32(42; d0*8 + d1)\n"
+                                         "b0[d0*16 + d1 + 8] = random_normal.f32(42; d0*8 + d1) }")));
+  std::vector<float> y(48);
+  code.run({y.data()});
+  for (std::uint64_t i = 0; i < 24; ++i) {
+    const float* at = y.data() + i / 8 * 16 + i % 8;
+    EXPECT_EQ(at[0], static_cast<float>(ir::philox_uniform(42, i)));
+    EXPECT_FLOAT_EQ(at[8], static_cast<float>(ir::philox_normal(42, i)));
+  }
+}
+
+TEST(Compile, ManyKernelsInOneObjectFromManyThreads) {
+  std::vector<kernel::Kernel> kernels;
+  for (const Case& c : kCases) kernels.push_back(parsed(c.text));
+  const Machine m = host_machine();
+  std::vector<std::string> objects(4);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < objects.size(); ++t) {
+    threads.emplace_back([&, t] {
+      auto object = compile(kernels, m, fmt::format("o{}_", t));
+      ASSERT_TRUE(object.ok());
+      objects[t] = object->bytes;
+      EXPECT_EQ(object->kernels.size(), kernels.size());
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  auto module = load(objects);
+  ASSERT_TRUE(module.ok()) << module.error().message;
+  EXPECT_NE((*module)->find("o0_0_case_p0"), nullptr);
+  EXPECT_NE((*module)->find("o3_0_case_p0"), nullptr);
+  EXPECT_EQ((*module)->find("o4_0_case_p0"), nullptr);
+}
+
+TEST(Compile, IsDeterministic) {
+  const kernel::Kernel k = parsed(kCases[0].text);
+  const Machine m = host_machine();
+  EXPECT_EQ(compile({&k, 1}, m, "a")->bytes, compile({&k, 1}, m, "a")->bytes);
+  EXPECT_EQ(cache_key({&k, 1}, m), cache_key({&k, 1}, m));
+  const kernel::Kernel other = parsed(kCases[1].text);
+  EXPECT_NE(cache_key({&k, 1}, m), cache_key({&other, 1}, m));
+}
+
+TEST(Compile, OtherMachinesCode) {
+#if defined(__x86_64__)
+  const kernel::Kernel k = parsed(kCases[0].text);
+  auto m = machine_named("x86-64-v4");
+  ASSERT_TRUE(m.ok());
+  EXPECT_EQ(m->vector_bytes, 64);
+  EXPECT_EQ(m->vector_registers, 32);
+  const auto text = to_assembly_text(k, *m);
+  ASSERT_TRUE(text.ok());
+  EXPECT_NE(text->find("zmm"), std::string::npos) << "16 lanes of f32 fill one register";
+#endif
+  EXPECT_FALSE(machine_named("no such processor").ok());
+}
+
+TEST(Load, DamagedObjectsAreErrors) {
+  const kernel::Kernel k = parsed(kCases[0].text);
+  std::string bytes = compile({&k, 1}, host_machine(), "a")->bytes;
+  for (const std::string& bad : {std::string(), std::string("junk"), bytes.substr(0, 100)}) {
+    EXPECT_FALSE(load({&bad, 1}).ok());
+  }
+}
 
 }  // namespace
 }  // namespace heddle::codegen::cpu

@@ -25,12 +25,12 @@ Result<Machine> complete(Machine m) {
   std::string error;
   const llvm::Target* target = llvm::TargetRegistry::lookupTarget(m.triple, error);
   if (!target) return fail("target '{}': {}", m.triple, error);
-  std::unique_ptr<llvm::MCSubtargetInfo> info(
-      target->createMCSubtargetInfo(m.triple, m.cpu, m.features));
-  if (!info) return fail("target '{}' has no subtargets", m.triple);
-  if (!info->isCPUStringValid(m.cpu)) {
+  std::unique_ptr<llvm::MCSubtargetInfo> any(target->createMCSubtargetInfo(m.triple, "", ""));
+  if (!any || !any->isCPUStringValid(m.cpu)) {
     return fail(ErrorCode::usage, "processor '{}' is not known for {}", m.cpu, m.triple);
   }
+  std::unique_ptr<llvm::MCSubtargetInfo> info(
+      target->createMCSubtargetInfo(m.triple, m.cpu, m.features));
   read_vectors(*info, m);
   return m;
 }

@@ -51,14 +51,17 @@ llvm::Type* Ops::compute(DType t) const {
 }
 
 llvm::Type* Ops::storage(DType t) const {
-  if (t == DType::f16) return b_.getHalfTy();
-  if (t == DType::bf16) return b_.getInt16Ty();
+  if (t == DType::f16 || t == DType::bf16) return b_.getInt16Ty();
   if (t == DType::b1) return b_.getInt8Ty();
   return compute(t);
 }
 
 V Ops::from_storage(V v, DType t) {
-  if (t == DType::f16) return b_.CreateFPExt(v, shaped(b_.getFloatTy(), v));
+  if (t == DType::f16) {
+    if (!half_in_hardware_) return per_lane("heddle_f16_to_f32", {v}, b_.getFloatTy());
+    return b_.CreateFPExt(b_.CreateBitCast(v, shaped(b_.getHalfTy(), v)),
+                          shaped(b_.getFloatTy(), v));
+  }
   if (t == DType::b1) return b_.CreateICmpNE(v, integer(v->getType(), 0));
   if (t != DType::bf16) return v;
   V wide = b_.CreateZExt(v, shaped(b_.getInt32Ty(), v));
@@ -66,7 +69,11 @@ V Ops::from_storage(V v, DType t) {
 }
 
 V Ops::to_storage(V v, DType t) {
-  if (t == DType::f16) return b_.CreateFPTrunc(v, shaped(b_.getHalfTy(), v));
+  if (t == DType::f16) {
+    if (!half_in_hardware_) return per_lane("heddle_f32_to_f16", {v}, b_.getInt16Ty());
+    return b_.CreateBitCast(b_.CreateFPTrunc(v, shaped(b_.getHalfTy(), v)),
+                            shaped(b_.getInt16Ty(), v));
+  }
   if (t == DType::b1) return b_.CreateZExt(v, shaped(b_.getInt8Ty(), v));
   if (t != DType::bf16) return v;
   llvm::Type* i32 = shaped(b_.getInt32Ty(), v);

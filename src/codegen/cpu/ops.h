@@ -10,11 +10,13 @@ namespace heddle::codegen::cpu {
 /// have equal shapes, and shapes are carried by the LLVM types.
 class Ops {
  public:
-  Ops(llvm::Module& module, llvm::IRBuilder<>& b) : module_(module), b_(b) {}
+  /// half_in_hardware: the machine converts f16; else a routine does, per lane.
+  Ops(llvm::Module& module, llvm::IRBuilder<>& b, bool half_in_hardware)
+      : module_(module), b_(b), half_in_hardware_(half_in_hardware) {}
 
   /// Element type in registers: i1 for b1, float for f16 and bf16 (computed in f32).
   llvm::Type* compute(DType t) const;
-  /// Element type in memory: i8 for b1, i16 for bf16.
+  /// Element type in memory: i8 for b1, i16 for bf16 and f16.
   llvm::Type* storage(DType t) const;
   /// From memory form to register form, and back (round to nearest even).
   llvm::Value* from_storage(llvm::Value* v, DType t);
@@ -61,6 +63,7 @@ class Ops {
 
   llvm::Module& module_;
   llvm::IRBuilder<>& b_;
+  bool half_in_hardware_;
 };
 
 }  // namespace heddle::codegen::cpu

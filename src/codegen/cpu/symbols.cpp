@@ -22,7 +22,6 @@ float random_uniform(std::uint64_t counter, std::uint64_t seed) {
 float random_normal(std::uint64_t counter, std::uint64_t seed) {
   return static_cast<float>(ir::philox_normal(seed, counter));
 }
-float half_to_float(std::uint16_t bits) { return f16_to_f32(bits); }
 
 template <class F>
 void* erase(F* f) {
@@ -55,13 +54,13 @@ std::span<const Symbol> runtime_symbols() {
       {"fmodf", erase<F2>(fmodf)},     {"fmod", erase<D2>(fmod)},
       {"powf", erase<F2>(powf)},       {"pow", erase<D2>(pow)},
       {"atan2f", erase<F2>(atan2f)},   {"atan2", erase<D2>(atan2)},
-      // Machines without SSE4.1 round by call; without F16C halves are converted by call.
+      // Machines without SSE4.1 round by call.
       {"floorf", erase<F1>(floorf)},   {"floor", erase<D1>(floor)},
       {"ceilf", erase<F1>(ceilf)},     {"ceil", erase<D1>(ceil)},
       {"truncf", erase<F1>(truncf)},   {"trunc", erase<D1>(trunc)},
       {"roundevenf", erase<F1>(nearbyintf)}, {"roundeven", erase<D1>(nearbyint)},
-      {"__extendhfsf2", erase(half_to_float)},
-      {"__truncsfhf2", erase(f32_to_f16)},
+      {"heddle_f16_to_f32", erase(f16_to_f32)},
+      {"heddle_f32_to_f16", erase(f32_to_f16)},
       {"memcpy", erase<void*(void*, const void*, std::size_t)>(memcpy)},
       {"memmove", erase<void*(void*, const void*, std::size_t)>(memmove)},
       {"memset", erase<void*(void*, int, std::size_t)>(memset)},
