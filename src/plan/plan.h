@@ -24,6 +24,8 @@ struct Legality {
 };
 /// Rules on the structure of the graph alone; what the planner's tests use.
 Legality structural_legality();
+/// What src/lower says it supports.
+Legality lowering_legality();
 
 /// Steps of the ablation, each a superset of the one before.
 enum class Strategy {

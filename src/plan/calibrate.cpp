@@ -1,0 +1,168 @@
+#include "plan/calibrate.h"
+
+#include <fmt/format.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace heddle::plan {
+namespace {
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+template <class F>
+double best_of(int repeats, F&& work) {
+  double best = 1e30;
+  for (int i = 0; i < repeats; ++i) best = std::min(best, seconds_of(work));
+  return best;
+}
+
+/// GB/s (read plus written, all threads) of copying `bytes` per thread back and forth.
+double copy_gbs(ThreadPool& pool, std::size_t bytes) {
+  const auto threads = static_cast<std::size_t>(pool.threads());
+  std::vector<std::vector<char>> from(threads), to(threads);
+  pool.run([&](int t) {
+    from[static_cast<std::size_t>(t)].assign(bytes, 1);
+    to[static_cast<std::size_t>(t)].assign(bytes, 2);
+  });
+  const int rounds = static_cast<int>(std::clamp<std::size_t>((std::size_t{8} << 20) / bytes, 1, 64));
+  const double s = best_of(5, [&] {
+    pool.run([&](int t) {
+      for (int r = 0; r < rounds; ++r) {
+        auto &a = from[static_cast<std::size_t>(t)], &b = to[static_cast<std::size_t>(t)];
+        std::memcpy(b.data(), a.data(), bytes);
+        a[static_cast<std::size_t>(r) % bytes] = b[0];  // keeps the rounds apart
+      }
+    });
+  });
+  return 2.0 * static_cast<double>(bytes) * rounds * static_cast<double>(threads) / s * 1e-9;
+}
+
+constexpr int kChains = 12, kSteps = 20000;
+
+#if defined(__x86_64__)
+/// Intrinsics, because compilers need not contract a product and a sum; a pack of indices, so that
+/// the accumulators stay in registers at any optimisation level.
+template <std::size_t... C>
+[[gnu::target("avx512f")]] float adds_avx512(float seed, std::index_sequence<C...>) {
+  __m512 a[sizeof...(C)], x = _mm512_set1_ps(seed), y = _mm512_set1_ps(1e-9f);
+  ((a[C] = _mm512_set1_ps(static_cast<float>(C))), ...);  // distinct chains
+  for (int s = 0; s < kSteps; ++s) ((a[C] = _mm512_fmadd_ps(a[C], x, y)), ...);
+  ((a[0] = _mm512_add_ps(a[0], a[C])), ...);
+  float out[16];
+  _mm512_storeu_ps(out, a[0]);
+  return out[0];
+}
+template <std::size_t... C>
+[[gnu::target("avx2,fma")]] float adds_avx2(float seed, std::index_sequence<C...>) {
+  __m256 a[sizeof...(C)], x = _mm256_set1_ps(seed), y = _mm256_set1_ps(1e-9f);
+  ((a[C] = _mm256_set1_ps(static_cast<float>(C))), ...);
+  for (int s = 0; s < kSteps; ++s) ((a[C] = _mm256_fmadd_ps(a[C], x, y)), ...);
+  ((a[0] = _mm256_add_ps(a[0], a[C])), ...);
+  float out[8];
+  _mm256_storeu_ps(out, a[0]);
+  return out[0];
+}
+
+/// GFLOP/s of one core in independent multiply-adds, or 0 where it cannot be measured.
+double multiply_add_gflops(int vector_bytes) {
+  const bool wide = vector_bytes >= 64 && __builtin_cpu_supports("avx512f");
+  if (!wide && !(vector_bytes >= 32 && __builtin_cpu_supports("fma"))) return 0;
+  constexpr auto kChainIndices = std::make_index_sequence<kChains>();
+  volatile float sink = 0;
+  const double s = best_of(7, [&] {
+    sink = wide ? adds_avx512(0.5f, kChainIndices) : adds_avx2(0.5f, kChainIndices);
+  });
+  return 2.0 * (wide ? 16 : 8) * kChains * kSteps / s * 1e-9;
+}
+#else
+double multiply_add_gflops(int) { return 0; }
+#endif
+
+double launch_us(ThreadPool& pool) {
+  constexpr int kRegions = 200;
+  const double s = best_of(9, [&] {
+    for (int i = 0; i < kRegions; ++i) pool.run([](int) {});
+  });
+  return s / kRegions * 1e6;
+}
+
+/// Bytes of the first core's data or unified cache of a level. The system's own tables: sysconf
+/// reports the sum over the socket for shared levels.
+std::int64_t cache_size(int level, std::int64_t otherwise) {
+  for (int index = 0; index < 8; ++index) {
+    const std::string folder =
+        fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
+    int found = 0;
+    std::string type, size;
+    if (!(std::ifstream(folder + "level") >> found)) break;
+    std::ifstream(folder + "type") >> type;
+    std::ifstream(folder + "size") >> size;
+    if (found != level || type == "Instruction" || size.empty()) continue;
+    const std::int64_t unit = size.back() == 'K' ? 1 << 10 : size.back() == 'M' ? 1 << 20 : 1;
+    const std::int64_t bytes = std::strtoll(size.c_str(), nullptr, 10) * unit;
+    if (bytes > 0) return bytes;
+  }
+  return otherwise;
+}
+
+std::string processor() {
+  std::ifstream in("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(in, line)) {
+    if (line.rfind("model name", 0) == 0 && line.find(':') != std::string::npos) {
+      return line.substr(std::min(line.size(), line.find(':') + 2));
+    }
+  }
+  return "unknown processor";
+}
+
+}  // namespace
+
+std::string machine_name(int threads, int vector_bytes) {
+  const MachineModel m = default_machine(threads, vector_bytes);
+  return fmt::format("{}, {} KB L2, {} KB L3, {}-bit vectors, {} threads", processor(),
+                     m.l2_bytes >> 10, m.l3_bytes >> 10, vector_bytes * 8, threads);
+}
+
+MachineModel default_machine(int threads, int vector_bytes) {
+  MachineModel m;
+  m.threads = threads;
+  m.vector_bytes = vector_bytes;
+  m.peak_gflops *= static_cast<double>(vector_bytes) / 32;
+  m.l1_bytes = cache_size(1, m.l1_bytes);
+  m.l2_bytes = cache_size(2, m.l2_bytes);
+  m.l3_bytes = cache_size(3, m.l3_bytes);
+  return m;
+}
+
+MachineModel calibrate(ThreadPool& pool, int vector_bytes) {
+  MachineModel m = default_machine(pool.threads(), vector_bytes);
+  const auto t = static_cast<double>(pool.threads());
+  m.l2_gbs = copy_gbs(pool, static_cast<std::size_t>(m.l2_bytes / 4)) / t;
+  // Twice L2 and well inside L3, or beyond it.
+  const auto inside_l3 = std::min<std::int64_t>(m.l2_bytes * 2, m.l3_bytes / 4 / pool.threads());
+  m.l3_gbs = copy_gbs(pool, static_cast<std::size_t>(std::max(inside_l3, m.l2_bytes))) / t;
+  const auto beyond = std::min<std::int64_t>(m.l3_bytes * 2, std::int64_t{96} << 20);
+  m.dram_gbs = copy_gbs(pool, static_cast<std::size_t>(std::max<std::int64_t>(
+                                  beyond / pool.threads(), 8 << 20)));
+  if (const double peak = multiply_add_gflops(vector_bytes); peak > 0) m.peak_gflops = peak;
+  // A kernel costs a little more than waking and meeting: its first cache misses.
+  m.launch_us = launch_us(pool) + 0.3;
+  return m;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,29 @@
+#include "plan/calibrate.h"
+
+#include <gtest/gtest.h>
+
+namespace heddle::plan {
+namespace {
+
+TEST(Calibrate, FindsAPlausibleMachine) {
+  ThreadPool pool(2);
+  const MachineModel m = calibrate(pool, 32);
+  SCOPED_TRACE(to_string(m));
+  EXPECT_GT(m.l2_gbs, 1);
+  EXPECT_GT(m.l3_gbs, 0.5);
+  EXPECT_GT(m.dram_gbs, 0.5);
+  EXPECT_LT(m.dram_gbs, 5000);
+  EXPECT_GT(m.peak_gflops, 1);
+  EXPECT_LT(m.peak_gflops, 2000);
+  EXPECT_GT(m.launch_us, 0);
+  EXPECT_EQ(m.threads, 2);
+}
+
+TEST(Calibrate, NamesTheMachine) {
+  EXPECT_NE(machine_name(2, 32), machine_name(4, 32));
+  EXPECT_NE(machine_name(2, 32), machine_name(2, 64));
+  EXPECT_EQ(machine_name(2, 32), machine_name(2, 32));
+}
+
+}  // namespace
+}  // namespace heddle::plan
