@@ -1,13 +1,14 @@
 #include "kernel/bounds.h"
 
 #include <algorithm>
+#include <map>
 
 namespace heddle::kernel {
 namespace {
 
 using ir::Interval;
 using ir::IndexNode;
-constexpr int kMaxTries = 400;
+constexpr int kMaxTries = 2000;
 
 /// e as Σ coefficient · atom + constant.
 std::vector<IndexNode::Term> terms_of(const Expr& e) {
@@ -16,35 +17,125 @@ std::vector<IndexNode::Term> terms_of(const Expr& e) {
   return {{1, e}};
 }
 
+/// Rewrites expressions so that equal parts cancel: x % q becomes x - q·(x / q), and a variable that
+/// is divided by q1 | q2 | … (a task number that is decoded) becomes its mixed-radix digits.
+class Normaliser {
+ public:
+  explicit Normaliser(ir::Ranges& ranges) : ranges_(ranges) {}
+
+  void scan(const Expr& e) {
+    const IndexNode& node = e.node();
+    for (const auto& term : node.terms) scan(term.atom);
+    for (const Expr& arg : node.args) scan(arg);
+    if (node.kind != IndexNode::Kind::div && node.kind != IndexNode::Kind::mod) return;
+    if (auto v = node.args[0].variable()) add(digits_[*v].cuts, node.constant);
+  }
+
+  void finish() {
+    for (auto& [v, d] : digits_) {
+      const auto& range = ranges_[static_cast<std::size_t>(v.index)];
+      if (!range || range->low < 0) continue;
+      std::sort(d.cuts.begin(), d.cuts.end());
+      std::int64_t below = 1;
+      bool chain = true;
+      for (std::int64_t cut : d.cuts) {
+        chain &= cut % below == 0;
+        below = cut;
+      }
+      if (!chain) continue;
+      d.cuts.insert(d.cuts.begin(), 1);
+      for (std::size_t i = 0; i < d.cuts.size(); ++i) {
+        const std::int64_t top = range->high / d.cuts[i];
+        const std::int64_t high =
+            i + 1 < d.cuts.size() ? std::min(top, d.cuts[i + 1] / d.cuts[i] - 1) : top;
+        d.vars.push_back(Var{static_cast<std::int32_t>(ranges_.size())});
+        ranges_.push_back(Interval{0, high});
+      }
+    }
+  }
+
+  Expr operator()(const Expr& e) const {
+    const IndexNode& node = e.node();
+    switch (node.kind) {
+      case IndexNode::Kind::sum: {
+        Expr out(node.constant);
+        for (const auto& t : node.terms) out = out + (*this)(t.atom) * Expr(t.coefficient);
+        return out;
+      }
+      case IndexNode::Kind::var: return quotient(e, 1).value_or(e);
+      case IndexNode::Kind::div: {
+        if (auto digits = quotient(node.args[0], node.constant)) return *digits;
+        return ir::floor_div((*this)(node.args[0]), node.constant);
+      }
+      case IndexNode::Kind::mod: {
+        const Expr x = (*this)(node.args[0]);
+        auto digits = quotient(node.args[0], node.constant);
+        return x - digits.value_or(ir::floor_div(x, node.constant)) * Expr(node.constant);
+      }
+      case IndexNode::Kind::min: return ir::min((*this)(node.args[0]), (*this)(node.args[1]));
+      case IndexNode::Kind::max: return ir::max((*this)(node.args[0]), (*this)(node.args[1]));
+    }
+    return e;
+  }
+
+ private:
+  struct Digits {
+    std::vector<std::int64_t> cuts;
+    std::vector<Var> vars;
+  };
+  static void add(std::vector<std::int64_t>& list, std::int64_t x) {
+    if (std::find(list.begin(), list.end(), x) == list.end()) list.push_back(x);
+  }
+  /// x / q for a variable x in digits.
+  std::optional<Expr> quotient(const Expr& x, std::int64_t q) const {
+    const auto v = x.variable();
+    if (!v) return std::nullopt;
+    const auto found = digits_.find(*v);
+    if (found == digits_.end() || found->second.vars.empty()) return std::nullopt;
+    Expr out(0);
+    const Digits& d = found->second;
+    for (std::size_t i = 0; i < d.vars.size(); ++i)
+      if (d.cuts[i] >= q) out = out + Expr(d.vars[i]) * Expr(d.cuts[i] / q);
+    return out;
+  }
+
+  ir::Ranges& ranges_;
+  std::map<Var, Digits> digits_;
+};
+
 struct Search {
   const Conditions& conditions;
   ir::Ranges ranges;  // extended by one variable for each condition's value
   std::int32_t first_value;
-  std::optional<Interval> best;
+  std::optional<Interval> needed, best;
   int tries = 0;
 
-  void visit(const Expr& e, std::uint32_t used) {
-    if (++tries > kMaxTries) return;
+  bool enough() const {
+    return best && ((needed && best->low >= needed->low && best->high <= needed->high) ||
+                    best->low > best->high);
+  }
+
+  /// Adds multiples of (value of condition i - its expression) for i >= first: combinations.
+  void visit(const Expr& e, std::size_t first) {
+    if (++tries > kMaxTries || enough()) return;
     if (auto b = ir::bounds(e, ranges)) {
       if (best)
         best = Interval{std::max(best->low, b->low), std::min(best->high, b->high)};
       else
         best = b;
     }
-    for (std::size_t i = 0; i < conditions.size() && i < 16; ++i) {
-      if (used & (1u << i)) continue;
-      const Expr& c = conditions[i].expr;
+    const auto in_e = terms_of(e);
+    for (std::size_t i = first; i < conditions.size(); ++i) {
       const Expr value{Var{first_value + static_cast<std::int32_t>(i)}};
       std::vector<std::int64_t> factors;
-      for (const auto& in_condition : terms_of(c))
-        for (const auto& in_e : terms_of(e))
-          if (in_e.atom == in_condition.atom &&
-              in_e.coefficient % in_condition.coefficient == 0)
-            factors.push_back(in_e.coefficient / in_condition.coefficient);
+      for (const auto& mine : terms_of(conditions[i].expr))
+        for (const auto& theirs : in_e)
+          if (theirs.atom == mine.atom && theirs.coefficient % mine.coefficient == 0)
+            factors.push_back(theirs.coefficient / mine.coefficient);
       std::sort(factors.begin(), factors.end());
       factors.erase(std::unique(factors.begin(), factors.end()), factors.end());
       for (std::int64_t factor : factors)
-        visit(e + (value - c) * Expr(factor), used | (1u << i));
+        visit(e + (value - conditions[i].expr) * Expr(factor), i + 1);
     }
   }
 };
@@ -53,37 +144,49 @@ void add(Conditions& out, ir::Condition fact) {
   if (std::find(out.begin(), out.end(), fact) == out.end()) out.push_back(std::move(fact));
 }
 
-/// What quotients and remainders in `e` say of themselves: 0 <= x - q·(x / q) < q, which recovers
-/// remainders written that way; x % q = x - q·(x / q); and x / q is bounded as x is under `given`.
+/// What quotients in `e` say of themselves: 0 <= x - q·(x / q) < q; and x / q is bounded as x is
+/// under `given`.
 void quotients(const Expr& e, const Conditions& given, const ir::Ranges& ranges, Conditions& out) {
   const IndexNode& node = e.node();
   for (const auto& term : node.terms) quotients(term.atom, given, ranges, out);
   for (const Expr& arg : node.args) quotients(arg, given, ranges, out);
-  if (node.kind != IndexNode::Kind::div && node.kind != IndexNode::Kind::mod) return;
+  if (node.kind != IndexNode::Kind::div) return;
   const std::int64_t q = node.constant;
-  const Expr x = node.args[0], quotient = ir::floor_div(x, q);
-  add(out, {x - quotient * Expr(q), 0, q});
-  if (node.kind == IndexNode::Kind::mod) add(out, {e - x + quotient * Expr(q), 0, 1});
+  add(out, {node.args[0] - e * Expr(q), 0, q});
   if (given.empty()) return;
-  if (auto b = bounds_under(x, given, ranges))
-    add(out, {quotient, ir::evaluate(ir::floor_div(Expr(b->low), q), {}),
+  if (auto b = bounds_under(node.args[0], given, ranges))
+    add(out, {e, ir::evaluate(ir::floor_div(Expr(b->low), q), {}),
               ir::evaluate(ir::floor_div(Expr(b->high), q), {}) + 1});
 }
 
 }  // namespace
 
-std::optional<Interval> bounds_under(const Expr& e, const Conditions& given,
-                                     const ir::Ranges& ranges) {
-  Conditions conditions = given;
-  quotients(e, given, ranges, conditions);
-  for (const ir::Condition& c : given) quotients(c.expr, {}, ranges, conditions);
-  if (conditions.empty()) return ir::bounds(e, ranges);
-  Search search{conditions, ranges, static_cast<std::int32_t>(ranges.size()), std::nullopt};
+std::optional<Interval> bounds_under(const Expr& expr, const Conditions& given,
+                                     const ir::Ranges& known, std::optional<Interval> needed) {
+  const auto plain = ir::bounds(expr, known);
+  if (!plain) return std::nullopt;
+  if (needed && plain->low >= needed->low && plain->high <= needed->high) return plain;
+  ir::Ranges ranges = known;
+  Normaliser normalise(ranges);
+  normalise.scan(expr);
+  for (const ir::Condition& c : given) normalise.scan(c.expr);
+  normalise.finish();
+  const Expr e = normalise(expr);
+  Conditions conditions;
+  for (const ir::Condition& c : given) conditions.push_back({normalise(c.expr), c.low, c.high});
+  const std::size_t explicit_count = conditions.size();
+  const Conditions own = conditions;
+  quotients(e, own, ranges, conditions);
+  for (std::size_t i = 0; i < explicit_count; ++i) {
+    const Expr condition = conditions[i].expr;
+    quotients(condition, {}, ranges, conditions);
+  }
+  Search search{conditions, ranges, static_cast<std::int32_t>(ranges.size()), needed, plain};
   for (const ir::Condition& c : conditions) {
     Interval value{c.low, c.high - 1};
     // The plain range of the condition's expression may be tighter on one side.
-    if (auto plain = ir::bounds(c.expr, ranges))
-      value = {std::max(value.low, plain->low), std::min(value.high, plain->high)};
+    if (auto range = ir::bounds(c.expr, ranges))
+      value = {std::max(value.low, range->low), std::min(value.high, range->high)};
     if (value.low > value.high) return value;  // never holds
     search.ranges.push_back(value);
   }

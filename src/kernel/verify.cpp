@@ -121,7 +121,7 @@ class Verifier {
         broken("'{}': dynamic offset is {}", b.name, name_of(d.value->dtype));
       (d.stride < 0 ? low : high) += (d.extent - 1) * d.stride;
     }
-    auto range = bounds_under(offset, under, ranges_);
+    auto range = bounds_under(offset, under, ranges_, ir::Interval{-low, b.size - 1 - high});
     if (!range) broken("'{}'[{}]: no bounds", b.name, ir::to_string(offset));
     if (range->low > range->high) return;  // the conditions contradict each other
     if (range->low + low < 0 || range->high + high >= b.size) {

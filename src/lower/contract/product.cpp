@@ -266,7 +266,7 @@ class Maker {
       for (const Axis& axis : inner) {
         const auto c = ir::coefficient_of(p_.a_access.index[d], axis.var);
         if (!c) return;
-        dim.low = dim.low - Expr(axis.var) * Expr(*c);
+        if (axis.role == Role::k) dim.low = dim.low - Expr(axis.var) * Expr(*c);
         dim.local = dim.local + Expr(axis.var) * Expr(*c);
       }
       const auto span = ir::bounds(dim.local, ranges);

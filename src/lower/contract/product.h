@@ -26,7 +26,7 @@ struct Output {
 /// low[d] + Σ step·(local loop position), and lies at `strides` in the task's scratch.
 struct Box {
   struct Dim {
-    ir::Expr low;                 ///< over batch and outer axes, at local position 0
+    ir::Expr low;                 ///< at reduction 0, over the other axes (at the task's first rows)
     ir::Expr local;               ///< over row, tile and reduction axes, without constant, >= 0
     std::int64_t bound = 0;       ///< the operand's extent: outside 0..bound the value is zero
     bool checked = false;         ///< some access may be outside
