@@ -1,0 +1,98 @@
+#include "prim/fold.h"
+
+#include <algorithm>
+#include <new>
+#include <unordered_map>
+
+#include "prim/interpret.h"
+
+namespace heddle::prim {
+namespace {
+
+double work_of(const Graph& g, NodeId id) {
+  const Node& n = g[id];
+  double work = static_cast<double>(element_count(n.type.shape));
+  if (const auto* c = std::get_if<Contract>(&n.op))
+    for (const std::int64_t e : c->reduced) work *= static_cast<double>(e);
+  for (const NodeId a : n.args)
+    work = std::max(work, static_cast<double>(element_count(g[a].type.shape)));
+  return work;
+}
+
+std::int64_t bytes_of(const TensorType& t) { return element_count(t.shape) * size_of(t.dtype); }
+
+/// Nodes that `id` is computed from, arguments first; empty if some leaf is no constant or a limit
+/// is exceeded.
+std::vector<NodeId> constant_cone(const Graph& g, NodeId id, const FoldLimits& limits) {
+  std::vector<NodeId> cone, stack = {id};
+  std::unordered_map<NodeId, bool> seen = {{id, true}};
+  double work = 0;
+  while (!stack.empty()) {
+    const NodeId at = stack.back();
+    stack.pop_back();
+    const Node& n = g[at];
+    if (std::holds_alternative<Input>(n.op) || std::holds_alternative<Random>(n.op)) return {};
+    const bool is_constant = std::holds_alternative<Constant>(n.op);
+    if (!is_constant || at == id) {
+      work += work_of(g, at);
+      if (bytes_of(n.type) > limits.max_bytes || work > limits.max_work) return {};
+    }
+    cone.push_back(at);
+    for (const NodeId a : n.args)
+      if (seen.try_emplace(a, true).second) stack.push_back(a);
+  }
+  std::sort(cone.begin(), cone.end());  // ids are a topological order
+  return cone;
+}
+
+}  // namespace
+
+std::optional<Tensor> evaluate_constant(const Graph& g, NodeId id, const FoldLimits& limits) {
+  if (const Tensor* t = g.constant_of(id)) return *t;
+  const std::vector<NodeId> cone = constant_cone(g, id, limits);
+  if (cone.empty()) return std::nullopt;
+  std::unordered_map<NodeId, Tensor> values;
+  try {
+    for (const NodeId at : cone) {
+      std::vector<Tensor> args;
+      for (const NodeId a : g[at].args) args.push_back(values.at(a));
+      values[at] = evaluate_node(g, at, args);
+    }
+    return from_reference(values.at(id), g[id].type.dtype);
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+}
+
+Graph fold_constants(const Graph& g) { return fold_constants(g, FoldLimits{}); }
+
+Graph fold_constants(const Graph& g, const FoldLimits& limits) {
+  constexpr std::int64_t kSmall = 4096;
+  // By new id: bytes of the constants that a value is computed from, or -1 if not constant.
+  std::unordered_map<NodeId, std::int64_t> source_bytes;
+  return rebuild(g, [&](Graph& out, const Node& n, NodeId) {
+    const NodeId plain = out.add(n.op, n.args, n.type);
+    std::int64_t bytes = 0;
+    if (std::holds_alternative<Constant>(n.op)) bytes = bytes_of(n.type);
+    if (std::holds_alternative<Input>(n.op) || std::holds_alternative<Random>(n.op)) bytes = -1;
+    for (std::size_t i = 0; i < n.args.size() && bytes >= 0; ++i) {
+      const std::int64_t arg = source_bytes.at(n.args[i]);
+      const bool repeated =
+          std::find(n.args.begin(), n.args.begin() + static_cast<std::ptrdiff_t>(i), n.args[i]) !=
+          n.args.begin() + static_cast<std::ptrdiff_t>(i);
+      bytes = arg < 0 ? -1 : bytes + (repeated ? 0 : arg);
+    }
+    source_bytes[plain] = bytes;
+    if (bytes < 0 || std::holds_alternative<Constant>(n.op)) return plain;
+    // A view that repeats its source is cheaper than the copy it describes, however small.
+    const bool view = std::holds_alternative<View>(n.op);
+    if (bytes_of(n.type) > (view ? bytes : std::max(bytes, kSmall))) return plain;
+    const auto value = evaluate_constant(out, plain, limits);
+    if (!value) return plain;
+    const NodeId folded = out.add_constant(*value);
+    source_bytes[folded] = bytes_of(n.type);
+    return folded;
+  });
+}
+
+}  // namespace heddle::prim

@@ -1,0 +1,249 @@
+// Every row is tried on its own example and on random graphs, and compared through the reference
+// interpreter; the comparison is itself shown to catch wrong rows.
+#include "prim/rewrite.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "prim/fold.h"
+#include "prim/interpret.h"
+#include "prim/random_graph.h"
+#include "prim/test_util.h"
+
+namespace heddle::prim {
+namespace {
+
+Graph example_of(const RewriteRule& rule) {
+  Graph g;
+  Builder b(g);
+  const NodeId y = rule.example(b);
+  g.outputs = {{"y", y}};
+  return g;
+}
+
+/// Largest difference relative to the largest value; NaN and infinity must be equal.
+double difference(const Tensor& a, const Tensor& b) {
+  double scale = 1, worst = 0;
+  for (std::int64_t i = 0; i < a.count(); ++i)
+    if (std::isfinite(a.at(i))) scale = std::max(scale, std::fabs(a.at(i)));
+  for (std::int64_t i = 0; i < a.count(); ++i) {
+    const double x = a.at(i), y = b.at(i);
+    if (std::isfinite(x) && std::isfinite(y))
+      worst = std::max(worst, std::fabs(x - y));
+    else if (!(x == y || (std::isnan(x) && std::isnan(y))))
+      return INFINITY;
+  }
+  return worst / scale;
+}
+
+/// Empty if both graphs compute the same; else what differs.
+std::string compare(const Graph& before, const Graph& after, std::mt19937& rng) {
+  if (const Status s = verify(after); !s) return s.error().message;
+  const auto inputs = random_inputs(before, rng);
+  const auto a = interpret(before, inputs), b = interpret(after, inputs);
+  if (!a) return a.error().message;
+  if (!b) return b.error().message;
+  for (std::size_t i = 0; i < a->size(); ++i) {
+    if ((*a)[i].type() != (*b)[i].type()) return "type of output " + std::to_string(i);
+    if (const double d = difference((*a)[i], (*b)[i]); d > 1e-5)
+      return fmt::format("output {} differs by {}", i, d);
+  }
+  return {};
+}
+
+/// How often the row fired, or what it broke.
+Result<int> try_rule(const RewriteRule& rule, int graphs) {
+  std::mt19937 rng(5);
+  const RewriteRule* rows[] = {&rule};
+  int total = 0;
+  for (int i = 0; i <= graphs; ++i) {
+    const Graph g = i == 0 ? example_of(rule) : random_graph(rng, 8);
+    RewriteCounts counts;
+    const Graph after = rewrite_once(g, rows, &counts);
+    total += counts[rule.name];
+    if (counts[rule.name] == 0) continue;
+    if (const std::string wrong = compare(g, after, rng); !wrong.empty())
+      return fail("{}: {} (graph {})", rule.name, wrong, i);
+  }
+  return total;
+}
+
+TEST(RewriteRules, AreSoundAndFire) {
+  for (const RewriteRule* rule : rewrite_rules()) {
+    const auto fired = try_rule(*rule, 300);
+    EXPECT_TRUE(fired) << fired.error().message;
+    if (fired) {
+      EXPECT_GE(*fired, 1) << rule->name;
+      RecordProperty(std::string(rule->name), *fired);
+    }
+  }
+}
+
+TEST(RewriteRules, FireOnTheirExample) {
+  for (const RewriteRule* rule : rewrite_rules()) {
+    const RewriteRule* rows[] = {rule};
+    RewriteCounts counts;
+    rewrite_once(example_of(*rule), rows, &counts);
+    EXPECT_GE(counts[rule->name], 1) << rule->name;
+  }
+}
+
+TEST(RewriteRules, CheckerCatchesWrongRows) {
+  const RewriteRule wrong[] = {
+      {"bad-neg", "-x -> x",
+       [](RewriteContext&, const Node& n) -> std::optional<NodeId> {
+         const auto* m = std::get_if<Map>(&n.op);
+         if (m == nullptr || m->fn != ir::ScalarFn::neg) return std::nullopt;
+         return n.args[0];
+       },
+       [](Builder& b) {
+         return b.neg(b.graph().add_input("x", {DType::f32, {3}}));
+       }},
+      {"bad-fill", "view(view(x)) -> view(x) with the outer fill, as if inner were never outside",
+       [](RewriteContext& c, const Node& n) -> std::optional<NodeId> {
+         const auto* v = std::get_if<View>(&n.op);
+         if (v == nullptr || v->pieces.size() != 1) return std::nullopt;
+         const Node inner = c.g[n.args[0]];
+         const auto* w = std::get_if<View>(&inner.op);
+         if (w == nullptr || w->pieces.size() != 1) return std::nullopt;
+         Access a;
+         for (const auto& e : w->pieces[0].index)
+           a.index.push_back(ir::substitute(e, v->pieces[0].index));
+         for (const auto& k : w->pieces[0].inside)
+           a.inside.push_back({ir::substitute(k.expr, v->pieces[0].index), k.low, k.high});
+         a.inside.insert(a.inside.end(), v->pieces[0].inside.begin(), v->pieces[0].inside.end());
+         return add_view(c.b, inner.args, {a}, v->fill, n.type);
+       },
+       [](Builder& b) {
+         const NodeId x = b.graph().add_input("x", {DType::f32, {3}});
+         return b.flip(b.pad(x, {1}, {1}, 7), {0});
+       }},
+      {"bad-mean", "sum(broadcast x) -> sum(x), forgetting the repeats",
+       [](RewriteContext& c, const Node& n) -> std::optional<NodeId> {
+         const auto* r = std::get_if<Reduce>(&n.op);
+         if (r == nullptr || plain_view(c.g, n.args[0]) == nullptr || n.type.shape.size() != 0)
+           return std::nullopt;
+         const NodeId x = c.g[n.args[0]].args[0];
+         std::vector<int> axes;
+         for (int k = 0; k < c.b.rank(x); ++k) axes.push_back(k);
+         return c.b.reduce(r->fn, x, axes, false);
+       },
+       [](Builder& b) {
+         const NodeId x = b.graph().add_input("x", {DType::f32, {3}});
+         return b.reduce_sum(b.broadcast(x, {2, 3}), {0, 1}, false);
+       }},
+  };
+  for (const RewriteRule& rule : wrong) EXPECT_FALSE(try_rule(rule, 50)) << rule.name;
+}
+
+TEST(Canonicalize, KeepsTheMeaningOfRandomGraphs) {
+  std::mt19937 rng(17);
+  RewriteCounts counts;
+  for (int i = 0; i < 600; ++i) {
+    const Graph g = random_graph(rng, 3 + i % 14);
+    const Graph after = canonicalize(g, {}, &counts);
+    ASSERT_EQ(compare(g, after, rng), "") << "graph " << i;
+    ASSERT_EQ(canonicalize(after), after) << "graph " << i;
+    // One row left out at a time must not break the others.
+    const auto& all = rewrite_rules();
+    const Graph partial = canonicalize(g, all[static_cast<std::size_t>(i) % all.size()]->name);
+    ASSERT_EQ(compare(g, partial, rng), "") << "graph " << i;
+  }
+  // Random graphs reach most rows, not only their own examples.
+  EXPECT_GE(counts.size(), 20u);
+}
+
+/// Live nodes by kind and function: "add:2 contract:1".
+std::map<std::string, int> census(const Graph& g) {
+  std::map<std::string, int> count;
+  for (const NodeId id : live_nodes(g)) {
+    const auto* m = std::get_if<Map>(&g[id].op);
+    ++count[std::string(m != nullptr ? ir::info(m->fn).name : kind_name(g[id].op))];
+  }
+  return count;
+}
+
+TEST(Canonicalize, ConvBatchNormReluBecomesContractBiasRelu) {
+  Graph g;
+  Builder b(g);
+  std::mt19937 rng(1);
+  const auto weight = [&](Shape s) { return b.constant(random_tensor({DType::f32, s}, rng)); };
+  NodeId x = g.add_input("x", {DType::f32, {1, 8, 6, 6}});
+  const NodeId skip = x;
+  for (int i = 0; i < 2; ++i) {
+    x = b.conv(x, weight({8, 8, 3, 3}), {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1});
+    if (i == 1) x = b.add(x, b.reshape(weight({8}), {1, 8, 1, 1}));  // a bias of its own
+    const auto channel = [&] { return b.reshape(weight({8}), {1, 8, 1, 1}); };
+    const NodeId deviation = b.sqrt(b.add(b.map(ir::ScalarFn::abs, {channel()}), 1e-5));
+    x = b.add(b.mul(b.div(b.sub(x, channel()), deviation), channel()), channel());
+    if (i == 1) x = b.add(x, skip);
+    x = b.relu(x);
+  }
+  const NodeId pooled = b.mean(x, {2, 3}, true);
+  const NodeId flat = b.reshape(pooled, {1, 8});
+  g.outputs = {{"y", b.add(b.matmul(flat, b.transpose(weight({10, 8}), {1, 0})), weight({10}))}};
+  const Graph c = canonicalize(g);
+  EXPECT_EQ(compare(g, c, rng), "");
+  const auto n = census(c);
+  // Views: two biases, the relu's zero, the last bias; nothing between the operations.
+  const std::map<std::string, int> want = {{"add", 4},   {"constant", 8}, {"contract", 3},
+                                           {"input", 1}, {"max", 2},      {"reduce", 1},
+                                           {"view", 4}};
+  EXPECT_EQ(n, want) << ::testing::PrintToString(n);
+}
+
+TEST(Canonicalize, AttentionReadsItsOperandsWhereTheyLie) {
+  Graph g;
+  Builder b(g);
+  std::mt19937 rng(1);
+  const std::int64_t s = 6, h = 2, d = 4;
+  const auto weight = [&](Shape s) { return b.constant(random_tensor({DType::f32, s}, rng)); };
+  const NodeId x = g.add_input("x", {DType::f32, {1, s, h * d}});
+  const auto heads = [&](bool key) {
+    const NodeId y = b.add(b.matmul(x, weight({h * d, h * d})), weight({h * d}));
+    return b.transpose(b.reshape(y, {1, s, h, d}),
+                       key ? std::vector<int>{0, 2, 3, 1} : std::vector<int>{0, 2, 1, 3});
+  };
+  const NodeId scores = b.matmul(b.mul(heads(false), 0.35), b.mul(heads(true), 0.35));
+  const NodeId context = b.matmul(b.softmax(scores, {3}), heads(false));
+  const NodeId merged = b.reshape(b.transpose(context, {0, 2, 1, 3}), {1, s, h * d});
+  g.outputs = {{"y", b.matmul(merged, weight({h * d, h * d}))}};
+  const Graph c = canonicalize(g);
+  EXPECT_EQ(compare(g, c, rng), "");
+  for (const NodeId id : live_nodes(c)) {
+    const auto* k = std::get_if<Contract>(&c[id].op);
+    if (k == nullptr) continue;
+    for (const NodeId a : c[id].args)
+      EXPECT_FALSE(std::holds_alternative<View>(c[a].op)) << "%" << id.value;
+    for (const Access* a : {&k->lhs, &k->rhs})
+      for (const auto& e : a->index)
+        EXPECT_EQ(ir::to_string(e).find_first_of("/%"), std::string::npos) << ir::to_string(e);
+  }
+  EXPECT_EQ(census(c)["contract"], 6);
+}
+
+TEST(FoldConstants, FoldsWhatDoesNotGrow) {
+  Graph g;
+  Builder b(g);
+  std::mt19937 rng(2);
+  const NodeId w = b.constant(random_tensor({DType::f32, {8, 8}}, rng));
+  const NodeId folded = b.matmul(w, b.exp(w));
+  const NodeId wide = b.broadcast(w, {100, 8, 8});
+  const NodeId iota = b.iota({DType::i64, {5}}, 0);
+  const NodeId x = g.add_input("x", {DType::f32, {8, 8}});
+  g.outputs = {{"a", b.add(folded, x)}, {"b", wide}, {"c", b.add(iota, iota)}, {"d", x}};
+  const Graph f = fold_constants(g);
+  std::mt19937 other(3);
+  EXPECT_EQ(compare(g, f, other), "");
+  EXPECT_TRUE(std::holds_alternative<View>(f[f.outputs[1].node].op));
+  const Tensor* doubled = f.constant_of(f.outputs[2].node);
+  ASSERT_NE(doubled, nullptr);
+  EXPECT_EQ(doubled->int_at(4), 8);
+  EXPECT_EQ(census(f)["contract"], 0);
+  EXPECT_EQ(evaluate_constant(g, x), std::nullopt);
+  EXPECT_EQ(evaluate_constant(g, wide, {.max_bytes = 1000}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace heddle::prim

@@ -1,0 +1,259 @@
+// Rows over Contract: views go into its accesses, scales through it and into constant operands.
+#include <algorithm>
+
+#include "prim/access.h"
+#include "prim/rewrite.h"
+
+namespace heddle::prim {
+namespace {
+
+using ir::Expr;
+using ir::IndexNode;
+using ir::ScalarFn;
+using ir::Var;
+using Rewritten = std::optional<NodeId>;
+
+constexpr std::int64_t kMaxAccessSize = 160;
+
+Shape variables_of(const Node& n, const Contract& k) {
+  Shape all = n.type.shape;
+  all.insert(all.end(), k.reduced.begin(), k.reduced.end());
+  return all;
+}
+const Map* map_of(const Graph& g, NodeId id) { return std::get_if<Map>(&g[id].op); }
+bool is_scaling(const Map* m) {
+  return m != nullptr && (m->fn == ScalarFn::mul || m->fn == ScalarFn::div);
+}
+
+Rewritten contract_unit_axes(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr || std::find(k->reduced.begin(), k->reduced.end(), 1) == k->reduced.end())
+    return std::nullopt;
+  const std::size_t rank = n.type.shape.size();
+  std::vector<Expr> to;
+  for (std::size_t v = 0; v < rank; ++v) to.push_back(Var{static_cast<std::int32_t>(v)});
+  Contract small;
+  for (const std::int64_t e : k->reduced) {
+    to.push_back(e == 1 ? Expr(0)
+                        : Expr(Var{static_cast<std::int32_t>(rank + small.reduced.size())}));
+    if (e != 1) small.reduced.push_back(e);
+  }
+  return c.b.contract(n.args[0], n.args[1], n.type.shape, small.reduced, substitute(k->lhs, to),
+                      substitute(k->rhs, to), n.type.dtype);
+}
+
+Rewritten contract_of_view(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr) return std::nullopt;
+  const Shape variables = variables_of(n, *k);
+  for (int side = 0; side < 2; ++side) {
+    const auto at = static_cast<std::size_t>(side);
+    const auto* v = std::get_if<View>(&c.g[n.args[at]].op);
+    if (v == nullptr || v->pieces.size() != 1) continue;
+    if (!v->pieces[0].inside.empty() && v->fill != 0) continue;
+    const NodeId source = c.g[n.args[at]].args[0];
+    const auto a = simplified(compose(side == 0 ? k->lhs : k->rhs, v->pieces[0]), variables);
+    if (!a || size_of(*a) > kMaxAccessSize || !shown_in_bounds(*a, variables, c.b.shape(source)))
+      continue;
+    Contract next = *k;
+    (side == 0 ? next.lhs : next.rhs) = *a;
+    std::vector<NodeId> args = n.args;
+    args[at] = source;
+    return c.g.add(std::move(next), std::move(args), n.type);
+  }
+  return std::nullopt;
+}
+
+std::int64_t divisions(const Expr& e) {
+  const IndexNode& n = e.node();
+  std::int64_t count = n.kind == IndexNode::Kind::div || n.kind == IndexNode::Kind::mod;
+  for (const auto& t : n.terms) count += divisions(t.atom);
+  for (const Expr& a : n.args) count += divisions(a);
+  return count;
+}
+std::int64_t divisions(const Access& a) {
+  std::int64_t count = 0;
+  for (const Expr& e : a.index) count += divisions(e);
+  for (const auto& c : a.inside) count += divisions(c.expr);
+  return count;
+}
+/// The divisors by which `v` itself is divided somewhere in e.
+void divisors_of(const Expr& e, Var v, std::vector<std::int64_t>& out) {
+  const IndexNode& n = e.node();
+  const bool division = n.kind == IndexNode::Kind::div || n.kind == IndexNode::Kind::mod;
+  if (division && n.args[0].variable() == v) out.push_back(n.constant);
+  for (const auto& t : n.terms) divisors_of(t.atom, v, out);
+  for (const Expr& a : n.args) divisors_of(a, v, out);
+}
+
+/// A reduction variable that is divided somewhere becomes two: r = r1·s + r0.
+Rewritten contract_split_axis(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr) return std::nullopt;
+  const std::int64_t before = divisions(k->lhs) + divisions(k->rhs);
+  if (before == 0) return std::nullopt;
+  const std::size_t rank = n.type.shape.size();
+  for (std::size_t j = 0; j < k->reduced.size(); ++j) {
+    std::vector<std::int64_t> divisors;
+    const Var v{static_cast<std::int32_t>(rank + j)};
+    for (const Access* a : {&k->lhs, &k->rhs})
+      for (const Expr& e : a->index) divisors_of(e, v, divisors);
+    for (const std::int64_t s : divisors) {
+      if (s <= 1 || k->reduced[j] % s != 0 || k->reduced[j] == s) continue;
+      std::vector<Expr> to;
+      for (std::size_t i = 0; i < rank + k->reduced.size(); ++i) {
+        const auto shifted = static_cast<std::int32_t>(i > rank + j ? i + 1 : i);
+        to.push_back(Var{shifted});
+      }
+      to[rank + j] = Expr(v) * s + Expr(Var{v.index + 1});
+      Contract next = *k;
+      next.reduced[j] = k->reduced[j] / s;
+      next.reduced.insert(next.reduced.begin() + static_cast<std::ptrdiff_t>(j) + 1, s);
+      const Shape variables = variables_of(n, next);
+      const auto lhs = simplified(substitute(k->lhs, to), variables);
+      const auto rhs = simplified(substitute(k->rhs, to), variables);
+      if (!lhs || !rhs || divisions(*lhs) + divisions(*rhs) >= before) continue;
+      if (!shown_in_bounds(*lhs, variables, c.b.shape(n.args[0])) ||
+          !shown_in_bounds(*rhs, variables, c.b.shape(n.args[1])))
+        continue;
+      next.lhs = *lhs;
+      next.rhs = *rhs;
+      return c.g.add(std::move(next), n.args, n.type);
+    }
+  }
+  return std::nullopt;
+}
+
+/// (x·s) @ y → (x @ y)·s, also with / and neg: the operand can then be read where it lies.
+Rewritten scale_after_contract(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr || !is_float(n.type.dtype)) return std::nullopt;
+  for (std::size_t side = 0; side < 2; ++side) {
+    const Map* m = map_of(c.g, n.args[side]);
+    if (m == nullptr || !c.used_once(n.args[side]) || c.constant(n.args[side])) continue;
+    const Node scaled = c.g[n.args[side]];
+    if (m->fn != ScalarFn::neg && (!is_scaling(m) || splat(c.g, scaled.args[1]) == nullptr))
+      continue;
+    // Integers that are cast afterwards, or halves, would be rounded elsewhere.
+    if (scaled.type.dtype != n.type.dtype) continue;
+    std::vector<NodeId> args = n.args;
+    args[side] = scaled.args[0];
+    const ScalarFn fn = m->fn;
+    const NodeId bare = c.g.add(*k, args, n.type);
+    if (fn == ScalarFn::neg) return c.b.neg(bare);
+    return c.b.map(fn, {bare, c.b.constant(splat(c.g, scaled.args[1])->reshaped({}))});
+  }
+  return std::nullopt;
+}
+
+/// How a factor over a contraction's output can be multiplied into a constant operand instead.
+struct Fold {
+  std::size_t side;
+  Access factor;  ///< of the factor's source, over the operand's dimensions
+};
+
+/// Every output variable on which the factor depends must be a coordinate of the operand.
+std::optional<Fold> fold_into(RewriteContext& c, NodeId contract, NodeId factor) {
+  const auto* k = std::get_if<Contract>(&c.g[contract].op);
+  if (k == nullptr || !c.used_once(contract) || !c.constant(factor)) return std::nullopt;
+  if (!is_float(c.b.dtype(contract))) return std::nullopt;
+  const Access* access = plain_view(c.g, factor);
+  const Access identity = identity_access(c.b.shape(factor));
+  const Access& over_out = access != nullptr ? *access : identity;
+  for (std::size_t side = 0; side < 2; ++side) {
+    const NodeId operand = c.g[contract].args[side];
+    if (!c.constant(operand) || c.b.dtype(operand) != c.b.dtype(contract)) continue;
+    const std::vector<Expr>& index = (side == 0 ? k->lhs : k->rhs).index;
+    std::vector<Expr> to(c.b.shape(contract).size(), Expr(0));
+    bool reachable = true;
+    for (std::size_t v = 0; v < to.size() && reachable; ++v) {
+      const Var var{static_cast<std::int32_t>(v)};
+      if (!depends_on(over_out, var)) continue;
+      const auto found = std::find(index.begin(), index.end(), Expr(var));
+      reachable = found != index.end();
+      if (reachable) to[v] = Var{static_cast<std::int32_t>(found - index.begin())};
+    }
+    if (!reachable) continue;
+    Access over_operand = substitute(over_out, to);
+    const Shape& source = c.b.shape(access != nullptr ? c.g[factor].args[0] : factor);
+    if (!shown_in_bounds(over_operand, c.b.shape(operand), source)) continue;
+    return Fold{side, std::move(over_operand)};
+  }
+  return std::nullopt;
+}
+
+Rewritten scale_into_constant(RewriteContext& c, const Node& n) {
+  const auto* m = std::get_if<Map>(&n.op);
+  if (!is_scaling(m)) return std::nullopt;
+  const auto fold = fold_into(c, n.args[0], n.args[1]);
+  if (!fold) return std::nullopt;
+  const Node contract = c.g[n.args[0]];
+  const NodeId factor = plain_view(c.g, n.args[1]) != nullptr ? c.g[n.args[1]].args[0] : n.args[1];
+  std::vector<NodeId> args = contract.args;
+  NodeId& operand = args[fold->side];
+  const NodeId spread = c.b.view(factor, c.b.shape(operand), fold->factor);
+  operand = c.b.map(m->fn, {operand, spread});
+  return c.g.add(contract.op, std::move(args), contract.type);
+}
+
+/// (x @ w + p)·q → (x @ w)·q + p·q, where q can then go into w.
+Rewritten scale_before_bias(RewriteContext& c, const Node& n) {
+  const auto* m = std::get_if<Map>(&n.op);
+  if (!is_scaling(m) || !c.constant(n.args[1]) || !c.used_once(n.args[0])) return std::nullopt;
+  const Node sum = c.g[n.args[0]];
+  const Map* s = std::get_if<Map>(&sum.op);
+  if (s == nullptr || (s->fn != ScalarFn::add && s->fn != ScalarFn::sub)) return std::nullopt;
+  if (!c.constant(sum.args[1]) || !fold_into(c, sum.args[0], n.args[1])) return std::nullopt;
+  const NodeId product = c.b.map(m->fn, {sum.args[0], n.args[1]});
+  return c.b.map(s->fn, {product, c.b.map(m->fn, {sum.args[1], n.args[1]})});
+}
+
+NodeId x_of(Builder& b, Shape shape) {
+  return b.graph().add_input("x", {DType::f32, std::move(shape)});
+}
+NodeId weight(Builder& b, Shape shape) {
+  Tensor t({DType::f32, std::move(shape)});
+  for (std::int64_t i = 0; i < t.count(); ++i) t.set(i, static_cast<double>(i * 7 % 5) - 1.75);
+  return b.constant(t);
+}
+
+constexpr RewriteRule kRules[] = {
+    {"contract-unit-axes", "reductions of extent 1 are dropped", contract_unit_axes,
+     [](Builder& b) {
+       return b.conv(x_of(b, {1, 3, 4, 4}), weight(b, {2, 3, 1, 1}),
+                     {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1});
+     }},
+    {"contract-of-view", "contract(view(x), y) -> contract(x, y)  if outside is 0",
+     contract_of_view,
+     [](Builder& b) {
+       const NodeId x = b.pad(x_of(b, {1, 3, 4, 4}), {0, 0, 1, 1}, {0, 0, 1, 1}, 0);
+       return b.conv(x, weight(b, {2, 3, 3, 3}), {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1});
+     }},
+    {"contract-split-axis", "a divided reduction variable r -> r1*s + r0", contract_split_axis,
+     [](Builder& b) {
+       const Expr r = Var{2};
+       return b.contract(x_of(b, {3, 4, 5}), weight(b, {20, 6}), {3, 6}, {20},
+                         {{Var{0}, ir::floor_div(r, 5), ir::floor_mod(r, 5)}, {}},
+                         {{r, Var{1}}, {}}, DType::f32);
+     }},
+    {"scale-after-contract", "(x*s) @ y -> (x @ y)*s  for one number s", scale_after_contract,
+     [](Builder& b) {
+       return b.matmul(b.mul(x_of(b, {3, 4}), 0.3), weight(b, {4, 2}));
+     }},
+    {"scale-before-bias", "(x @ w + p)*q -> (x @ w)*q + p*q  where q goes into w",
+     scale_before_bias,
+     [](Builder& b) {
+       const NodeId y = b.add(b.matmul(x_of(b, {3, 4}), weight(b, {4, 2})), weight(b, {2}));
+       return b.mul(y, weight(b, {1, 2}));
+     }},
+    {"scale-into-constant", "(x @ w)*q -> x @ (w*q)  for constants w, q", scale_into_constant,
+     [](Builder& b) {
+       return b.div(b.matmul(x_of(b, {3, 4}), weight(b, {4, 2})), b.add(weight(b, {2}), 4.0));
+     }},
+};
+
+}  // namespace
+
+std::span<const RewriteRule> contract_rules() { return kRules; }
+
+}  // namespace heddle::prim

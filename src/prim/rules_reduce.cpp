@@ -1,0 +1,170 @@
+// Rows over Reduce.
+#include <algorithm>
+
+#include "prim/access.h"
+#include "prim/rewrite.h"
+
+namespace heddle::prim {
+namespace {
+
+using ir::Expr;
+using ir::Monoid;
+using ir::Var;
+using Rewritten = std::optional<NodeId>;
+
+bool positional(Monoid m) { return m == Monoid::argmax || m == Monoid::argmin; }
+bool has(const std::vector<int>& axes, std::size_t k) {
+  return std::binary_search(axes.begin(), axes.end(), static_cast<int>(k));
+}
+
+Rewritten reduce_unit_axes(RewriteContext& c, const Node& n) {
+  const auto* r = std::get_if<Reduce>(&n.op);
+  if (r == nullptr) return std::nullopt;
+  const Shape& from = c.b.shape(n.args[0]);
+  std::vector<int> unit, rest;
+  for (const int a : r->axes) (from[static_cast<std::size_t>(a)] == 1 ? unit : rest).push_back(a);
+  if (unit.empty()) return std::nullopt;
+  if (positional(r->fn)) return c.b.full(n.type, 0);
+  const Monoid fn = r->fn;
+  for (int& a : rest)
+    a -= static_cast<int>(std::count_if(unit.begin(), unit.end(), [&](int u) { return u < a; }));
+  return c.b.reduce(fn, c.b.squeeze(n.args[0], unit), rest, false);
+}
+
+Rewritten reduce_of_reduce(RewriteContext& c, const Node& n) {
+  const auto* outer = std::get_if<Reduce>(&n.op);
+  if (outer == nullptr || positional(outer->fn)) return std::nullopt;
+  const Node inner = c.g[n.args[0]];
+  const auto* r = std::get_if<Reduce>(&inner.op);
+  if (r == nullptr || r->fn != outer->fn || !c.used_once(n.args[0])) return std::nullopt;
+  std::vector<int> axes = r->axes;
+  int kept = 0;
+  for (std::size_t k = 0; k < c.b.shape(inner.args[0]).size(); ++k)
+    if (!has(r->axes, k) && has(outer->axes, static_cast<std::size_t>(kept++)))
+      axes.push_back(static_cast<int>(k));
+  return c.b.reduce(outer->fn, inner.args[0], axes, false);
+}
+
+/// Reduction of a value that repeats along some reduced axes.
+Rewritten reduce_of_broadcast(RewriteContext& c, const Node& n) {
+  const auto* r = std::get_if<Reduce>(&n.op);
+  if (r == nullptr || positional(r->fn) || r->fn == Monoid::prod) return std::nullopt;
+  const Access* access = plain_view(c.g, n.args[0]);
+  if (access == nullptr) return std::nullopt;
+  const Shape from = c.b.shape(n.args[0]);
+  std::vector<int> repeated, rest;
+  std::int64_t times = 1;
+  for (const int a : r->axes) {
+    const std::int64_t extent = from[static_cast<std::size_t>(a)];
+    const bool varies = depends_on(*access, Var{a});
+    (varies || extent <= 1 ? rest : repeated).push_back(a);
+    if (!varies && extent > 1) times *= extent;
+  }
+  if (repeated.empty()) return std::nullopt;
+  Shape small;
+  std::vector<Expr> to_small(from.size(), Expr(0));
+  for (std::size_t k = 0; k < from.size(); ++k) {
+    if (std::count(repeated.begin(), repeated.end(), static_cast<int>(k)) != 0) continue;
+    to_small[k] = Var{static_cast<std::int32_t>(small.size())};
+    small.push_back(from[k]);
+  }
+  for (int& a : rest)
+    a -= static_cast<int>(
+        std::count_if(repeated.begin(), repeated.end(), [&](int u) { return u < a; }));
+  const Monoid fn = r->fn;
+  const NodeId once = c.b.view(c.g[n.args[0]].args[0], small, substitute(*access, to_small));
+  const NodeId reduced = c.b.reduce(fn, once, rest, false);
+  if (fn != Monoid::sum) return reduced;
+  return is_float(n.type.dtype) ? c.b.mul(reduced, static_cast<double>(times))
+                                : c.b.mul(reduced, c.b.scalar_int(n.type.dtype, times));
+}
+
+/// A view that only permutes dimensions or regroups neighbours: each source element appears once.
+bool is_bijection(const Access& a, const Shape& from, const Shape& to) {
+  if (element_count(from) != element_count(to)) return false;
+  std::vector<Expr> vars;
+  for (std::size_t k = 0; k < to.size(); ++k) vars.push_back(Var{static_cast<std::int32_t>(k)});
+  const ir::Ranges ranges = ir::ranges_of(to);
+  if (ir::simplify(flat_index(a.index, from), ranges) == ir::simplify(flat_index(vars, to), ranges))
+    return true;
+  std::vector<char> seen(to.size(), 0);
+  for (std::size_t k = 0; k < from.size(); ++k) {
+    const auto v = a.index[k].variable();
+    if (!v && from[k] != 1) return false;
+    if (v && std::exchange(seen[static_cast<std::size_t>(v->index)], char{1})) return false;
+  }
+  return true;
+}
+
+/// reduce(view(x)) → view(reduce(x)) where the view permutes or regroups and does not mix reduced
+/// with kept dimensions.
+Rewritten view_below_reduce(RewriteContext& c, const Node& n) {
+  const auto* r = std::get_if<Reduce>(&n.op);
+  if (r == nullptr) return std::nullopt;
+  const Access* access = plain_view(c.g, n.args[0]);
+  if (access == nullptr) return std::nullopt;
+  const NodeId x = c.g[n.args[0]].args[0];
+  const Shape from = c.b.shape(x), to = c.b.shape(n.args[0]);
+  if (element_count(to) == 0 || !is_bijection(*access, from, to)) return std::nullopt;
+  std::vector<int> axes;
+  std::vector<Expr> to_out(to.size(), Expr(0));
+  std::int32_t next = 0;
+  for (std::size_t k = 0; k < to.size(); ++k)
+    if (!has(r->axes, k)) to_out[k] = Var{next++};
+  Access spread;
+  std::int64_t reduced_from = 1, reduced_to = 1;
+  for (const int a : r->axes) reduced_to *= to[static_cast<std::size_t>(a)];
+  for (std::size_t k = 0; k < from.size(); ++k) {
+    std::vector<Var> vars;
+    ir::collect_variables(access->index[k], vars);
+    const auto reduced =
+        static_cast<std::size_t>(std::count_if(vars.begin(), vars.end(), [&](Var v) {
+          return has(r->axes, static_cast<std::size_t>(v.index));
+        }));
+    if (reduced != 0 && reduced != vars.size()) return std::nullopt;
+    if (reduced != 0) {
+      axes.push_back(static_cast<int>(k));
+      reduced_from *= from[k];
+    } else {
+      spread.index.push_back(ir::substitute(access->index[k], to_out));
+    }
+  }
+  // Positions count along one axis, so regrouping it would change them.
+  if (axes.empty() || reduced_from != reduced_to || (positional(r->fn) && axes.size() != 1))
+    return std::nullopt;
+  if (positional(r->fn) && !access->index[static_cast<std::size_t>(axes[0])].variable())
+    return std::nullopt;
+  const NodeId reduced = c.b.reduce(r->fn, x, axes, false);
+  return c.b.view(reduced, n.type.shape, std::move(spread));
+}
+
+NodeId x_of(Builder& b, Shape shape) {
+  return b.graph().add_input("x", {DType::f32, std::move(shape)});
+}
+
+constexpr RewriteRule kRules[] = {
+    {"reduce-unit-axes", "reduce over extents of 1 -> view", reduce_unit_axes,
+     [](Builder& b) {
+       return b.reduce_sum(x_of(b, {3, 1, 4}), {1, 2});
+     }},
+    {"reduce-of-reduce", "reduce(reduce(x)) -> reduce over all their axes", reduce_of_reduce,
+     [](Builder& b) {
+       return b.reduce_sum(b.reduce_sum(x_of(b, {3, 2, 4}), {1}, false), {1}, false);
+     }},
+    {"reduce-of-broadcast", "sum(broadcast(x)) -> sum(x) * repeats, max(broadcast(x)) -> max(x)",
+     reduce_of_broadcast,
+     [](Builder& b) {
+       return b.reduce_sum(b.broadcast(x_of(b, {4, 1, 3}), {4, 5, 3}), {1, 2});
+     }},
+    {"view-below-reduce", "reduce(view(x)) -> view(reduce(x))  for permutations and regrouping",
+     view_below_reduce,
+     [](Builder& b) {
+       return b.reduce_max(b.reshape(x_of(b, {2, 3, 4, 5}), {2, 3, 20}), {2});
+     }},
+};
+
+}  // namespace
+
+std::span<const RewriteRule> reduce_rules() { return kRules; }
+
+}  // namespace heddle::prim
