@@ -17,6 +17,8 @@ struct Machine {
   int vector_registers = 16;
 };
 Machine host_machine();
+/// "19.1.7"
+std::string llvm_version();
 /// "host", or an LLVM processor name such as "x86-64-v3" (AVX2) and "x86-64-v4" (AVX-512), with the
 /// host's triple; an error for a name that LLVM does not know.
 Result<Machine> machine_named(const std::string& name);

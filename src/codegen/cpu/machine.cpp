@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include <llvm/ADT/StringMap.h>
+#include <llvm/Config/llvm-config.h>
 #include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/TargetParser/Host.h>
@@ -50,6 +51,8 @@ Machine host_machine() {
   HEDDLE_CHECK(out.ok(), "host machine: {}", out.error().message);
   return *out;
 }
+
+std::string llvm_version() { return LLVM_VERSION_STRING; }
 
 Result<Machine> machine_named(const std::string& name) {
   if (name.empty() || name == "host") return host_machine();

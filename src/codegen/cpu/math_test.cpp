@@ -36,9 +36,9 @@ struct Function {
 };
 const Function kFunctions[] = {
     {"exp", std::exp, -104, 89, 2},      {"log", std::log, 0, 1e30F, 2},
-    {"log", std::log, 0.5F, 2, 2},       {"tanh", std::tanh, -10, 10, 4},
-    {"erf", std::erf, -5, 5, 4},         {"tanh", std::tanh, -1e-3F, 1e-3F, 2},
-    {"erf", std::erf, -1e-3F, 1e-3F, 2}, {"sin", std::sin, -100, 100, 2},
+    {"log", std::log, 0.5F, 2, 2},       {"tanh", std::tanh, -10, 10, 4.5},
+    {"erf", std::erf, -5, 5, 6},         {"tanh", std::tanh, -1e-3F, 1e-3F, 2},
+    {"erf", std::erf, -1e-3F, 1e-3F, 3}, {"sin", std::sin, -100, 100, 2},
     {"cos", std::cos, -100, 100, 2},     {"sin", std::sin, -1e9F, 1e9F, 2},
 };
 
@@ -74,7 +74,7 @@ TEST(Math, LimitsAndNans) {
     code.run({x.data(), y.data()});
     for (std::size_t i = 0; i < std::size(special); ++i) {
       const double want = f.reference(x[i]);
-      EXPECT_LE(ulps(y[i], want), 4) << f.name << "(" << x[i] << ") = " << y[i] << ", want " << want;
+      EXPECT_LE(ulps(y[i], want), 5) << f.name << "(" << x[i] << ") = " << y[i] << ", want " << want;
     }
   }
 }

@@ -54,6 +54,8 @@ class Ops {
   llvm::Value* log_f32(llvm::Value* x);
   llvm::Value* tanh_f32(llvm::Value* x);
   llvm::Value* erf_f32(llvm::Value* x);
+  llvm::Value* odd_rational(llvm::Value* x, double limit, llvm::ArrayRef<double> p,
+                            llvm::ArrayRef<double> q);
   llvm::Value* sine_f32(llvm::Value* x, bool cosine);
   llvm::Value* polynomial(llvm::Value* x, llvm::ArrayRef<double> high_first);
 
