@@ -48,7 +48,8 @@ std::string model_file(const std::string& path) {
 
 Result<std::unique_ptr<::onnx::ModelProto>> parse_model(const std::byte* data, std::size_t size) {
   if (size == 0) return fail("the model is empty");
-  if (size > 0x7fffffff) return unsupported("the model has {} bytes, protobuf files end at 2 GB", size);
+  if (size > 0x7fffffff)
+    return unsupported("the model has {} bytes, protobuf files end at 2 GB", size);
   google::protobuf::io::ArrayInputStream stream(data, static_cast<int>(size));
   google::protobuf::io::CodedInputStream coded(&stream);
   coded.SetTotalBytesLimit(0x7fffffff);

@@ -1,5 +1,6 @@
 #include "onnx/reader.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <unordered_map>
 
@@ -11,12 +12,12 @@
 namespace heddle::onnx {
 namespace {
 
-using ops::Attribute;
-using ops::Call;
-using prim::NodeId;
 using ::onnx::AttributeProto;
 using ::onnx::GraphProto;
 using ::onnx::NodeProto;
+using ops::Attribute;
+using ops::Call;
+using prim::NodeId;
 
 /// Nesting of functions and subgraphs, at most.
 constexpr int kMaxDepth = 16;
@@ -31,7 +32,8 @@ struct Scope {
 
   const std::optional<NodeId>* find(const std::string& name) const {
     for (const Scope* scope = this; scope != nullptr; scope = scope->parent)
-      if (const auto value = scope->values.find(name); value != scope->values.end()) return &value->second;
+      if (const auto value = scope->values.find(name); value != scope->values.end())
+        return &value->second;
     return nullptr;
   }
 };
@@ -79,7 +81,8 @@ class Importer {
 
   Status add_initializers(const GraphProto& graph, Scope& scope) {
     for (const auto& proto : graph.initializer())
-      scope.values[proto.name()] = graph_.add_constant(HEDDLE_TRY(tensor_from_proto(proto, folder_)));
+      scope.values[proto.name()] =
+          graph_.add_constant(HEDDLE_TRY(tensor_from_proto(proto, folder_)));
     if (graph.sparse_initializer_size() > 0)
       return unsupported("sparse initializer '{}': sparse tensors are not supported",
                          graph.sparse_initializer(0).values().name());
@@ -93,10 +96,12 @@ class Importer {
         return unsupported("input '{}': only tensors are supported", input.name());
       const auto& proto = input.type().tensor_type();
       Result<DType> type = dtype_from_onnx(proto.elem_type());
-      if (!type) return fail(type.error().code, "input '{}': {}", input.name(), type.error().message);
+      if (!type)
+        return fail(type.error().code, "input '{}': {}", input.name(), type.error().message);
       const Shape shape = HEDDLE_TRY(input_shape(input.name(), proto));
       if (!checked_element_count(shape, *type))
-        return fail(ErrorCode::out_of_memory, "input '{}': found impossible shape {}", input.name(), to_string(shape));
+        return fail(ErrorCode::out_of_memory, "input '{}': found impossible shape {}", input.name(),
+                    to_string(shape));
       if (const auto bound = options_.values.find(input.name()); bound != options_.values.end()) {
         if (bound->second.type() != TensorType{*type, shape})
           return fail(ErrorCode::usage, "input '{}': given {}, want {}", input.name(),
@@ -113,21 +118,26 @@ class Importer {
     const auto given = options_.shapes.find(name);
     const int rank = proto.shape().dim_size();
     if (!proto.has_shape() && given == options_.shapes.end())
-      return unsupported("input '{}': the model gives no shape; give one with --shape {}=…", name, name);
+      return unsupported("input '{}': the model gives no shape; give one with --shape {}=…", name,
+                         name);
     if (given != options_.shapes.end()) {
       if (proto.has_shape() && static_cast<int>(given->second.size()) != rank)
-        return fail(ErrorCode::usage, "input '{}': --shape has rank {}, want {}", name, given->second.size(), rank);
+        return fail(ErrorCode::usage, "input '{}': --shape has rank {}, want {}", name,
+                    given->second.size(), rank);
       for (int d = 0; d < rank; ++d)
-        if (proto.shape().dim(d).has_dim_value() && proto.shape().dim(d).dim_value() != given->second[static_cast<std::size_t>(d)])
-          return fail(ErrorCode::usage, "input '{}': --shape has {}, the model fixes dimension {} to {}", name,
+        if (proto.shape().dim(d).has_dim_value() &&
+            proto.shape().dim(d).dim_value() != given->second[static_cast<std::size_t>(d)])
+          return fail(ErrorCode::usage,
+                      "input '{}': --shape has {}, the model fixes dimension {} to {}", name,
                       to_string(given->second), d, proto.shape().dim(d).dim_value());
       return given->second;
     }
     Shape shape;
     for (const auto& dim : proto.shape().dim()) {
       if (!dim.has_dim_value())
-        return unsupported("input '{}': dimension {} is symbolic ('{}'); give the shape with --shape {}=…",
-                           name, shape.size(), dim.dim_param(), name);
+        return unsupported(
+            "input '{}': dimension {} is symbolic ('{}'); give the shape with --shape {}=…", name,
+            shape.size(), dim.dim_param(), name);
       if (dim.dim_value() < 0) return fail("input '{}': found extent {}", name, dim.dim_value());
       shape.push_back(dim.dim_value());
     }
@@ -150,7 +160,8 @@ class Importer {
   Status add_node(const NodeProto& node, const Opsets& opsets, Scope& scope) {
     const std::string domain = canonical_domain(node.domain());
     const auto opset = opsets.find(domain);
-    if (const auto function = functions_.find(domain + "::" + node.op_type()); function != functions_.end())
+    if (const auto function = functions_.find(domain + "::" + node.op_type());
+        function != functions_.end())
       return call_function(node, *function->second, scope);
     if (domain.empty() && node.op_type() == "If") return inline_if(node, opsets, scope);
 
@@ -165,7 +176,8 @@ class Importer {
     HEDDLE_TRY(collect_arguments(node, scope, call, known));
     const std::string name = domain.empty() ? call.op : domain + "::" + call.op;
     if (ops::find_op(name, call.opset) == nullptr)
-      return heddle::unsupported("{} '{}': operator {} (opset {}) is not supported", call.op, call.name, name, call.opset);
+      return heddle::unsupported("{} '{}': operator {} (opset {}) is not supported", call.op,
+                                 call.name, name, call.opset);
     HEDDLE_TRY(collect_attributes(node, scope, call));
     if (!known) {  // a failed node upstream was reported already
       for (const std::string& output : node.output()) scope.values[output] = std::nullopt;
@@ -177,7 +189,8 @@ class Importer {
     ops::Values values = HEDDLE_TRY(expand(call));
     for (int i = 0; i < node.output_size() && i < static_cast<int>(values.size()); ++i) {
       if (node.output(i).empty()) continue;
-      scope.values[node.output(i)] = HEDDLE_TRY(folded(values[static_cast<std::size_t>(i)], call, before));
+      scope.values[node.output(i)] =
+          HEDDLE_TRY(folded(values[static_cast<std::size_t>(i)], call, before));
     }
     for (int i = static_cast<int>(values.size()); i < node.output_size(); ++i)
       if (!node.output(i).empty())
@@ -215,7 +228,8 @@ class Importer {
       const AttributeProto* source = &attribute;
       if (!attribute.ref_attr_name().empty()) {
         if (scope.function_attributes == nullptr)
-          return fail("{} '{}': attribute '{}' refers to a function's, outside a function", call.op, call.name, attribute.name());
+          return fail("{} '{}': attribute '{}' refers to a function's, outside a function", call.op,
+                      call.name, attribute.name());
         const auto found = scope.function_attributes->find(attribute.ref_attr_name());
         if (found == scope.function_attributes->end()) continue;  // optional, not given
         source = found->second;
@@ -227,20 +241,29 @@ class Importer {
 
   Result<Attribute> attribute_of(const AttributeProto& a, const Call& call) {
     switch (a.type()) {
-      case AttributeProto::INT: return Attribute(a.i());
-      case AttributeProto::FLOAT: return Attribute(static_cast<double>(a.f()));
-      case AttributeProto::STRING: return Attribute(a.s());
-      case AttributeProto::TENSOR: return Attribute(HEDDLE_TRY(tensor_from_proto(a.t(), folder_)));
-      case AttributeProto::INTS: return Attribute(std::vector<std::int64_t>(a.ints().begin(), a.ints().end()));
-      case AttributeProto::FLOATS: return Attribute(std::vector<double>(a.floats().begin(), a.floats().end()));
-      case AttributeProto::STRINGS: return Attribute(std::vector<std::string>(a.strings().begin(), a.strings().end()));
-      default: return call.unsupported("attribute '{}' holds a graph, sparse tensor or type", a.name());
+      case AttributeProto::INT:
+        return Attribute(a.i());
+      case AttributeProto::FLOAT:
+        return Attribute(static_cast<double>(a.f()));
+      case AttributeProto::STRING:
+        return Attribute(a.s());
+      case AttributeProto::TENSOR:
+        return Attribute(HEDDLE_TRY(tensor_from_proto(a.t(), folder_)));
+      case AttributeProto::INTS:
+        return Attribute(std::vector<std::int64_t>(a.ints().begin(), a.ints().end()));
+      case AttributeProto::FLOATS:
+        return Attribute(std::vector<double>(a.floats().begin(), a.floats().end()));
+      case AttributeProto::STRINGS:
+        return Attribute(std::vector<std::string>(a.strings().begin(), a.strings().end()));
+      default:
+        return call.unsupported("attribute '{}' holds a graph, sparse tensor or type", a.name());
     }
   }
 
   /// A result whose inputs are all constants becomes a constant if it is small.
   Result<NodeId> folded(NodeId value, const Call& call, std::int32_t before) {
-    if (std::holds_alternative<prim::Constant>(graph_[value].op) || value.value < before) return value;
+    if (std::holds_alternative<prim::Constant>(graph_[value].op) || value.value < before)
+      return value;
     if (element_count(graph_[value].type.shape) > options_.fold_elements) return value;
     for (const auto& arg : call.args)
       if (arg && graph_.constant_of(*arg) == nullptr) return value;
@@ -279,32 +302,40 @@ class Importer {
 
   Status call_function(const NodeProto& node, const ::onnx::FunctionProto& function, Scope& scope) {
     if (scope.depth >= kMaxDepth)
-      return fail("{} '{}': functions are nested deeper than {}", node.op_type(), label_of(node), kMaxDepth);
+      return fail("{} '{}': functions are nested deeper than {}", node.op_type(), label_of(node),
+                  kMaxDepth);
     Scope body;
     body.depth = scope.depth + 1;
     std::map<std::string, const AttributeProto*> attributes;
-    for (const AttributeProto& attribute : node.attribute()) attributes[attribute.name()] = &attribute;
+    for (const AttributeProto& attribute : node.attribute())
+      attributes[attribute.name()] = &attribute;
     body.function_attributes = &attributes;
     for (int i = 0; i < node.input_size() && i < function.input_size(); ++i) {
       if (node.input(i).empty()) continue;
       const std::optional<NodeId>* value = scope.find(node.input(i));
-      if (value == nullptr) return fail("{} '{}': input '{}' is made by no node", node.op_type(), label_of(node), node.input(i));
+      if (value == nullptr)
+        return fail("{} '{}': input '{}' is made by no node", node.op_type(), label_of(node),
+                    node.input(i));
       body.values[function.input(i)] = *value;
     }
     Opsets opsets = opsets_;
     for (const auto& entry : function.opset_import())
-      opsets[canonical_domain(entry.domain())] = static_cast<int>(std::clamp<std::int64_t>(entry.version(), 0, 1000));
+      opsets[canonical_domain(entry.domain())] =
+          static_cast<int>(std::clamp<std::int64_t>(entry.version(), 0, 1000));
     HEDDLE_TRY(add_nodes(function.node(), opsets, body));
     return copy_outputs(node, function.output(), body, scope);
   }
 
   /// An If whose condition is known while importing is the branch it takes.
   Status inline_if(const NodeProto& node, const Opsets& opsets, Scope& scope) {
-    const std::optional<NodeId>* condition = node.input_size() == 1 ? scope.find(node.input(0)) : nullptr;
-    const Tensor* value = condition != nullptr && *condition ? graph_.constant_of(**condition) : nullptr;
+    const std::optional<NodeId>* condition =
+        node.input_size() == 1 ? scope.find(node.input(0)) : nullptr;
+    const Tensor* value =
+        condition != nullptr && *condition ? graph_.constant_of(**condition) : nullptr;
     if (value == nullptr || value->count() != 1)
       return heddle::unsupported("If '{}': the condition is not a constant", label_of(node));
-    if (scope.depth >= kMaxDepth) return fail("If '{}': nested deeper than {}", label_of(node), kMaxDepth);
+    if (scope.depth >= kMaxDepth)
+      return fail("If '{}': nested deeper than {}", label_of(node), kMaxDepth);
     const std::string wanted = value->int_at(0) != 0 ? "then_branch" : "else_branch";
     for (const AttributeProto& attribute : node.attribute()) {
       if (attribute.name() != wanted || attribute.type() != AttributeProto::GRAPH) continue;
@@ -321,12 +352,14 @@ class Importer {
     return fail("If '{}': it has no {}", label_of(node), wanted);
   }
 
-  Status copy_outputs(const NodeProto& node, const google::protobuf::RepeatedPtrField<std::string>& names,
+  Status copy_outputs(const NodeProto& node,
+                      const google::protobuf::RepeatedPtrField<std::string>& names,
                       const Scope& body, Scope& scope) {
     for (int i = 0; i < node.output_size(); ++i) {
       if (node.output(i).empty()) continue;
       const std::optional<NodeId>* value = i < names.size() ? body.find(names[i]) : nullptr;
-      if (value == nullptr) return fail("{} '{}': its body makes no output {}", node.op_type(), label_of(node), i);
+      if (value == nullptr)
+        return fail("{} '{}': its body makes no output {}", node.op_type(), label_of(node), i);
       scope.values[node.output(i)] = *value;
     }
     return Ok{};

@@ -30,7 +30,8 @@ constexpr TypeRow kTypes[] = {
 template <class Field>
 Status copy_field(const TensorProto& proto, const Field& field, Tensor& tensor) {
   if (field.size() != tensor.count())
-    return fail("tensor '{}': found {} values, want {}", proto.name(), field.size(), tensor.count());
+    return fail("tensor '{}': found {} values, want {}", proto.name(), field.size(),
+                tensor.count());
   const bool half = tensor.dtype() == DType::f16 || tensor.dtype() == DType::bf16;
   for (int i = 0; i < field.size(); ++i) {
     if (half)  // the bits, in an int32
@@ -56,10 +57,12 @@ Status copy_bytes(const std::string& name, const void* data, std::size_t size, T
 
 /// The file a tensor's external data lies in, if that is inside `folder`.
 Result<fs::path> external_path(const std::string& folder, const std::string& location) {
-  if (folder.empty()) return fail("external data '{}': the model has no folder to look in", location);
+  if (folder.empty())
+    return fail("external data '{}': the model has no folder to look in", location);
   const fs::path relative(location);
   if (location.empty() || relative.is_absolute())
-    return fail("external data: found location '{}', want a path under the model's folder", location);
+    return fail("external data: found location '{}', want a path under the model's folder",
+                location);
   std::error_code error;
   const fs::path base = fs::canonical(folder, error);
   if (error) return fail("external data: {}: {}", folder, error.message());
@@ -77,7 +80,8 @@ Status copy_external(const TensorProto& proto, const std::string& folder, Tensor
   for (const auto& entry : proto.external_data()) {
     if (entry.key() == "location") location = entry.value();
     if (entry.key() == "offset") {
-      if (entry.value().size() > 15 || entry.value().find_first_not_of("0123456789") != std::string::npos)
+      if (entry.value().size() > 15 ||
+          entry.value().find_first_not_of("0123456789") != std::string::npos)
         return fail("tensor '{}': found offset '{}'", proto.name(), entry.value());
       offset = entry.value().empty() ? 0 : std::stoull(entry.value());
     }
@@ -86,8 +90,8 @@ Status copy_external(const TensorProto& proto, const std::string& folder, Tensor
   const FileBytes file = HEDDLE_TRY(map_file(path.string()));
   const std::uint64_t bytes = static_cast<std::uint64_t>(tensor.bytes());
   if (offset > file.size || bytes > file.size - offset)
-    return fail("tensor '{}': external data '{}' has {} bytes, want {} at {}", proto.name(), location,
-                file.size, bytes, offset);
+    return fail("tensor '{}': external data '{}' has {} bytes, want {} at {}", proto.name(),
+                location, file.size, bytes, offset);
   return copy_bytes(proto.name(), file.data + offset, bytes, tensor);
 }
 
@@ -99,7 +103,8 @@ std::int64_t backing_bytes(const TensorProto& proto) {
 Result<Tensor> read_npy(const std::string& path) {
   const FileBytes file = HEDDLE_TRY(map_file(path));
   const auto* bytes = reinterpret_cast<const unsigned char*>(file.data);
-  if (file.size < 12 || std::memcmp(bytes, "\x93NUMPY", 6) != 0) return fail("{}: not a .npy file", path);
+  if (file.size < 12 || std::memcmp(bytes, "\x93NUMPY", 6) != 0)
+    return fail("{}: not a .npy file", path);
   const bool v1 = bytes[6] == 1;
   const std::size_t start = v1 ? 10 : 12;
   std::size_t length = bytes[8] | bytes[9] << 8;
@@ -112,20 +117,26 @@ Result<Tensor> read_npy(const std::string& path) {
   };
   const std::string descr = value_of("descr");
   const std::size_t quote = descr.find('\'');
-  const std::string code = quote == std::string::npos ? "" : descr.substr(quote + 1, descr.find('\'', quote + 1) - quote - 1);
+  const std::string code = quote == std::string::npos
+                               ? ""
+                               : descr.substr(quote + 1, descr.find('\'', quote + 1) - quote - 1);
   constexpr std::pair<std::string_view, DType> kCodes[] = {
-      {"f4", DType::f32}, {"f8", DType::f64}, {"f2", DType::f16}, {"i1", DType::i8},  {"i2", DType::i16},
-      {"i4", DType::i32}, {"i8", DType::i64}, {"u1", DType::u8},  {"u2", DType::u16}, {"u4", DType::u32},
-      {"u8", DType::u64}, {"b1", DType::b1}};
+      {"f4", DType::f32}, {"f8", DType::f64}, {"f2", DType::f16}, {"i1", DType::i8},
+      {"i2", DType::i16}, {"i4", DType::i32}, {"i8", DType::i64}, {"u1", DType::u8},
+      {"u2", DType::u16}, {"u4", DType::u32}, {"u8", DType::u64}, {"b1", DType::b1}};
   std::optional<DType> type;
   for (const auto& [name, dtype] : kCodes)
     if (code.size() == 3 && code[0] != '>' && code.substr(1) == name) type = dtype;
   if (!type) return fail("{}: found element type '{}', want a little-endian number", path, code);
-  if (value_of("fortran_order").find("True") < 3) return fail("{}: found column-major order, want row-major", path);
+  if (value_of("fortran_order").find("True") < 3)
+    return fail("{}: found column-major order, want row-major", path);
   const std::string text = value_of("shape");
   Shape shape;
   for (std::size_t i = text.find('(') + 1; i < text.size() && text[i] != ')';) {
-    if (!std::isdigit(static_cast<unsigned char>(text[i]))) { ++i; continue; }
+    if (!std::isdigit(static_cast<unsigned char>(text[i]))) {
+      ++i;
+      continue;
+    }
     const std::size_t end = text.find_first_not_of("0123456789", i);
     if (end - i > 12) return fail("{}: found an absurd shape", path);
     shape.push_back(std::stoll(text.substr(i, end - i)));
@@ -133,39 +144,68 @@ Result<Tensor> read_npy(const std::string& path) {
   }
   const auto count = checked_element_count(shape, *type);
   if (!count || static_cast<std::size_t>(*count * size_of(*type)) != file.size - start - length)
-    return fail("{}: found {} bytes, want {} of {}", path, file.size - start - length, name_of(*type), to_string(shape));
+    return fail("{}: found {} bytes, want {} of {}", path, file.size - start - length,
+                name_of(*type), to_string(shape));
   Tensor tensor({*type, shape});
-  HEDDLE_TRY(copy_bytes(path, bytes + start + length, static_cast<std::size_t>(tensor.bytes()), tensor));
+  HEDDLE_TRY(
+      copy_bytes(path, bytes + start + length, static_cast<std::size_t>(tensor.bytes()), tensor));
   return tensor;
 }
 
 Result<std::string> npy_bytes(const Tensor& tensor) {
   std::string_view code;
   switch (tensor.dtype()) {
-    case DType::f32: code = "<f4"; break;
-    case DType::f64: code = "<f8"; break;
-    case DType::f16: code = "<f2"; break;
-    case DType::i8: code = "|i1"; break;
-    case DType::i16: code = "<i2"; break;
-    case DType::i32: code = "<i4"; break;
-    case DType::i64: code = "<i8"; break;
-    case DType::u8: code = "|u1"; break;
-    case DType::u16: code = "<u2"; break;
-    case DType::u32: code = "<u4"; break;
-    case DType::u64: code = "<u8"; break;
-    case DType::b1: code = "|b1"; break;
-    case DType::bf16: return unsupported("npy: NumPy has no bf16; use .pb");
+    case DType::f32:
+      code = "<f4";
+      break;
+    case DType::f64:
+      code = "<f8";
+      break;
+    case DType::f16:
+      code = "<f2";
+      break;
+    case DType::i8:
+      code = "|i1";
+      break;
+    case DType::i16:
+      code = "<i2";
+      break;
+    case DType::i32:
+      code = "<i4";
+      break;
+    case DType::i64:
+      code = "<i8";
+      break;
+    case DType::u8:
+      code = "|u1";
+      break;
+    case DType::u16:
+      code = "<u2";
+      break;
+    case DType::u32:
+      code = "<u4";
+      break;
+    case DType::u64:
+      code = "<u8";
+      break;
+    case DType::b1:
+      code = "|b1";
+      break;
+    case DType::bf16:
+      return unsupported("npy: NumPy has no bf16; use .pb");
   }
   std::string shape;
   for (std::int64_t extent : tensor.shape()) shape += std::to_string(extent) + ",";
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", code, shape);
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", code, shape);
   header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 10 - 1, ' ');
   header += '\n';
   std::string bytes("\x93NUMPY\x01\x00", 8);
   bytes += static_cast<char>(header.size() & 0xff);
   bytes += static_cast<char>(header.size() >> 8);
   bytes += header;
-  return bytes.append(reinterpret_cast<const char*>(tensor.data()), static_cast<std::size_t>(tensor.bytes()));
+  return bytes.append(reinterpret_cast<const char*>(tensor.data()),
+                      static_cast<std::size_t>(tensor.bytes()));
 }
 
 }  // namespace
@@ -173,9 +213,10 @@ Result<std::string> npy_bytes(const Tensor& tensor) {
 Result<DType> dtype_from_onnx(int number) {
   for (const TypeRow& row : kTypes)
     if (row.onnx == number) return row.type;
-  const std::string name = TensorProto::DataType_IsValid(number)
-                               ? TensorProto::DataType_Name(static_cast<TensorProto::DataType>(number))
-                               : fmt::format("number {}", number);
+  const std::string name =
+      TensorProto::DataType_IsValid(number)
+          ? TensorProto::DataType_Name(static_cast<TensorProto::DataType>(number))
+          : fmt::format("number {}", number);
   return unsupported("element type {} is not supported", name);
 }
 
@@ -193,7 +234,8 @@ Result<Tensor> tensor_from_proto(const TensorProto& proto, const std::string& fo
   if (!count) return fail("tensor '{}': found impossible shape {}", proto.name(), to_string(shape));
   const bool external = proto.data_location() == TensorProto::EXTERNAL;
   if (!external && *count > 64 + 8 * backing_bytes(proto))
-    return fail("tensor '{}': found {} elements but only {} bytes", proto.name(), *count, backing_bytes(proto));
+    return fail("tensor '{}': found {} elements but only {} bytes", proto.name(), *count,
+                backing_bytes(proto));
   if (external && *count * size_of(*type) > kMaxTensorBytes)
     return fail(ErrorCode::out_of_memory, "tensor '{}': too large", proto.name());
   Tensor tensor({*type, external ? Shape{} : shape});

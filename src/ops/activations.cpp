@@ -10,8 +10,12 @@ namespace {
 using ir::ScalarFn;
 
 NodeId constant_like(Builder& b, NodeId x, double value) { return b.scalar(b.dtype(x), value); }
-NodeId clamp01(Builder& b, NodeId x) { return b.min(b.max(x, constant_like(b, x, 0)), constant_like(b, x, 1)); }
-NodeId positive(Builder& b, NodeId x) { return b.map(ScalarFn::greater, {x, constant_like(b, x, 0)}); }
+NodeId clamp01(Builder& b, NodeId x) {
+  return b.min(b.max(x, constant_like(b, x, 0)), constant_like(b, x, 1));
+}
+NodeId positive(Builder& b, NodeId x) {
+  return b.map(ScalarFn::greater, {x, constant_like(b, x, 0)});
+}
 
 Result<Values> relu(const Call& call, Builder& b) {
   HEDDLE_TRY(want_number(call, b, 0));
@@ -38,15 +42,19 @@ Result<Values> leaky_relu(const Call& call, Builder& b) {
 Result<Values> prelu(const Call& call, Builder& b) {
   HEDDLE_TRY(want_number(call, b, 0));
   NodeId x = call.in(0), slope = call.in(1);
-  if (b.dtype(slope) != b.dtype(x)) return call.error("input 1 is {}, want {}", name_of(b.dtype(slope)), name_of(b.dtype(x)));
+  if (b.dtype(slope) != b.dtype(x))
+    return call.error("input 1 is {}, want {}", name_of(b.dtype(slope)), name_of(b.dtype(x)));
   auto shape = broadcast_shapes(b.shape(slope), b.shape(x));
-  if ((!shape || *shape != b.shape(x)) && b.rank(slope) == 1 && b.rank(x) >= 2 && at(b.shape(slope), 0) == at(b.shape(x), 1)) {
+  if ((!shape || *shape != b.shape(x)) && b.rank(slope) == 1 && b.rank(x) >= 2 &&
+      at(b.shape(slope), 0) == at(b.shape(x), 1)) {
     Shape per_channel(static_cast<std::size_t>(b.rank(x) - 1), 1);
     per_channel[0] = at(b.shape(slope), 0);
     slope = b.reshape(slope, per_channel);
     shape = b.shape(x);
   }
-  if (!shape || *shape != b.shape(x)) return call.error("input 1 has shape {}, want one that broadcasts to {}", to_string(b.shape(slope)), to_string(b.shape(x)));
+  if (!shape || *shape != b.shape(x))
+    return call.error("input 1 has shape {}, want one that broadcasts to {}",
+                      to_string(b.shape(slope)), to_string(b.shape(x)));
   return Values{leaky(b, x, slope)};
 }
 
@@ -67,13 +75,15 @@ Result<Values> celu(const Call& call, Builder& b) {
 }
 Result<Values> selu(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
-  const double alpha = call.attribute_float("alpha", 1.67326319217681884765625), gamma = call.attribute_float("gamma", 1.05070102214813232421875);
+  const double alpha = call.attribute_float("alpha", 1.67326319217681884765625),
+               gamma = call.attribute_float("gamma", 1.05070102214813232421875);
   return Values{b.mul(elu_like(b, call.in(0), alpha, 1), gamma)};
 }
 
 Result<Values> hard_sigmoid(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
-  return Values{clamp01(b, b.add(b.mul(call.in(0), call.attribute_float("alpha", 0.2)), call.attribute_float("beta", 0.5)))};
+  return Values{clamp01(b, b.add(b.mul(call.in(0), call.attribute_float("alpha", 0.2)),
+                                 call.attribute_float("beta", 0.5)))};
 }
 Result<Values> hard_swish(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
@@ -104,7 +114,8 @@ Result<Values> swish(const Call& call, Builder& b) {
 Result<Values> thresholded_relu(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
   const NodeId x = call.in(0), zero = constant_like(b, x, 0);
-  const NodeId above = b.map(ScalarFn::greater, {x, constant_like(b, x, call.attribute_float("alpha", 1))});
+  const NodeId above =
+      b.map(ScalarFn::greater, {x, constant_like(b, x, call.attribute_float("alpha", 1))});
   return Values{b.select(above, x, zero)};
 }
 Result<Values> shrink(const Call& call, Builder& b) {
@@ -113,7 +124,8 @@ Result<Values> shrink(const Call& call, Builder& b) {
   const double lambda = call.attribute_float("lambd", 0.5), bias = call.attribute_float("bias", 0);
   const NodeId low = b.map(ScalarFn::less, {x, constant_like(b, x, -lambda)});
   const NodeId high = b.map(ScalarFn::greater, {x, constant_like(b, x, lambda)});
-  return Values{b.select(low, b.add(x, bias), b.select(high, b.sub(x, bias), constant_like(b, x, 0)))};
+  return Values{
+      b.select(low, b.add(x, bias), b.select(high, b.sub(x, bias), constant_like(b, x, 0)))};
 }
 
 /// x/2·(1 + erf(x/√2)), or the tanh approximation.
@@ -145,7 +157,9 @@ Result<std::vector<int>> softmax_axes(const Call& call, Builder& b) {
   return axes;
 }
 
-Result<Values> softmax(const Call& call, Builder& b) { return Values{b.softmax(call.in(0), HEDDLE_TRY(softmax_axes(call, b)))}; }
+Result<Values> softmax(const Call& call, Builder& b) {
+  return Values{b.softmax(call.in(0), HEDDLE_TRY(softmax_axes(call, b)))};
+}
 
 /// x - max - log(sum(exp(x - max)))
 Result<Values> log_softmax(const Call& call, Builder& b) {
@@ -160,8 +174,11 @@ Result<Values> hardmax(const Call& call, Builder& b) {
   const std::vector<int> axes = HEDDLE_TRY(softmax_axes(call, b));
   const Shape shape = b.shape(x);
   // The group becomes one axis, so that "first" is a position along it.
-  Shape flat(shape.begin(), shape.end() - static_cast<std::ptrdiff_t>(axes.size() > 1 ? axes.size() : 0));
-  if (axes.size() > 1) flat.push_back(element_count({shape.end() - static_cast<std::ptrdiff_t>(axes.size()), shape.end()}));
+  Shape flat(shape.begin(),
+             shape.end() - static_cast<std::ptrdiff_t>(axes.size() > 1 ? axes.size() : 0));
+  if (axes.size() > 1)
+    flat.push_back(
+        element_count({shape.end() - static_cast<std::ptrdiff_t>(axes.size()), shape.end()}));
   const int axis = axes.size() == 1 ? axes[0] : static_cast<int>(flat.size()) - 1;
   if (axes.empty()) return Values{b.full(b.type(x), 1)};
   const NodeId grouped = b.reshape(x, axes.size() > 1 ? flat : shape);

@@ -12,7 +12,8 @@ Result<NodeId> legacy_aligned(const Call& call, Builder& b, NodeId a, NodeId x) 
   if (call.opset >= 7 || call.attribute_int("broadcast", 0) == 0) return x;
   const int rank = b.rank(a), own = b.rank(x);
   const std::int64_t axis = call.attribute_int("axis", rank - own);
-  if (axis < 0 || axis + own > rank) return call.error("axis is {}, input 1 has rank {}, input 0 rank {}", axis, own, rank);
+  if (axis < 0 || axis + own > rank)
+    return call.error("axis is {}, input 1 has rank {}, input 0 rank {}", axis, own, rank);
   Shape shape = b.shape(x);
   shape.resize(static_cast<std::size_t>(rank - axis), 1);
   return b.reshape(x, shape);
@@ -22,17 +23,21 @@ Status want_broadcast(const Call& call, Builder& b, const std::vector<NodeId>& a
   Shape shape = b.shape(args[0]);
   for (std::size_t i = 1; i < args.size(); ++i) {
     const auto both = broadcast_shapes(shape, b.shape(args[i]));
-    if (!both) return call.error("input {} has shape {}, which does not broadcast with {}", i, to_string(b.shape(args[i])), to_string(shape));
+    if (!both)
+      return call.error("input {} has shape {}, which does not broadcast with {}", i,
+                        to_string(b.shape(args[i])), to_string(shape));
     shape = *both;
   }
-  if (!checked_element_count(shape, b.dtype(args[0]))) return call.error("the result would have shape {}", to_string(shape));
+  if (!checked_element_count(shape, b.dtype(args[0])))
+    return call.error("the result would have shape {}", to_string(shape));
   return Ok{};
 }
 
 Status want_same_type(const Call& call, Builder& b, const std::vector<NodeId>& args) {
   for (std::size_t i = 1; i < args.size(); ++i)
     if (b.dtype(args[i]) != b.dtype(args[0]))
-      return call.error("input {} is {}, want {} like input 0", i, name_of(b.dtype(args[i])), name_of(b.dtype(args[0])));
+      return call.error("input {} is {}, want {} like input 0", i, name_of(b.dtype(args[i])),
+                        name_of(b.dtype(args[0])));
   return Ok{};
 }
 
@@ -40,7 +45,8 @@ enum class Domain { number, floating, integer, boolean, any };
 Status want_domain(const Call& call, Builder& b, NodeId x, Domain domain) {
   const DType t = b.dtype(x);
   const bool fits = domain == Domain::any || (domain == Domain::number && t != DType::b1) ||
-                    (domain == Domain::floating && is_float(t)) || (domain == Domain::integer && is_int(t)) ||
+                    (domain == Domain::floating && is_float(t)) ||
+                    (domain == Domain::integer && is_int(t)) ||
                     (domain == Domain::boolean && t == DType::b1);
   if (!fits) return call.error("found element type {}", name_of(t));
   return Ok{};
@@ -92,7 +98,8 @@ Result<Values> pow(const Call& call, Builder& b) {
   HEDDLE_TRY(want_domain(call, b, y, Domain::number));
   // An integer base with a real exponent is computed in f64 and truncated.
   if (is_int(b.dtype(x)) && is_float(b.dtype(y)))
-    return Values{b.cast(b.map(ScalarFn::pow, {b.cast(x, DType::f64), b.cast(y, DType::f64)}), b.dtype(x))};
+    return Values{
+        b.cast(b.map(ScalarFn::pow, {b.cast(x, DType::f64), b.cast(y, DType::f64)}), b.dtype(x))};
   return Values{b.map(ScalarFn::pow, {x, b.cast(y, b.dtype(x))})};
 }
 
@@ -100,12 +107,14 @@ Result<Values> pow(const Call& call, Builder& b) {
 Result<Values> mod(const Call& call, Builder& b) {
   const bool fmod = call.attribute_int("fmod", 0) != 0;
   if (!fmod && is_float(b.dtype(call.in(0)))) return call.error("floating operands want fmod = 1");
-  return fmod ? binary<ScalarFn::fmod, Domain::number>(call, b) : binary<ScalarFn::floor_mod, Domain::number>(call, b);
+  return fmod ? binary<ScalarFn::fmod, Domain::number>(call, b)
+              : binary<ScalarFn::floor_mod, Domain::number>(call, b);
 }
 
 Result<Values> shift(const Call& call, Builder& b) {
   const int left = HEDDLE_TRY(choice(call, "direction", "", {"RIGHT", "LEFT"}));
-  return left ? binary<ScalarFn::shift_left, Domain::integer>(call, b) : binary<ScalarFn::shift_right, Domain::integer>(call, b);
+  return left ? binary<ScalarFn::shift_left, Domain::integer>(call, b)
+              : binary<ScalarFn::shift_right, Domain::integer>(call, b);
 }
 
 Result<Values> where(const Call& call, Builder& b) {
@@ -120,9 +129,10 @@ Result<Values> cast(const Call& call, Builder& b) {
   const std::string name = call.attribute_string("to", "");
   if (!name.empty()) {
     constexpr std::pair<std::string_view, DType> kNames[] = {
-        {"FLOAT", DType::f32}, {"DOUBLE", DType::f64}, {"FLOAT16", DType::f16}, {"INT8", DType::i8},
-        {"INT16", DType::i16}, {"INT32", DType::i32},  {"INT64", DType::i64},   {"UINT8", DType::u8},
-        {"UINT16", DType::u16}, {"UINT32", DType::u32}, {"UINT64", DType::u64}, {"BOOL", DType::b1}};
+        {"FLOAT", DType::f32},  {"DOUBLE", DType::f64}, {"FLOAT16", DType::f16},
+        {"INT8", DType::i8},    {"INT16", DType::i16},  {"INT32", DType::i32},
+        {"INT64", DType::i64},  {"UINT8", DType::u8},   {"UINT16", DType::u16},
+        {"UINT32", DType::u32}, {"UINT64", DType::u64}, {"BOOL", DType::b1}};
     for (const auto& [text, type] : kNames)
       if (text == name) return Values{b.cast(call.in(0), type)};
     return call.unsupported("cannot cast to '{}'", name);
@@ -130,15 +140,19 @@ Result<Values> cast(const Call& call, Builder& b) {
   return Values{b.cast(call.in(0), HEDDLE_TRY(dtype_of_onnx(call, call.attribute_int("to", 0))))};
 }
 
-Result<Values> cast_like(const Call& call, Builder& b) { return Values{b.cast(call.in(0), b.dtype(call.in(1)))}; }
+Result<Values> cast_like(const Call& call, Builder& b) {
+  return Values{b.cast(call.in(0), b.dtype(call.in(1)))};
+}
 
-Result<Values> clamped(const Call& call, Builder& b, std::optional<NodeId> low, std::optional<NodeId> high) {
+Result<Values> clamped(const Call& call, Builder& b, std::optional<NodeId> low,
+                       std::optional<NodeId> high) {
   NodeId x = call.in(0);
   HEDDLE_TRY(want_domain(call, b, x, Domain::number));
   for (const auto& bound : {low, high}) {
     if (!bound) continue;
     if (element_count(b.shape(*bound)) != 1 || b.dtype(*bound) != b.dtype(x))
-      return call.error("a bound is {}, want one {}", to_string(b.type(*bound)), name_of(b.dtype(x)));
+      return call.error("a bound is {}, want one {}", to_string(b.type(*bound)),
+                        name_of(b.dtype(x)));
   }
   if (low) x = b.max(x, b.reshape(*low, {}));
   if (high) x = b.min(x, b.reshape(*high, {}));
@@ -162,12 +176,14 @@ Result<Values> clip_attributes(const Call& call, Builder& b) {
 Result<Values> is_inf(const Call& call, Builder& b) {
   const NodeId x = call.in(0);
   HEDDLE_TRY(want_domain(call, b, x, Domain::floating));
-  const bool negative = call.attribute_int("detect_negative", 1) != 0, positive = call.attribute_int("detect_positive", 1) != 0;
+  const bool negative = call.attribute_int("detect_negative", 1) != 0,
+             positive = call.attribute_int("detect_positive", 1) != 0;
   const NodeId inf = b.map(ScalarFn::isinf, {x});
   const NodeId zero = b.scalar(b.dtype(x), 0);
   if (negative && positive) return Values{inf};
   if (!negative && !positive) return Values{b.full({DType::b1, b.shape(x)}, 0)};
-  return Values{b.map(ScalarFn::logical_and, {inf, b.map(negative ? ScalarFn::less : ScalarFn::greater, {x, zero})})};
+  return Values{b.map(ScalarFn::logical_and,
+                      {inf, b.map(negative ? ScalarFn::less : ScalarFn::greater, {x, zero})})};
 }
 
 Result<Values> reciprocal(const Call& call, Builder& b) {
@@ -195,7 +211,7 @@ constexpr OpDef kOps[] = {
     {"Acosh", 1, 1, 1, unary<ScalarFn::acosh, floating>},
     {"Atanh", 1, 1, 1, unary<ScalarFn::atanh, floating>},
     {"Tanh", 1, 1, 1, unary<ScalarFn::tanh, floating>},
-    {"Erf", 1, 1, 1, unary<ScalarFn::erf, number>},
+    {"Erf", 1, 1, 1, unary<ScalarFn::erf, floating>},
     {"Floor", 1, 1, 1, unary<ScalarFn::floor, floating>},
     {"Ceil", 1, 1, 1, unary<ScalarFn::ceil, floating>},
     {"Round", 1, 1, 1, unary<ScalarFn::round, floating>},

@@ -14,8 +14,10 @@ Status want_matmul(const Call& call, Builder& b, NodeId x, NodeId y) {
   const Shape& t = b.shape(y);
   if (s.empty() || t.empty()) return call.error("found a scalar, want rank 1 or more");
   const std::int64_t inner = t.size() == 1 ? t[0] : t[t.size() - 2];
-  if (s.back() != inner) return call.error("shapes {} and {} do not multiply", to_string(s), to_string(t));
-  if (s.size() > 2 && t.size() > 2 && !broadcast_shapes({s.begin(), s.end() - 2}, {t.begin(), t.end() - 2})) {
+  if (s.back() != inner)
+    return call.error("shapes {} and {} do not multiply", to_string(s), to_string(t));
+  if (s.size() > 2 && t.size() > 2 &&
+      !broadcast_shapes({s.begin(), s.end() - 2}, {t.begin(), t.end() - 2})) {
     return call.error("batch dimensions of {} and {} do not broadcast", to_string(s), to_string(t));
   }
   return Ok{};
@@ -46,7 +48,8 @@ Result<Values> gemm(const Call& call, Builder& b) {
   HEDDLE_TRY(want_type(call, b, 2, b.dtype(x)));
   const auto shape = broadcast_shapes(b.shape(c), b.shape(product));
   if (!shape || *shape != b.shape(product))
-    return call.error("input 2 has shape {}, want one that broadcasts to {}", to_string(b.shape(c)), to_string(b.shape(product)));
+    return call.error("input 2 has shape {}, want one that broadcasts to {}", to_string(b.shape(c)),
+                      to_string(b.shape(product)));
   if (beta != 1) c = b.mul(c, beta);
   return Values{b.add(product, c)};
 }
@@ -58,7 +61,8 @@ struct Operand {
 };
 
 /// Replaces "..." by upper-case letters from `ellipsis` that stand for the broadcast dimensions.
-Result<std::string> expand_labels(const Call& call, const std::string& text, int rank, int& ellipsis) {
+Result<std::string> expand_labels(const Call& call, const std::string& text, int rank,
+                                  int& ellipsis) {
   std::string labels;
   const std::size_t dots = text.find("...");
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -66,7 +70,8 @@ Result<std::string> expand_labels(const Call& call, const std::string& text, int
       const int extra = rank - static_cast<int>(text.size() - 3);
       if (extra < 0 || extra > 8) return call.error("'{}' does not fit rank {}", text, rank);
       ellipsis = std::max(ellipsis, extra);
-      for (int k = extra; k > 0; --k) labels += static_cast<char>('0' + k - 1);  // aligned at the right
+      for (int k = extra; k > 0; --k)
+        labels += static_cast<char>('0' + k - 1);  // aligned at the right
       i += 2;
     } else if (std::isalpha(static_cast<unsigned char>(text[i]))) {
       labels += text[i];
@@ -74,7 +79,8 @@ Result<std::string> expand_labels(const Call& call, const std::string& text, int
       return call.error("the equation holds '{}'", text[i]);
     }
   }
-  if (rank >= 0 && static_cast<int>(labels.size()) != rank) return call.error("'{}' does not fit rank {}", text, rank);
+  if (rank >= 0 && static_cast<int>(labels.size()) != rank)
+    return call.error("'{}' does not fit rank {}", text, rank);
   return labels;
 }
 
@@ -89,7 +95,9 @@ std::string unique_labels(const std::string& labels) {
 prim::Access access_of(Builder& b, NodeId x, const std::string& from, const std::string& to) {
   prim::Access access;
   for (std::size_t d = 0; d < from.size(); ++d)
-    access.index.push_back(at(b.shape(x), static_cast<int>(d)) == 1 ? ir::Expr(0) : dim(static_cast<int>(to.find(from[d]))));
+    access.index.push_back(at(b.shape(x), static_cast<int>(d)) == 1
+                               ? ir::Expr(0)
+                               : dim(static_cast<int>(to.find(from[d]))));
   return access;
 }
 
@@ -105,28 +113,34 @@ Result<Values> einsum(const Call& call, Builder& b) {
   std::map<char, int> count;
   for (std::size_t begin = 0, i = 0; begin <= left.size(); ++i) {
     const std::size_t end = std::min(left.find(',', begin), left.size());
-    if (!call.has(static_cast<int>(i))) return call.error("the equation has more operands than inputs");
+    if (!call.has(static_cast<int>(i)))
+      return call.error("the equation has more operands than inputs");
     const NodeId x = call.in(static_cast<int>(i));
     HEDDLE_TRY(want_type(call, b, static_cast<int>(i), b.dtype(call.in(0))));
-    operands.push_back({x, HEDDLE_TRY(expand_labels(call, left.substr(begin, end - begin), b.rank(x), ellipsis))});
+    operands.push_back(
+        {x, HEDDLE_TRY(expand_labels(call, left.substr(begin, end - begin), b.rank(x), ellipsis))});
     for (std::size_t d = 0; d < operands.back().labels.size(); ++d) {
       const char c = operands.back().labels[d];
       const std::int64_t e = at(b.shape(x), static_cast<int>(d));
       std::int64_t& known = extent.try_emplace(c, e).first->second;
       if (known == 1) known = e;
-      if (e != known && e != 1) return call.error("dimension '{}' has extents {} and {}", c, known, e);
+      if (e != known && e != 1)
+        return call.error("dimension '{}' has extents {} and {}", c, known, e);
       ++count[c];
     }
     begin = end + 1;
   }
-  if (operands.size() != call.args.size()) return call.error("found {} inputs, the equation has {} operands", call.args.size(), operands.size());
+  if (operands.size() != call.args.size())
+    return call.error("found {} inputs, the equation has {} operands", call.args.size(),
+                      operands.size());
   std::string out;
   if (arrow != std::string::npos) {
     std::string text = equation.substr(arrow + 2);
     if (const std::size_t dots = text.find("..."); dots != std::string::npos) {
       std::string batch;
       for (int k = ellipsis; k > 0; --k) batch += static_cast<char>('0' + k - 1);
-      out = HEDDLE_TRY(expand_labels(call, text.substr(0, dots), -1, ellipsis)) + batch + HEDDLE_TRY(expand_labels(call, text.substr(dots + 3), -1, ellipsis));
+      out = HEDDLE_TRY(expand_labels(call, text.substr(0, dots), -1, ellipsis)) + batch +
+            HEDDLE_TRY(expand_labels(call, text.substr(dots + 3), -1, ellipsis));
     } else {
       out = HEDDLE_TRY(expand_labels(call, text, -1, ellipsis));
     }
@@ -148,14 +162,17 @@ Result<Values> einsum(const Call& call, Builder& b) {
   for (std::size_t i = 1; i < operands.size(); ++i) {
     // Keep what the result or a later operand needs.
     std::string needed = out;
-    for (std::size_t later = i + 1; later < operands.size(); ++later) needed += operands[later].labels;
+    for (std::size_t later = i + 1; later < operands.size(); ++later)
+      needed += operands[later].labels;
     const std::string all = unique_labels(result.labels + operands[i].labels);
     std::string kept, summed;
     for (char c : all) (needed.find(c) != std::string::npos ? kept : summed) += c;
     const std::string loops = kept + summed;
     HEDDLE_TRY(checked(call, shape_of(kept), b.dtype(result.value)));
-    result.value = b.contract(result.value, operands[i].value, shape_of(kept), shape_of(summed), access_of(b, result.value, result.labels, loops),
-                              access_of(b, operands[i].value, operands[i].labels, loops), b.dtype(result.value));
+    result.value = b.contract(result.value, operands[i].value, shape_of(kept), shape_of(summed),
+                              access_of(b, result.value, result.labels, loops),
+                              access_of(b, operands[i].value, operands[i].labels, loops),
+                              b.dtype(result.value));
     result.labels = kept;
   }
   // Diagonals, sums and the order of the result.
@@ -167,7 +184,8 @@ Result<Values> einsum(const Call& call, Builder& b) {
       axes.push_back(static_cast<int>(order.size()));
       order += c;
     }
-  NodeId y = b.view(result.value, shape_of(order), access_of(b, result.value, result.labels, order));
+  NodeId y =
+      b.view(result.value, shape_of(order), access_of(b, result.value, result.labels, order));
   if (!axes.empty()) y = b.reduce_sum(y, axes, false);
   return Values{y};
 }

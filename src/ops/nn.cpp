@@ -19,9 +19,12 @@ struct Window {
 };
 
 /// Attribute with one positive entry per spatial dimension.
-Result<std::vector<std::int64_t>> spatial_attribute(const Call& call, std::string_view key, int dims, std::int64_t otherwise) {
-  auto values = call.attribute_ints(key, std::vector<std::int64_t>(static_cast<std::size_t>(dims), otherwise));
-  if (static_cast<int>(values.size()) != dims) return call.error("{} has {} entries, want {}", key, values.size(), dims);
+Result<std::vector<std::int64_t>> spatial_attribute(const Call& call, std::string_view key,
+                                                    int dims, std::int64_t otherwise) {
+  auto values = call.attribute_ints(
+      key, std::vector<std::int64_t>(static_cast<std::size_t>(dims), otherwise));
+  if (static_cast<int>(values.size()) != dims)
+    return call.error("{} has {} entries, want {}", key, values.size(), dims);
   for (std::int64_t v : values)
     if (v < 1 || v > (1 << 30)) return call.error("{} holds {}, want positive", key, v);
   return values;
@@ -30,9 +33,11 @@ Result<std::vector<std::int64_t>> spatial_attribute(const Call& call, std::strin
 /// Explicit pads, or those that auto_pad asks for (SAME_*: output = ceil(input / stride)).
 Status resolve_pads(const Call& call, const Shape& in, Window& w) {
   const std::size_t dims = in.size();
-  const int mode = HEDDLE_TRY(choice(call, "auto_pad", "NOTSET", {"NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"}));
+  const int mode = HEDDLE_TRY(
+      choice(call, "auto_pad", "NOTSET", {"NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"}));
   const auto pads = call.attribute_ints("pads", std::vector<std::int64_t>(2 * dims, 0));
-  if (pads.size() != 2 * dims) return call.error("pads has {} entries, want {}", pads.size(), 2 * dims);
+  if (pads.size() != 2 * dims)
+    return call.error("pads has {} entries, want {}", pads.size(), 2 * dims);
   for (std::int64_t p : pads)
     if (p < -(1 << 30) || p > (1 << 30)) return call.error("pads holds {}", p);
   w.conv.pads_begin.assign(pads.begin(), pads.begin() + static_cast<std::ptrdiff_t>(dims));
@@ -41,7 +46,8 @@ Status resolve_pads(const Call& call, const Shape& in, Window& w) {
   for (std::size_t d = 0; d < dims && mode >= 3; ++d) {
     const std::int64_t out = (in[d] + w.conv.strides[d] - 1) / w.conv.strides[d];
     const std::int64_t span = (w.kernel[d] - 1) * w.conv.dilations[d] + 1;
-    const std::int64_t total = std::max<std::int64_t>(0, (out - 1) * w.conv.strides[d] + span - in[d]);
+    const std::int64_t total =
+        std::max<std::int64_t>(0, (out - 1) * w.conv.strides[d] + span - in[d]);
     const std::int64_t small = total / 2, large = total - small;
     w.conv.pads_begin[d] = mode == 3 ? small : large;
     w.conv.pads_end[d] = mode == 3 ? large : small;
@@ -55,7 +61,8 @@ Status resolve_out(const Call& call, const Shape& in, Window& w, bool ceil) {
   for (std::size_t d = 0; d < in.size(); ++d) {
     const std::int64_t span = (w.kernel[d] - 1) * w.conv.dilations[d] + 1;
     const std::int64_t room = in[d] + w.conv.pads_begin[d] + w.conv.pads_end[d] - span;
-    if (room < 0) return call.error("a window of {} does not fit dimension {} of extent {}", span, d, in[d]);
+    if (room < 0)
+      return call.error("a window of {} does not fit dimension {} of extent {}", span, d, in[d]);
     std::int64_t out = (ceil ? room + w.conv.strides[d] - 1 : room) / w.conv.strides[d] + 1;
     if (ceil && (out - 1) * w.conv.strides[d] >= in[d] + w.conv.pads_begin[d]) --out;
     w.out.push_back(out);
@@ -84,11 +91,15 @@ NodeId per_channel(Builder& b, NodeId v, int rank) {
   return b.reshape(v, shape);
 }
 Status want_channels(const Call& call, Builder& b, int i, std::int64_t channels) {
-  if (b.shape(call.in(i)) != Shape{channels}) return call.error("input {} has shape {}, want [{}]", i, to_string(b.shape(call.in(i))), channels);
+  if (b.shape(call.in(i)) != Shape{channels})
+    return call.error("input {} has shape {}, want [{}]", i, to_string(b.shape(call.in(i))),
+                      channels);
   return Ok{};
 }
 Status want_like(const Call& call, Builder& b, int i) {
-  if (b.dtype(call.in(i)) != b.dtype(call.in(0))) return call.error("input {} is {}, want {}", i, name_of(b.dtype(call.in(i))), name_of(b.dtype(call.in(0))));
+  if (b.dtype(call.in(i)) != b.dtype(call.in(0)))
+    return call.error("input {} is {}, want {}", i, name_of(b.dtype(call.in(i))),
+                      name_of(b.dtype(call.in(0))));
   return Ok{};
 }
 
@@ -99,9 +110,12 @@ Result<Values> conv(const Call& call, Builder& b) {
   const Shape x = b.shape(call.in(0)), w = b.shape(call.in(1));
   if (w.size() != x.size()) return call.error("input 1 has rank {}, want {}", w.size(), x.size());
   const std::int64_t groups = call.attribute_int("group", 1);
-  if (groups < 1 || w[0] % groups != 0 || w[0] == 0 || x[1] != w[1] * groups) return call.error("{} groups, input has shape {}, weights {}", groups, to_string(x), to_string(w));
+  if (groups < 1 || w[0] % groups != 0 || w[0] == 0 || x[1] != w[1] * groups)
+    return call.error("{} groups, input has shape {}, weights {}", groups, to_string(x),
+                      to_string(w));
   const auto kernel = call.attribute_ints("kernel_shape", spatial(w));
-  if (kernel != spatial(w)) return call.error("kernel_shape differs from the weights' shape {}", to_string(w));
+  if (kernel != spatial(w))
+    return call.error("kernel_shape differs from the weights' shape {}", to_string(w));
   Window window = HEDDLE_TRY(window_of(call, spatial(x), kernel, false));
   window.conv.groups = groups;
   NodeId y = b.conv(call.in(0), call.in(1), window.conv);
@@ -124,21 +138,27 @@ Result<Window> transposed_window(const Call& call, const Shape& in, const Shape&
   const auto extra = call.attribute_ints("output_padding", std::vector<std::int64_t>(n, 0));
   const auto wanted = call.attribute_ints("output_shape", {});
   const auto pads = call.attribute_ints("pads", std::vector<std::int64_t>(2 * n, 0));
-  const int mode = HEDDLE_TRY(choice(call, "auto_pad", "NOTSET", {"NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"}));
+  const int mode = HEDDLE_TRY(
+      choice(call, "auto_pad", "NOTSET", {"NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"}));
   // Some files give output_shape with batch and channels.
   const std::size_t skip = wanted.size() == n + 2 ? 2 : 0;
-  if (extra.size() != n || pads.size() != 2 * n || (!wanted.empty() && wanted.size() != n + skip)) return call.error("output_padding, pads or output_shape do not have one entry per spatial dimension");
+  if (extra.size() != n || pads.size() != 2 * n || (!wanted.empty() && wanted.size() != n + skip))
+    return call.error(
+        "output_padding, pads or output_shape do not have one entry per spatial dimension");
   for (std::size_t d = 0; d < n; ++d) {
-    const std::int64_t full = (in[d] - 1) * w.conv.strides[d] + extra[d] + (kernel[d] - 1) * w.conv.dilations[d] + 1;
+    const std::int64_t full =
+        (in[d] - 1) * w.conv.strides[d] + extra[d] + (kernel[d] - 1) * w.conv.dilations[d] + 1;
     std::int64_t begin = pads[d], end = pads[n + d];
     if (mode == 2) begin = end = 0;
     if (!wanted.empty() || mode >= 3) {
-      const std::int64_t total = full - (wanted.empty() ? in[d] * w.conv.strides[d] : wanted[d + skip]);
+      const std::int64_t total =
+          full - (wanted.empty() ? in[d] * w.conv.strides[d] : wanted[d + skip]);
       // Of an odd total SAME_UPPER crops more at the end, everything else at the beginning.
       begin = mode == 3 ? total / 2 : total - total / 2;
       end = total - begin;
     }
-    if (full - begin - end < 1) return call.error("dimension {} would have extent {}", d, full - begin - end);
+    if (full - begin - end < 1)
+      return call.error("dimension {} would have extent {}", d, full - begin - end);
     w.conv.pads_begin.push_back(begin);
     w.conv.pads_end.push_back(end);
     w.out.push_back(full - begin - end);
@@ -152,7 +172,9 @@ Result<Values> conv_transpose(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 3, 8));
   const Shape x = b.shape(call.in(0)), w = b.shape(call.in(1));
   const std::int64_t groups = call.attribute_int("group", 1);
-  if (w.size() != x.size() || groups < 1 || x[1] != w[0] || w[0] % groups != 0) return call.error("{} groups, input has shape {}, weights {}", groups, to_string(x), to_string(w));
+  if (w.size() != x.size() || groups < 1 || x[1] != w[0] || w[0] % groups != 0)
+    return call.error("{} groups, input has shape {}, weights {}", groups, to_string(x),
+                      to_string(w));
   Window window = HEDDLE_TRY(transposed_window(call, spatial(x), spatial(w)));
   window.conv.groups = groups;
   Shape out{x[0], w[1] * groups};
@@ -177,36 +199,47 @@ Result<Pool> pool_of(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 3, 6));
   const Shape x = b.shape(call.in(0));
   const auto kernel = call.attribute_ints("kernel_shape", {});
-  if (kernel.size() + 2 != x.size()) return call.error("kernel_shape has {} entries, want {}", kernel.size(), x.size() - 2);
-  Pool pool{HEDDLE_TRY(window_of(call, spatial(x), kernel, call.attribute_int("ceil_mode", 0) != 0)), {}};
-  for (std::size_t d = 0; d < kernel.size(); ++d) pool.axes.push_back(static_cast<int>(x.size() + d));
+  if (kernel.size() + 2 != x.size())
+    return call.error("kernel_shape has {} entries, want {}", kernel.size(), x.size() - 2);
+  Pool pool{
+      HEDDLE_TRY(window_of(call, spatial(x), kernel, call.attribute_int("ceil_mode", 0) != 0)), {}};
+  for (std::size_t d = 0; d < kernel.size(); ++d)
+    pool.axes.push_back(static_cast<int>(x.size() + d));
   return pool;
 }
 NodeId pool_windows(const Call& call, Builder& b, const Pool& pool, double fill) {
   return b.windows(call.in(0), pool.window.kernel, pool.window.conv, pool.window.out, fill);
 }
 
-/// The second output: flat positions of the maxima in the input (row-major, or column-major within a
-/// channel when storage_order is 1).
+/// The second output: flat positions of the maxima in the input (row-major, or column-major within
+/// a channel when storage_order is 1).
 NodeId max_positions(const Call& call, Builder& b, const Pool& pool, NodeId windows) {
   const Shape x = b.shape(call.in(0));
-  Shape flat(b.shape(windows).begin(), b.shape(windows).end() - static_cast<std::ptrdiff_t>(pool.axes.size()));
+  Shape flat(b.shape(windows).begin(),
+             b.shape(windows).end() - static_cast<std::ptrdiff_t>(pool.axes.size()));
   flat.push_back(element_count(pool.window.kernel));
-  const NodeId first = b.reduce(Monoid::argmax, b.reshape(windows, flat), {static_cast<int>(flat.size()) - 1}, false);
+  const NodeId first = b.reduce(Monoid::argmax, b.reshape(windows, flat),
+                                {static_cast<int>(flat.size()) - 1}, false);
   const TensorType type{DType::i64, b.shape(first)};
-  const auto scaled = [&](NodeId v, std::int64_t k) { return b.mul(v, b.scalar_int(DType::i64, k)); };
+  const auto scaled = [&](NodeId v, std::int64_t k) {
+    return b.mul(v, b.scalar_int(DType::i64, k));
+  };
   const bool column_major = call.attribute_int("storage_order", 0) != 0;
   NodeId position = scaled(b.iota(type, 0), x[1]);
   position = b.add(position, b.iota(type, 1));
   position = scaled(position, element_count(spatial(x)));
   std::int64_t rest = element_count(pool.window.kernel);
   std::vector<std::int64_t> strides = row_major_strides(spatial(x));
-  if (column_major) std::exclusive_scan(x.begin() + 2, x.end(), strides.begin(), std::int64_t{1}, std::multiplies<>());
+  if (column_major)
+    std::exclusive_scan(x.begin() + 2, x.end(), strides.begin(), std::int64_t{1},
+                        std::multiplies<>());
   for (std::size_t d = 0; d < pool.window.kernel.size(); ++d) {
     const std::int64_t k = pool.window.kernel[d];
     rest /= k;
-    const NodeId tap = b.map(ScalarFn::floor_mod, {b.div(first, b.scalar_int(DType::i64, rest)), b.scalar_int(DType::i64, k)});
-    NodeId at = b.add(scaled(b.iota(type, static_cast<int>(d) + 2), pool.window.conv.strides[d]), scaled(tap, pool.window.conv.dilations[d]));
+    const NodeId tap = b.map(ScalarFn::floor_mod, {b.div(first, b.scalar_int(DType::i64, rest)),
+                                                   b.scalar_int(DType::i64, k)});
+    NodeId at = b.add(scaled(b.iota(type, static_cast<int>(d) + 2), pool.window.conv.strides[d]),
+                      scaled(tap, pool.window.conv.dilations[d]));
     at = b.sub(at, b.scalar_int(DType::i64, pool.window.conv.pads_begin[d]));
     position = b.add(position, scaled(at, strides[d]));
   }
@@ -216,7 +249,10 @@ NodeId max_positions(const Call& call, Builder& b, const Pool& pool, NodeId wind
 Result<Values> max_pool(const Call& call, Builder& b) {
   const Pool pool = HEDDLE_TRY(pool_of(call, b));
   const DType type = b.dtype(call.in(0));
-  const NodeId windows = pool_windows(call, b, pool, is_int(type) ? static_cast<double>(ir::identity_int(Monoid::max, type)) : ir::identity(Monoid::max, type));
+  const NodeId windows =
+      pool_windows(call, b, pool,
+                   is_int(type) ? static_cast<double>(ir::identity_int(Monoid::max, type))
+                                : ir::identity(Monoid::max, type));
   Values values{b.reduce(Monoid::max, windows, pool.axes, false)};
   if (call.outputs > 1) values.push_back(max_positions(call, b, pool, windows));
   return values;
@@ -230,7 +266,8 @@ Tensor window_counts(const Pool& pool, const Shape& in, bool include_pad, DType 
     double count = 1;
     for (std::size_t d = 0; d < index.size(); ++d) {
       const Conv& c = pool.window.conv;
-      const std::int64_t low = include_pad ? -c.pads_begin[d] : 0, high = in[d] + (include_pad ? c.pads_end[d] : 0);
+      const std::int64_t low = include_pad ? -c.pads_begin[d] : 0,
+                         high = in[d] + (include_pad ? c.pads_end[d] : 0);
       std::int64_t inside = 0;
       for (std::int64_t k = 0; k < pool.window.kernel[d]; ++k) {
         const std::int64_t at = index[d] * c.strides[d] - c.pads_begin[d] + k * c.dilations[d];
@@ -248,7 +285,9 @@ Result<Values> average_pool(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
   const Pool pool = HEDDLE_TRY(pool_of(call, b));
   const NodeId sum = b.reduce_sum(pool_windows(call, b, pool, 0), pool.axes, false);
-  const Tensor counts = window_counts(pool, spatial(b.shape(call.in(0))), call.attribute_int("count_include_pad", 0) != 0, b.dtype(call.in(0)));
+  const Tensor counts =
+      window_counts(pool, spatial(b.shape(call.in(0))),
+                    call.attribute_int("count_include_pad", 0) != 0, b.dtype(call.in(0)));
   bool equal = true;
   for (std::int64_t i = 0; i < counts.count(); ++i) equal &= counts.at(i) == counts.at(0);
   if (equal && counts.count() > 0) return Values{b.div(sum, counts.at(0))};
@@ -260,7 +299,8 @@ NodeId lp_norm(Builder& b, NodeId x, std::vector<int> axes, double p, bool keep)
   const NodeId a = b.map(ScalarFn::abs, {x});
   if (p == 1) return b.reduce_sum(a, std::move(axes), keep);
   if (p == 2) return b.sqrt(b.reduce_sum(b.mul(x, x), std::move(axes), keep));
-  const NodeId sum = b.reduce_sum(b.map(ScalarFn::pow, {a, b.scalar(b.dtype(x), p)}), std::move(axes), keep);
+  const NodeId sum =
+      b.reduce_sum(b.map(ScalarFn::pow, {a, b.scalar(b.dtype(x), p)}), std::move(axes), keep);
   return b.map(ScalarFn::pow, {sum, b.scalar(b.dtype(x), 1 / p)});
 }
 
@@ -305,7 +345,10 @@ Result<Values> batch_normalization(const Call& call, Builder& b) {
   for (int i = 1; i < 5; ++i) HEDDLE_TRY(want_channels(call, b, i, at(b.shape(x), 1)));
   const double epsilon = call.attribute_float("epsilon", 1e-5);
   const auto channel = [&](int i) { return per_channel(b, b.cast(call.in(i), b.dtype(x)), rank); };
-  const bool training = call.opset >= 14 ? call.attribute_int("training_mode", 0) != 0 : call.opset < 7 && call.attribute_int("is_test", 0) == 0 && call.outputs > 1;
+  const bool training =
+      call.opset >= 14
+          ? call.attribute_int("training_mode", 0) != 0
+          : call.opset < 7 && call.attribute_int("is_test", 0) == 0 && call.outputs > 1;
   NodeId mean = channel(3), variance = channel(4);
   Values extra;
   if (training) {
@@ -338,7 +381,8 @@ Result<Values> instance_normalization(const Call& call, Builder& b) {
     HEDDLE_TRY(want_like(call, b, i));
   }
   const NodeId y = b.normalize(x, axes_from(2, b.rank(x)), call.attribute_float("epsilon", 1e-5));
-  return Values{b.add(b.mul(y, per_channel(b, call.in(1), b.rank(x))), per_channel(b, call.in(2), b.rank(x)))};
+  return Values{b.add(b.mul(y, per_channel(b, call.in(1), b.rank(x))),
+                      per_channel(b, call.in(2), b.rank(x)))};
 }
 
 /// Scale and bias must broadcast to the input, not beyond it.
@@ -346,7 +390,9 @@ Result<NodeId> affine(const Call& call, Builder& b, NodeId y) {
   for (int i = 1; i < 3; ++i) {
     if (!call.has(i)) continue;
     const auto shape = broadcast_shapes(b.shape(call.in(i)), b.shape(y));
-    if (!shape || *shape != b.shape(y)) return call.error("input {} has shape {}, want one that broadcasts to {}", i, to_string(b.shape(call.in(i))), to_string(b.shape(y)));
+    if (!shape || *shape != b.shape(y))
+      return call.error("input {} has shape {}, want one that broadcasts to {}", i,
+                        to_string(b.shape(call.in(i))), to_string(b.shape(y)));
     const NodeId v = b.cast(call.in(i), b.dtype(y));
     y = i == 1 ? b.mul(y, v) : b.add(y, v);
   }
@@ -365,7 +411,8 @@ Result<Values> layer_normalization(const Call& call, Builder& b) {
   const NodeId x = b.cast(call.in(0), stash_type(call, b));
   const std::vector<int> axes = axes_from(HEDDLE_TRY(call.axis("axis", -1, b.rank(x))), b.rank(x));
   const NodeId mean = b.mean(x, axes), centred = b.sub(x, mean);
-  const NodeId deviation = b.sqrt(b.add(b.mean(b.mul(centred, centred), axes), call.attribute_float("epsilon", 1e-5)));
+  const NodeId deviation =
+      b.sqrt(b.add(b.mean(b.mul(centred, centred), axes), call.attribute_float("epsilon", 1e-5)));
   const NodeId y = b.cast(b.div(centred, deviation), b.dtype(call.in(0)));
   Values values{HEDDLE_TRY(affine(call, b, y))};
   if (call.outputs > 1) values.push_back(mean);
@@ -378,7 +425,8 @@ Result<Values> rms_normalization(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 1, 8));
   const NodeId x = b.cast(call.in(0), stash_type(call, b));
   const std::vector<int> axes = axes_from(HEDDLE_TRY(call.axis("axis", -1, b.rank(x))), b.rank(x));
-  const NodeId rms = b.sqrt(b.add(b.mean(b.mul(x, x), axes), call.attribute_float("epsilon", 1e-5)));
+  const NodeId rms =
+      b.sqrt(b.add(b.mean(b.mul(x, x), axes), call.attribute_float("epsilon", 1e-5)));
   return Values{HEDDLE_TRY(affine(call, b, b.cast(b.div(x, rms), b.dtype(call.in(0)))))};
 }
 
@@ -389,16 +437,21 @@ Result<Values> group_normalization(const Call& call, Builder& b) {
   const NodeId input = call.in(0);
   const Shape shape = b.shape(input);
   const std::int64_t groups = call.attribute_int("num_groups", 0);
-  if (groups < 1 || shape[1] % groups != 0) return call.error("num_groups is {} for {} channels", groups, shape[1]);
+  if (groups < 1 || shape[1] % groups != 0)
+    return call.error("num_groups is {} for {} channels", groups, shape[1]);
   const std::int64_t wanted = call.opset >= 21 ? shape[1] : groups;
   for (int i = 1; i < 3; ++i) HEDDLE_TRY(want_channels(call, b, i, wanted));
   const NodeId x = b.cast(input, stash_type(call, b));
   Shape grouped{shape[0], groups, shape[1] / groups};
   grouped.insert(grouped.end(), shape.begin() + 2, shape.end());
-  NodeId y = b.cast(b.normalize(b.reshape(x, grouped), axes_from(2, static_cast<int>(grouped.size())), call.attribute_float("epsilon", 1e-5)), b.dtype(input));
+  NodeId y =
+      b.cast(b.normalize(b.reshape(x, grouped), axes_from(2, static_cast<int>(grouped.size())),
+                         call.attribute_float("epsilon", 1e-5)),
+             b.dtype(input));
   if (call.opset >= 21) y = b.reshape(y, shape);
   const int rank = b.rank(y);
-  y = b.add(b.mul(y, per_channel(b, b.cast(call.in(1), b.dtype(y)), rank)), per_channel(b, b.cast(call.in(2), b.dtype(y)), rank));
+  y = b.add(b.mul(y, per_channel(b, b.cast(call.in(1), b.dtype(y)), rank)),
+            per_channel(b, b.cast(call.in(2), b.dtype(y)), rank));
   return Values{b.reshape(y, shape)};
 }
 
@@ -419,7 +472,8 @@ Result<Values> lrn(const Call& call, Builder& b) {
   access.inside.push_back({access.index[1], 0, shape[1]});
   const NodeId squares = b.view(b.mul(x, x), windows, access, 0);
   const NodeId sum = b.reduce_sum(squares, {static_cast<int>(shape.size())}, false);
-  const double alpha = call.attribute_float("alpha", 1e-4), beta = call.attribute_float("beta", 0.75), bias = call.attribute_float("bias", 1);
+  const double alpha = call.attribute_float("alpha", 1e-4),
+               beta = call.attribute_float("beta", 0.75), bias = call.attribute_float("bias", 1);
   const NodeId base = b.add(b.mul(sum, alpha / static_cast<double>(size)), bias);
   return Values{b.div(x, b.map(ScalarFn::pow, {base, b.scalar(b.dtype(x), beta)}))};
 }
@@ -432,13 +486,15 @@ Result<Values> lp_normalization(const Call& call, Builder& b) {
   if (p != 1 && p != 2) return call.error("p is {}, want 1 or 2", p);
   const NodeId norm = lp_norm(b, x, {axis}, p, true), zero = b.scalar(b.dtype(x), 0);
   // A zero vector stays zero.
-  return Values{b.div(x, b.select(b.map(ScalarFn::equal, {norm, zero}), b.scalar(b.dtype(x), 1), norm))};
+  return Values{
+      b.div(x, b.select(b.map(ScalarFn::equal, {norm, zero}), b.scalar(b.dtype(x), 1), norm))};
 }
 
 Result<Values> mean_variance_normalization(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
   const NodeId x = call.in(0);
-  const std::vector<int> axes = HEDDLE_TRY(call.normalize_axes(call.attribute_ints("axes", {0, 2, 3}), b.rank(x)));
+  const std::vector<int> axes =
+      HEDDLE_TRY(call.normalize_axes(call.attribute_ints("axes", {0, 2, 3}), b.rank(x)));
   const NodeId centred = b.sub(x, b.mean(x, axes));
   return Values{b.div(centred, b.add(b.sqrt(b.mean(b.mul(centred, centred), axes)), 1e-9))};
 }
@@ -450,7 +506,8 @@ Result<Values> dropout(const Call& call, Builder& b) {
     const Tensor* mode = HEDDLE_TRY(call.constant_tensor(2));
     double ratio = 0.5;
     if (call.has(1)) ratio = HEDDLE_TRY(constant_real(call, 1));
-    if (mode->count() == 1 && mode->int_at(0) != 0 && ratio != 0) return call.unsupported("training mode with ratio {} is not supported", ratio);
+    if (mode->count() == 1 && mode->int_at(0) != 0 && ratio != 0)
+      return call.unsupported("training mode with ratio {} is not supported", ratio);
   }
   const NodeId x = call.in(0);
   Values values{x};

@@ -9,8 +9,8 @@ namespace heddle::ops {
 namespace {
 
 std::string_view type_name(const Attribute& a) {
-  static constexpr std::string_view kNames[] = {"an integer", "a number",  "a string", "a tensor",
-                                                "integers",   "numbers",   "strings"};
+  static constexpr std::string_view kNames[] = {"an integer", "a number", "a string", "a tensor",
+                                                "integers",   "numbers",  "strings"};
   static_assert(std::size(kNames) == std::variant_size_v<Attribute>);
   return kNames[a.index()];
 }
@@ -22,8 +22,7 @@ const T* find_attribute(const Call& call, std::string_view key, std::string_view
   if (it == call.attributes.end()) return nullptr;
   const T* value = std::get_if<T>(&it->second);
   if (value == nullptr && call.misread.empty())
-    call.misread =
-        fmt::format("attribute '{}' is {}, want {}", key, type_name(it->second), want);
+    call.misread = fmt::format("attribute '{}' is {}, want {}", key, type_name(it->second), want);
   return value;
 }
 
@@ -74,8 +73,10 @@ Result<const Tensor*> Call::constant_tensor(int i) const {
   if (!has(i)) return error("input {} is missing", i);
   const Tensor* value = graph->constant_of(in(i));
   if (value == nullptr)
-    return unsupported("input {} is computed while running, want a constant (its values decide "
-                       "shapes)", i);
+    return unsupported(
+        "input {} is computed while running, want a constant (its values decide "
+        "shapes)",
+        i);
   return value;
 }
 
@@ -113,8 +114,9 @@ Result<Values> expand(const Call& call, Builder& b) {
   for (std::int32_t i = before; i < b.graph().size(); ++i) {
     const TensorType& type = b.type(NodeId{i});
     if (!checked_element_count(type.shape, type.dtype))
-      return fail(ErrorCode::out_of_memory, "{} '{}': needs a value {}, above the limit of {} bytes",
-                  call.op, call.name, to_string(type), kMaxTensorBytes);
+      return fail(ErrorCode::out_of_memory,
+                  "{} '{}': needs a value {}, above the limit of {} bytes", call.op, call.name,
+                  to_string(type), kMaxTensorBytes);
   }
   if (static_cast<int>(values->size()) < call.outputs)
     return call.unsupported("{} outputs are used, {} are supported", call.outputs, values->size());

@@ -10,19 +10,25 @@ namespace {
 using ir::ScalarFn;
 
 /// A scale or zero point against x: a scalar, a vector along `axis`, or blocks of `block` along it.
-Result<NodeId> aligned(const Call& call, Builder& b, NodeId v, NodeId x, int axis, std::int64_t block) {
+Result<NodeId> aligned(const Call& call, Builder& b, NodeId v, NodeId x, int axis,
+                       std::int64_t block) {
   const Shape& shape = b.shape(v);
   const Shape& like = b.shape(x);
   if (element_count(shape) == 1) return b.broadcast(b.reshape(v, {}), like);
   if (block > 0) {
-    if (shape.size() != like.size() || at(shape, axis) * block < at(like, axis)) return call.error("blocks of {} along axis {}: found shape {} for {}", block, axis, to_string(shape), to_string(like));
+    if (shape.size() != like.size() || at(shape, axis) * block < at(like, axis))
+      return call.error("blocks of {} along axis {}: found shape {} for {}", block, axis,
+                        to_string(shape), to_string(like));
     for (int d = 0; d < static_cast<int>(like.size()); ++d)
-      if (d != axis && at(shape, d) != at(like, d)) return call.error("found shape {} for {}", to_string(shape), to_string(like));
+      if (d != axis && at(shape, d) != at(like, d))
+        return call.error("found shape {} for {}", to_string(shape), to_string(like));
     prim::Access access{dims(static_cast<int>(like.size())), {}};
     access.index[static_cast<std::size_t>(axis)] = ir::floor_div(dim(axis), block);
     return b.view(v, like, access);
   }
-  if (shape.size() != 1 || axis >= static_cast<int>(like.size()) || shape[0] != at(like, axis)) return call.error("found shape {} along axis {} of {}", to_string(shape), axis, to_string(like));
+  if (shape.size() != 1 || axis >= static_cast<int>(like.size()) || shape[0] != at(like, axis))
+    return call.error("found shape {} along axis {} of {}", to_string(shape), axis,
+                      to_string(like));
   Shape along(like.size(), 1);
   along[static_cast<std::size_t>(axis)] = shape[0];
   return b.broadcast(b.reshape(v, along), like);
@@ -36,12 +42,19 @@ Result<Axis> axis_of(const Call& call, Builder& b) {
   const int rank = b.rank(call.in(0));
   const std::int64_t given = call.attribute_int("axis", 1);
   const bool per_tensor = element_count(b.shape(call.in(1))) == 1;
-  return Axis{per_tensor ? 0 : HEDDLE_TRY(call.normalize_axis(given, rank)), std::max<std::int64_t>(0, call.attribute_int("block_size", 0))};
+  return Axis{per_tensor ? 0 : HEDDLE_TRY(call.normalize_axis(given, rank)),
+              std::max<std::int64_t>(0, call.attribute_int("block_size", 0))};
 }
 
 NodeId saturated(Builder& b, NodeId x, DType type) {
-  const double low = type == DType::i8 ? -128 : type == DType::u8 ? 0 : type == DType::i16 ? -32768 : 0;
-  const double high = type == DType::i8 ? 127 : type == DType::u8 ? 255 : type == DType::i16 ? 32767 : 65535;
+  const double low = type == DType::i8    ? -128
+                     : type == DType::u8  ? 0
+                     : type == DType::i16 ? -32768
+                                          : 0;
+  const double high = type == DType::i8    ? 127
+                      : type == DType::u8  ? 255
+                      : type == DType::i16 ? 32767
+                                           : 65535;
   return b.cast(b.min(b.max(x, b.scalar(b.dtype(x), low)), b.scalar(b.dtype(x), high)), type);
 }
 
@@ -50,12 +63,16 @@ Result<Values> quantize(const Call& call, Builder& b) {
   const NodeId x = call.in(0);
   HEDDLE_TRY(want_number(call, b, 0));
   const Axis axis = HEDDLE_TRY(axis_of(call, b));
-  DType type = call.has(2) ? b.dtype(call.in(2)) : HEDDLE_TRY(attribute_dtype(call, "output_dtype", DType::u8));
-  if (type != DType::i8 && type != DType::u8 && type != DType::i16 && type != DType::u16) return call.unsupported("cannot quantise to {}", name_of(type));
+  DType type = call.has(2) ? b.dtype(call.in(2))
+                           : HEDDLE_TRY(attribute_dtype(call, "output_dtype", DType::u8));
+  if (type != DType::i8 && type != DType::u8 && type != DType::i16 && type != DType::u16)
+    return call.unsupported("cannot quantise to {}", name_of(type));
   const DType real = is_float(b.dtype(x)) ? compute_type(b.dtype(x)) : DType::f32;
-  const NodeId scale = HEDDLE_TRY(aligned(call, b, b.cast(call.in(1), real), x, axis.axis, axis.block));
+  const NodeId scale =
+      HEDDLE_TRY(aligned(call, b, b.cast(call.in(1), real), x, axis.axis, axis.block));
   NodeId y = b.map(ScalarFn::round, {b.div(b.cast(x, real), scale)});
-  if (call.has(2)) y = b.add(y, HEDDLE_TRY(aligned(call, b, b.cast(call.in(2), real), x, axis.axis, axis.block)));
+  if (call.has(2))
+    y = b.add(y, HEDDLE_TRY(aligned(call, b, b.cast(call.in(2), real), x, axis.axis, axis.block)));
   return Values{saturated(b, y, type)};
 }
 
@@ -67,8 +84,11 @@ Result<Values> dequantize(const Call& call, Builder& b) {
   const Axis axis = HEDDLE_TRY(axis_of(call, b));
   const DType out = b.dtype(call.in(1)), real = compute_type(out);
   NodeId y = b.cast(x, DType::i32);
-  if (call.has(2)) y = b.sub(y, HEDDLE_TRY(aligned(call, b, b.cast(call.in(2), DType::i32), x, axis.axis, axis.block)));
-  const NodeId scale = HEDDLE_TRY(aligned(call, b, b.cast(call.in(1), real), x, axis.axis, axis.block));
+  if (call.has(2))
+    y = b.sub(
+        y, HEDDLE_TRY(aligned(call, b, b.cast(call.in(2), DType::i32), x, axis.axis, axis.block)));
+  const NodeId scale =
+      HEDDLE_TRY(aligned(call, b, b.cast(call.in(1), real), x, axis.axis, axis.block));
   return Values{b.cast(b.mul(b.cast(y, real), scale), out)};
 }
 
@@ -82,7 +102,8 @@ Result<Values> dynamic_quantize(const Call& call, Builder& b) {
   const NodeId high = b.max(b.reduce_max(x, axes, false), zero);
   const NodeId low = b.min(b.reduce(ir::Monoid::min, x, axes, false), zero);
   const NodeId scale = b.div(b.sub(high, low), 255.0);
-  const NodeId point = b.map(ScalarFn::round, {b.min(b.max(b.div(b.neg(low), scale), zero), b.scalar(DType::f32, 255))});
+  const NodeId point = b.map(
+      ScalarFn::round, {b.min(b.max(b.div(b.neg(low), scale), zero), b.scalar(DType::f32, 255))});
   const NodeId y = b.add(b.map(ScalarFn::round, {b.div(x, scale)}), point);
   return Values{saturated(b, y, DType::u8), scale, b.cast(point, DType::u8)};
 }
@@ -91,12 +112,14 @@ Result<Values> dynamic_quantize(const Call& call, Builder& b) {
 Result<NodeId> centred(const Call& call, Builder& b, int value, int zero, int axis) {
   const NodeId x = b.cast(call.in(value), DType::i32);
   if (!call.has(zero)) return x;
-  return b.sub(x, HEDDLE_TRY(aligned(call, b, b.cast(call.in(zero), DType::i32), call.in(value), axis, 0)));
+  return b.sub(
+      x, HEDDLE_TRY(aligned(call, b, b.cast(call.in(zero), DType::i32), call.in(value), axis, 0)));
 }
 
 Status want_inner(const Call& call, Builder& b, NodeId x, NodeId y) {
   const Shape &s = b.shape(x), &t = b.shape(y);
-  if (s.size() < 2 || t.size() < 2 || s.back() != t[t.size() - 2] || !broadcast_shapes({s.begin(), s.end() - 2}, {t.begin(), t.end() - 2}))
+  if (s.size() < 2 || t.size() < 2 || s.back() != t[t.size() - 2] ||
+      !broadcast_shapes({s.begin(), s.end() - 2}, {t.begin(), t.end() - 2}))
     return call.error("shapes {} and {} do not multiply", to_string(s), to_string(t));
   return Ok{};
 }
@@ -115,12 +138,15 @@ Result<Values> qlinear_matmul(const Call& call, Builder& b) {
   HEDDLE_TRY(want_int(call, b, 3));
   HEDDLE_TRY(want_inner(call, b, call.in(0), call.in(3)));
   for (int i : {1, 4, 6})
-    if (element_count(b.shape(call.in(i))) != 1) return call.unsupported("input {} has shape {}: only one scale per tensor is supported", i, to_string(b.shape(call.in(i))));
+    if (element_count(b.shape(call.in(i))) != 1)
+      return call.unsupported("input {} has shape {}: only one scale per tensor is supported", i,
+                              to_string(b.shape(call.in(i))));
   const NodeId x = HEDDLE_TRY(centred(call, b, 0, 2, 0)), y = HEDDLE_TRY(centred(call, b, 3, 5, 0));
   const auto scalar = [&](int i) { return b.cast(b.reshape(call.in(i), {}), DType::f32); };
   const NodeId scale = b.div(b.mul(scalar(1), scalar(4)), scalar(6));
   const NodeId product = b.mul(b.cast(b.matmul(x, y), DType::f32), scale);
-  return Values{saturated(b, b.add(b.map(ScalarFn::round, {product}), scalar(7)), b.dtype(call.in(7)))};
+  return Values{
+      saturated(b, b.add(b.map(ScalarFn::round, {product}), scalar(7)), b.dtype(call.in(7)))};
 }
 
 constexpr OpDef kOps[] = {
