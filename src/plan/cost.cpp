@@ -45,6 +45,24 @@ double main_loop_efficiency(const MatmulShape& s, bool packed_operand) {
   return std::max(eff, 0.02);
 }
 
+KernelKind kind_of_kernel(const Facts& f, const Cluster& c) {
+  KernelKind kind = KernelKind::map;
+  for (NodeId id : c.nodes) {
+    if (f.is_main_loop(id)) return KernelKind::loop;
+    if (f.as<prim::Reduce>(id) || f.as<prim::Contract>(id)) kind = KernelKind::reduce;
+  }
+  return kind;
+}
+
+double scale_of(KernelKind kind, const MachineModel& m) {
+  switch (kind) {
+    case KernelKind::loop: return m.loop_scale;
+    case KernelKind::reduce: return m.reduce_scale;
+    case KernelKind::map: return m.map_scale;
+  }
+  return 1;
+}
+
 struct CostModel::State {
   const Facts& f;
   MachineModel m;
@@ -460,6 +478,9 @@ struct CostModel::State {
     cost.launch_us = m.launch_us;
     cost.bytes = bytes;
     cost.flops = flops;
+    const double scale = scale_of(kind_of_kernel(f, c), m);
+    cost.compute_us *= scale;
+    cost.memory_us *= scale;
     cost.us = cost.launch_us + std::max(cost.compute_us, cost.memory_us) +
               kOverlapLoss * std::min(cost.compute_us, cost.memory_us);
     for (NodeId id : c.nodes) local[static_cast<std::size_t>(id.value)] = -1;

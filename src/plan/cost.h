@@ -20,6 +20,11 @@ class CostModel {
   std::unique_ptr<State> state_;
 };
 
+/// Kernels that the model may be wrong about in different ways.
+enum class KernelKind { loop, reduce, map };
+KernelKind kind_of_kernel(const Facts& f, const Cluster& c);
+double scale_of(KernelKind kind, const MachineModel& m);
+
 /// GFLOP/s per core that a main loop of this shape reaches, as a share of the peak.
 double main_loop_efficiency(const MatmulShape& shape, bool packed_operand);
 

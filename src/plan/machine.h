@@ -16,6 +16,8 @@ struct MachineModel {
   double peak_gflops = 100;
   /// Starting a kernel on all threads and meeting at its end, microseconds.
   double launch_us = 1.5;
+  /// Measured over modelled time, by kind of kernel: with a main loop, with a reduction, neither.
+  double loop_scale = 1, reduce_scale = 1, map_scale = 1;
   bool operator==(const MachineModel&) const = default;
 };
 std::string to_string(const MachineModel& m);

@@ -173,7 +173,8 @@ Result<std::unique_ptr<TuningDb>> TuningDb::open(const std::string& path) {
                  "NULL, runs INTEGER NOT NULL, PRIMARY KEY (structure, machine, build, tuning));"
                  "CREATE TABLE IF NOT EXISTS machine (name TEXT PRIMARY KEY, threads INTEGER, "
                  "vector INTEGER, l1 INTEGER, l2 INTEGER, l3 INTEGER, l2_gbs REAL, l3_gbs REAL, "
-                 "dram_gbs REAL, peak REAL, launch REAL);"
+                 "dram_gbs REAL, peak REAL, launch REAL, "
+                 "loop_scale REAL, reduce_scale REAL, map_scale REAL);"
                  "PRAGMA user_version=1; COMMIT"));
   return db;
 }
@@ -275,10 +276,11 @@ Result<int> TuningDb::merge(const std::string& path) {
 }
 
 Status TuningDb::store_machine(const std::string& machine, const MachineModel& m) {
-  Statement s(db_, "INSERT OR REPLACE INTO machine VALUES (?,?,?,?,?,?,?,?,?,?,?)");
+  Statement s(db_, "INSERT OR REPLACE INTO machine VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
   s.bind(machine).bind(m.threads).bind(m.vector_bytes).bind(static_cast<double>(m.l1_bytes));
   s.bind(static_cast<double>(m.l2_bytes)).bind(static_cast<double>(m.l3_bytes));
   s.bind(m.l2_gbs).bind(m.l3_gbs).bind(m.dram_gbs).bind(m.peak_gflops).bind(m.launch_us);
+  s.bind(m.loop_scale).bind(m.reduce_scale).bind(m.map_scale);
   s.step();
   return s.finished(path_);
 }
@@ -290,7 +292,8 @@ Result<std::optional<MachineModel>> TuningDb::machine(const std::string& machine
   if (s.step()) {
     out = MachineModel{s.integer(1), s.integer(2), static_cast<std::int64_t>(s.real(3)),
                        static_cast<std::int64_t>(s.real(4)), static_cast<std::int64_t>(s.real(5)),
-                       s.real(6), s.real(7), s.real(8), s.real(9), s.real(10)};
+                       s.real(6), s.real(7), s.real(8), s.real(9), s.real(10),
+                       s.real(11), s.real(12), s.real(13)};
   }
   HEDDLE_TRY(s.finished(path_));
   return out;

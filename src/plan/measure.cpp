@@ -1,0 +1,169 @@
+#include "plan/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <set>
+
+#include "plan/cost.h"
+
+namespace heddle::plan {
+namespace {
+
+constexpr int kMaxRounds = 8;
+
+/// "Contract, 4 Map, View": for people who list the database.
+std::string label_of(const prim::Graph& g, const Cluster& c) {
+  std::map<std::string_view, int> kinds;
+  for (NodeId id : c.nodes) ++kinds[prim::kind_name(g[id].op)];
+  std::string out;
+  for (const auto& [kind, count] : kinds) {
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", count, kind);
+  }
+  return out + " -> " + heddle::to_string(g[c.outputs.back()].type);
+}
+
+struct Measurer {
+  const prim::Graph& g;
+  const Options& base;
+  const MeasureOptions& how;
+  MeasureReport& report;
+  Facts facts;
+  MachineModel machine;
+  std::map<Hash, double> known;
+  std::set<Hash> failed;
+  double begin = 0;
+
+  double now() const {
+    if (how.clock) return how.clock();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  bool spent() const { return now() - begin >= how.budget_s; }
+  Hash hash_of(const Cluster& c) const { return hash_bytes(structure_of(g, c, machine.threads)); }
+
+  Options options() {
+    Options o = base;
+    o.machine = machine;
+    o.measured = [this](const prim::Graph&, const Cluster& c) -> std::optional<double> {
+      auto it = known.find(hash_of(c));
+      return it == known.end() ? std::nullopt : std::optional(it->second);
+    };
+    o.legality.supports = [this](const prim::Graph& graph, const Cluster& c) {
+      return base.legality.supports(graph, c) && (failed.empty() || !failed.count(hash_of(c)));
+    };
+    return o;
+  }
+
+  /// Chosen kernels first, dearest first; then what lost, by how little.
+  std::vector<Cluster> wanted(const Plan& plan) const {
+    std::vector<std::pair<double, const Cluster*>> chosen, lost;
+    for (const Kernel& k : plan.kernels) {
+      chosen.push_back({-k.cost.us, &k.cluster});
+      for (const Rejected& r : k.rejected) lost.push_back({r.plan_delta_us, &r.cluster});
+    }
+    auto by_key = [](const auto& a, const auto& b) { return a.first < b.first; };
+    std::stable_sort(chosen.begin(), chosen.end(), by_key);
+    std::stable_sort(lost.begin(), lost.end(), by_key);
+    std::vector<Cluster> out;
+    std::set<Hash> seen;
+    for (const auto& list : {chosen, lost}) {
+      for (const auto& [key, c] : list) {
+        const Hash h = hash_of(*c);
+        if (!known.count(h) && !failed.count(h) && seen.insert(h).second) out.push_back(*c);
+      }
+    }
+    return out;
+  }
+
+  Status take(const Cluster& c) {
+    const TuningKey key{hash_of(c), how.machine, how.build};
+    if (how.db) {
+      auto found = HEDDLE_TRY(how.db->lookup(key));
+      if (const auto* entry = std::get_if<TuningEntry>(&found)) {
+        known[key.structure] = entry->us;
+        ++report.from_db;
+        return Ok{};
+      }
+      ++report.misses[std::get<TuningMiss>(found).reason];
+    }
+    if (spent()) {
+      report.budget_spent = true;
+      return Ok{};
+    }
+    Result<Timing> timing = how.time(g, c);
+    if (!timing) {
+      failed.insert(key.structure);
+      ++report.failed;
+      report.failures.push_back(timing.error().message);
+      return Ok{};
+    }
+    ++report.timed;
+    known[key.structure] = timing->us;
+    if (!how.db) return Ok{};
+    return how.db->store({key, label_of(g, c), timing->tuning, timing->us, timing->runs});
+  }
+
+  /// Geometric mean of measured over modelled time per kind of kernel.
+  void rescale(const std::vector<Cluster>& seen) {
+    MachineModel plain = machine;
+    plain.loop_scale = plain.reduce_scale = plain.map_scale = 1;
+    CostModel model(facts, plain);
+    std::map<KernelKind, std::pair<double, int>> logs;
+    for (const Cluster& c : seen) {
+      auto it = known.find(hash_of(c));
+      if (it == known.end()) continue;
+      const Cost cost = model(c);
+      const double body = std::max(0.1, it->second - cost.launch_us);
+      auto& [sum, count] = logs[kind_of_kernel(facts, c)];
+      sum += std::log(body / std::max(0.1, cost.us - cost.launch_us));
+      ++count;
+    }
+    auto scale = [&](KernelKind kind, double& value) {
+      auto it = logs.find(kind);
+      if (it != logs.end()) {
+        value = std::clamp(std::exp(it->second.first / it->second.second), 0.1, 10.0);
+      }
+    };
+    scale(KernelKind::loop, machine.loop_scale);
+    scale(KernelKind::reduce, machine.reduce_scale);
+    scale(KernelKind::map, machine.map_scale);
+  }
+
+  Result<Plan> run() {
+    begin = now();
+    std::vector<Cluster> seen;
+    std::optional<Plan> best;  // of the plans whose kernels are all measured
+    Plan plan = HEDDLE_TRY(orchestrate(g, options()));
+    for (report.rounds = 1; report.rounds <= kMaxRounds; ++report.rounds) {
+      const std::vector<Cluster> next = wanted(plan);
+      int done = 0;
+      for (const Cluster& c : next) {
+        HEDDLE_TRY(take(c));
+        seen.push_back(c);
+        ++done;
+        if (how.progress) how.progress(done, static_cast<int>(next.size()) - done, plan.cost_us);
+      }
+      rescale(seen);
+      plan = HEDDLE_TRY(orchestrate(g, options()));
+      const bool measured = std::all_of(plan.kernels.begin(), plan.kernels.end(), [](auto& k) {
+        return k.cost.provenance == Provenance::measured;
+      });
+      if (measured && (!best || plan.cost_us < best->cost_us)) best = plan;
+      if (next.empty() || report.budget_spent) break;
+    }
+    report.seconds = now() - begin;
+    return best ? *std::move(best) : std::move(plan);
+  }
+};
+
+}  // namespace
+
+Result<Plan> orchestrate_measured(const prim::Graph& g, const Options& options,
+                                  const MeasureOptions& measure, MeasureReport* report) {
+  MeasureReport own;
+  Measurer m{g, options, measure, report ? *report : own,
+             facts_of(g, options.legality, options.class_of), options.machine, {}, {}, 0};
+  return m.run();
+}
+
+}  // namespace heddle::plan

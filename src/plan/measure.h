@@ -1,0 +1,39 @@
+#pragma once
+#include "plan/plan.h"
+#include "plan/tuning_db.h"
+
+namespace heddle::plan {
+
+struct Timing {
+  double us = 0;
+  lower::Tuning tuning;
+  int runs = 1;
+};
+
+struct MeasureOptions {
+  /// Compiles, checks and times a cluster. An error excludes the cluster (unless it is a single
+  /// primitive): it could not be lowered, or its numbers were wrong.
+  std::function<Result<Timing>(const prim::Graph&, const Cluster&)> time;
+  double budget_s = 0;      ///< no timing starts after this; infinity is allowed
+  TuningDb* db = nullptr;   ///< read before timing, written after; may be null
+  std::string machine, build;  ///< as in TuningKey
+  std::function<void(int done, int waiting, double plan_us)> progress = {};
+  std::function<double()> clock = {};  ///< seconds; empty: the steady clock
+};
+
+struct MeasureReport {
+  int rounds = 0, timed = 0, from_db = 0, failed = 0;
+  double seconds = 0;
+  bool budget_spent = false;
+  std::vector<std::string> failures;          ///< messages, first of each cluster
+  std::map<std::string, int> misses = {};     ///< why the database had nothing, counted
+};
+
+/// Two levels: the model plans, the kernels it chose and their closest competitors are measured
+/// (most expensive first, equal ones once), the model is rescaled by what was seen, and the plan is
+/// made again with the measurements, until nothing new is chosen or the budget is spent. `cost_us`
+/// of the result is made of measured and modelled parts; each kernel says which.
+Result<Plan> orchestrate_measured(const prim::Graph& g, const Options& options,
+                                  const MeasureOptions& measure, MeasureReport* report = nullptr);
+
+}  // namespace heddle::plan

@@ -1,0 +1,106 @@
+#include "plan/measure.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "plan/test_graphs.h"
+
+namespace heddle::plan {
+namespace {
+
+struct Fixture {
+  test::Mini m;
+  MeasureOptions how;
+  int timings = 0;
+  double seconds = 0;
+  Fixture() {
+    NodeId x = m.input({512, 1024});
+    m.output(m.normalize(m.add(x, m.input({512, 1024})), {1}, 1, m.input({1024}), m.input({1024})));
+    m.output(m.softmax(x, 1));
+    how.budget_s = std::numeric_limits<double>::infinity();
+    how.machine = "m";
+    how.build = "b";
+    how.clock = [this] { return seconds; };
+    how.time = [this](const prim::Graph& g, const Cluster& c) -> Result<Timing> {
+      ++timings;
+      seconds += 1;
+      return Timing{time_of(g, c), {{"t", 1}}, 5};
+    };
+  }
+  std::function<double(const prim::Graph&, const Cluster&)> time_of =
+      [](const prim::Graph& g, const Cluster& c) { return cost_of(g, c, {}).us; };
+};
+
+TEST(Measure, EveryChosenKernelIsMeasured) {
+  Fixture f;
+  MeasureReport report;
+  auto plan = orchestrate_measured(f.m.g, {}, f.how, &report);
+  ASSERT_TRUE(plan) << plan.error().message;
+  for (const Kernel& k : plan->kernels) EXPECT_EQ(k.cost.provenance, Provenance::measured);
+  EXPECT_EQ(report.timed, f.timings);
+  EXPECT_FALSE(report.budget_spent);
+  // The clock agrees with the model: the plan stays.
+  EXPECT_EQ(plan->kernels.size(), orchestrate(f.m.g)->kernels.size());
+}
+
+TEST(Measure, MeasurementsOverruleTheModel) {
+  Fixture f;
+  // Large kernels turn out to be twenty times slower than the model thinks.
+  f.time_of = [](const prim::Graph& g, const Cluster& c) {
+    return cost_of(g, c, {}).us * (c.nodes.size() > 8 ? 20 : 1);
+  };
+  const auto modelled = orchestrate(f.m.g);
+  ASSERT_TRUE(modelled);
+  auto plan = orchestrate_measured(f.m.g, {}, f.how);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GT(plan->kernels.size(), modelled->kernels.size());
+  double old_plan = 0;
+  for (const Kernel& k : modelled->kernels) old_plan += f.time_of(f.m.g, k.cluster);
+  EXPECT_LT(plan->cost_us, old_plan);
+}
+
+TEST(Measure, TheDatabaseSavesTheWork) {
+  Fixture f;
+  auto db = TuningDb::open(":memory:");
+  ASSERT_TRUE(db);
+  f.how.db = db->get();
+  MeasureReport first, second;
+  auto a = orchestrate_measured(f.m.g, {}, f.how, &first);
+  const int timings = f.timings;
+  auto b = orchestrate_measured(f.m.g, {}, f.how, &second);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(first.from_db, 0);
+  EXPECT_EQ(first.misses["never measured"], first.timed);
+  EXPECT_EQ(f.timings, timings);
+  EXPECT_EQ(second.from_db, first.timed);
+  EXPECT_EQ(print(f.m.g, *a), print(f.m.g, *b));
+}
+
+TEST(Measure, BudgetIsKept) {
+  Fixture f;
+  f.how.budget_s = 2;  // each timing takes one second
+  MeasureReport report;
+  auto plan = orchestrate_measured(f.m.g, {}, f.how, &report);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(report.timed, 2);
+  EXPECT_TRUE(report.budget_spent);
+  EXPECT_TRUE(verify(f.m.g, *plan));
+}
+
+TEST(Measure, KernelsThatFailAreReplaced) {
+  Fixture f;
+  f.how.time = [&](const prim::Graph& g, const Cluster& c) -> Result<Timing> {
+    if (c.nodes.size() > 6) return fail("too large to lower");
+    return Timing{cost_of(g, c, {}).us, {}, 1};
+  };
+  MeasureReport report;
+  auto plan = orchestrate_measured(f.m.g, {}, f.how, &report);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GT(report.failed, 0);
+  EXPECT_EQ(report.failures[0], "too large to lower");
+  EXPECT_TRUE(verify(f.m.g, *plan));
+}
+
+}  // namespace
+}  // namespace heddle::plan
