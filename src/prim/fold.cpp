@@ -84,8 +84,10 @@ Graph fold_constants(const Graph& g, const FoldLimits& limits) {
     }
     source_bytes[plain] = bytes;
     if (bytes < 0 || std::holds_alternative<Constant>(n.op)) return plain;
-    // A view that repeats its source is cheaper than the copy it describes, however small.
+    // A view that repeats its source is cheaper than the copy it describes, however small, and one
+    // element stays a scalar, which kernels hold as an immediate.
     const bool view = std::holds_alternative<View>(n.op);
+    if (view && element_count(out[n.args[0]].type.shape) == 1) return plain;
     if (bytes_of(n.type) > (view ? bytes : std::max(bytes, kSmall))) return plain;
     const auto value = evaluate_constant(out, plain, limits);
     if (!value) return plain;

@@ -157,13 +157,14 @@ Rewritten constant_right(RewriteContext& c, const Node& n) {
 Rewritten map_of_splats(RewriteContext& c, const Node& n) {
   const auto* m = std::get_if<Map>(&n.op);
   if (m == nullptr) return std::nullopt;
+  for (const NodeId a : n.args)
+    if (splat(c.g, a) == nullptr) return std::nullopt;
   std::vector<NodeId> scalars;
   std::vector<Tensor> values;
   for (const NodeId a : n.args) {
-    const Tensor* t = splat(c.g, a);
-    if (t == nullptr) return std::nullopt;
-    scalars.push_back(c.b.constant(t->reshaped({})));
-    values.push_back(to_reference(t->reshaped({})));
+    const Tensor t = splat(c.g, a)->reshaped({});
+    scalars.push_back(c.b.constant(t));
+    values.push_back(to_reference(t));
   }
   const NodeId scalar = c.g.add(*m, scalars, {n.type.dtype, {}});
   const Tensor value = from_reference(evaluate_node(c.g, scalar, values), n.type.dtype);

@@ -86,7 +86,7 @@ Rewritten filled_with_itself(RewriteContext& c, const Node& n) {
 Rewritten constant_splat(RewriteContext& c, const Node& n) {
   if (!std::holds_alternative<Constant>(n.op)) return std::nullopt;
   const Tensor& t = c.g.constant(std::get<Constant>(n.op));
-  if (t.count() <= 1) return std::nullopt;
+  if (t.shape().empty() || t.count() == 0) return std::nullopt;
   const std::int64_t size = size_of(t.dtype());
   for (std::int64_t i = 1; i < t.count(); ++i)
     if (std::memcmp(t.data(), t.data() + i * size, static_cast<std::size_t>(size)) != 0)
