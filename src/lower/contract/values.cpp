@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "support/match.h"
+#include "lower/evaluate.h"
 
 namespace heddle::lower::contract {
 
@@ -36,8 +36,7 @@ Value Values::compute(NodeId id, const std::vector<Expr>& index) {
   if (auto found = bound_.find(id); found != bound_.end()) return found->second(index);
   const prim::Node& node = g_[id];
   const DType type = compute_type(node.type.dtype);
-  if (const Tensor* t = g_.constant_of(id); t && t->count() == 1)
-    return is_float(type) ? kernel::imm(type, t->at(0)) : kernel::imm_int(type, t->int_at(0));
+  if (const auto literal = inlined_constant(g_, id)) return *literal;
   if (!inside(id)) return input(id, index, {}, {});
   if (const auto* x = std::get_if<prim::View>(&node.op)) return view(*x, node, index);
   if (const auto* x = std::get_if<prim::Gather>(&node.op)) return gather(*x, node, index);

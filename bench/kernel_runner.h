@@ -1,0 +1,151 @@
+#pragma once
+// Compiles one cluster of a primitive graph and runs it on a thread pool: what the micro-benchmarks
+// of generated kernels are made of.
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "codegen/cpu/cpu.h"
+#include "lower/lower.h"
+#include "prim/builder.h"
+#include "support/thread_pool.h"
+
+namespace heddle::bench {
+
+using Clock = std::chrono::steady_clock;
+inline double now() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+/// 4096-byte aligned floats, filled with small random numbers.
+class Floats {
+ public:
+  explicit Floats(std::int64_t count, unsigned seed = 1) : count_(count) {
+    const auto bytes = static_cast<std::size_t>((count * 4 + 8191) / 4096 * 4096);
+    data_ = static_cast<float*>(std::aligned_alloc(4096, bytes));
+    std::mt19937 random(seed);
+    std::uniform_real_distribution<float> real(-1, 1);
+    for (std::int64_t i = 0; i < count; ++i) data_[i] = real(random);
+  }
+  Floats(Floats&& o) noexcept : data_(std::exchange(o.data_, nullptr)), count_(o.count_) {}
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+  ~Floats() { std::free(data_); }
+  float* data() const { return data_; }
+  std::int64_t count() const { return count_; }
+
+ private:
+  float* data_;
+  std::int64_t count_;
+};
+
+inline lower::Target target_of(const codegen::cpu::Machine& m, int threads) {
+  lower::Target t;
+  t.vector_bytes = m.vector_bytes;
+  t.vector_registers = m.vector_registers;
+  t.threads = threads;
+  return t;
+}
+
+/// Every computing node of a graph as one cluster.
+inline lower::Request request_of(const prim::Graph& g, const lower::Target& target) {
+  lower::Request r;
+  r.graph = &g;
+  for (prim::NodeId id : prim::live_nodes(g)) {
+    const auto& op = g[id].op;
+    if (std::holds_alternative<prim::Input>(op) || std::holds_alternative<prim::Constant>(op))
+      continue;
+    r.cluster.nodes.push_back(id);
+  }
+  for (const auto& out : g.outputs) r.cluster.outputs.push_back(out.node);
+  r.target = target;
+  return r;
+}
+
+/// A compiled kernel with its arguments.
+class KernelRunner {
+ public:
+  KernelRunner(const lower::Request& request, lower::Lowered lowered,
+               const codegen::cpu::Machine& machine, ThreadPool& pool)
+      : lowered_(std::move(lowered)), pool_(pool) {
+    const auto start = now();
+    auto object = codegen::cpu::compile({&lowered_.kernel, 1}, machine, "k");
+    HEDDLE_CHECK(object.ok(), "{}", object.error().message);
+    compile_ms_ = (now() - start) * 1e3;
+    auto module = codegen::cpu::load({&object->bytes, 1});
+    HEDDLE_CHECK(module.ok(), "{}", module.error().message);
+    module_ = *module;
+    const codegen::cpu::KernelInfo& info = object->kernels[0];
+    for (const auto& phase : info.phases)
+      phases_.push_back({module_->find(phase.symbol), phase.tasks});
+    for (int t = 0; t < pool.threads(); ++t) scratch_.emplace_back(info.scratch_bytes / 4 + 64);
+    for (const lower::Argument& a : lowered_.arguments) {
+      const kernel::Buffer* buffer = nullptr;
+      for (const kernel::Buffer& b : lowered_.kernel.buffers)
+        if (b.argument == static_cast<int>(args_.size())) buffer = &b;
+      memory_.emplace_back(buffer->size * size_of(buffer->dtype) / 4 + 1);
+      if (a.kind == lower::Argument::Kind::packed)
+        std::memcpy(memory_.back().data(), a.packed.data(),
+                    static_cast<std::size_t>(a.packed.bytes()));
+      else if (const Tensor* t = request.graph->constant_of(a.node))
+        std::memcpy(memory_.back().data(), t->data(), static_cast<std::size_t>(t->bytes()));
+      args_.push_back(memory_.back().data());
+    }
+    for (std::int64_t bytes : info.local_bytes) {
+      memory_.emplace_back(bytes / 4 + 1);
+      args_.push_back(memory_.back().data());
+    }
+  }
+
+  void run() {
+    for (const auto& [f, tasks] : phases_) {
+      pool_.run([&, f = f, tasks = tasks](int t) {
+        const std::int64_t n = pool_.threads();
+        f(args_.data(), tasks * t / n, tasks * (t + 1) / n,
+          scratch_[static_cast<std::size_t>(t)].data());
+      });
+    }
+  }
+  /// The memory of a value.
+  float* memory_of(prim::NodeId node) {
+    for (std::size_t i = 0; i < lowered_.arguments.size(); ++i)
+      if (lowered_.arguments[i].kind == lower::Argument::Kind::value &&
+          lowered_.arguments[i].node == node)
+        return memory_[i].data();
+    return nullptr;
+  }
+  const std::string& schedule() const { return lowered_.schedule; }
+  const lower::Lowered& lowered() const { return lowered_; }
+  double compile_ms() const { return compile_ms_; }
+
+ private:
+  lower::Lowered lowered_;
+  ThreadPool& pool_;
+  std::shared_ptr<codegen::cpu::Module> module_;
+  std::vector<std::pair<codegen::cpu::TaskFn, std::int64_t>> phases_;
+  std::vector<Floats> memory_, scratch_;
+  std::vector<void*> args_;
+  double compile_ms_ = 0;
+};
+
+/// Seconds of the quickest run, each contender in turn so that all see the same machine.
+inline std::vector<double> interleaved(const std::vector<std::function<void()>>& contenders,
+                                       double seconds_each, int rounds) {
+  std::vector<double> best(contenders.size(), 1e9);
+  for (int round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      contenders[i]();
+      const double begin = now();
+      int runs = 0;
+      for (double at = begin; runs < 3 || at - begin < seconds_each / rounds; ++runs) {
+        contenders[i]();
+        const double end = now();
+        best[i] = std::min(best[i], end - at);
+        at = end;
+      }
+    }
+  return best;
+}
+
+}  // namespace heddle::bench
