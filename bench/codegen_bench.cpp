@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "codegen/cpu/cpu.h"
+#include "support/tensor.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -164,6 +166,39 @@ void bench_unary(const codegen::cpu::Machine& m, const char* fn) {
   std::printf("%-5s %6.3f ns an element; compile %.1f ms\n", fn, s / n * 1e9, code.compile_ms);
 }
 
+/// A copy-like kernel over more data than the caches hold, against memcpy; two threads.
+void bench_stream(const codegen::cpu::Machine& m) {
+  const std::int64_t lanes = m.vector_bytes / 4, n = std::max<std::int64_t>(m.stream_bytes, 1 << 24) / 2;
+  const std::int64_t tasks = 64, rows = n / tasks / lanes;
+  const Code code = build(
+      fmt::format("kernel \"relu\" vars=3 {{ buffer b0 \"x\" f32[{1}] grid arg=0\n buffer b1 \"y\" "
+                  "f32[{1}] grid arg=1 written\n for grid d0 in 0..{0} {{ for serial d1 in 0..{2} {{ "
+                  "for vector d2 in 0..{3} {{ b1[d0*{4} + d1*{3} + d2] = max.f32(f32(0), load.f32 "
+                  "b0[d0*{4} + d1*{3} + d2]) }} }} }} }}",
+                  tasks, n, rows, lanes, rows * lanes),
+      m);
+  Tensor x({DType::f32, {n}}), y({DType::f32, {n}});
+  const auto f = code.module->find(code.info.phases[0].symbol);
+  const auto both = [&](const auto& half) {
+    const double s = best_seconds(5, [&] {
+      std::thread other([&] { half(1); });
+      half(0);
+      other.join();
+    });
+    return 2.0 * static_cast<double>(x.bytes()) / s / 1e9;
+  };
+  const double ours = both([&](int h) {
+    void* args[] = {x.mutable_data(), y.mutable_data()};
+    f(args, h * tasks / 2, (h + 1) * tasks / 2, nullptr);
+  });
+  const double copy = both([&](int h) {
+    const std::int64_t part = x.bytes() / 2;
+    std::memcpy(y.mutable_data() + h * part, x.data() + h * part, static_cast<std::size_t>(part));
+  });
+  std::printf("relu over %lld MB: %.1f GB/s, memcpy %.1f GB/s\n",
+              static_cast<long long>(x.bytes() >> 20), ours, copy);
+}
+
 }  // namespace
 
 int main() {
@@ -172,4 +207,5 @@ int main() {
   const double peak = peak_gflops(m);
   bench_gemm(m, peak);
   for (const char* fn : {"exp", "log", "tanh", "erf", "sin", "rsqrt"}) bench_unary(m, fn);
+  bench_stream(m);
 }

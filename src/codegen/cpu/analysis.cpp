@@ -53,22 +53,28 @@ const std::vector<std::int32_t>& Analysis::writes(const Body& body) {
   return writes_.emplace(&body, std::move(out)).first->second;
 }
 
-std::vector<std::int32_t> Analysis::touched(const Body& body) {
+std::vector<std::int32_t> Analysis::reads(const Body& body) {
   std::vector<std::int32_t> out;
-  const auto reads = [&](const Value& root) {
-    for_each_value(root, [&](const Value& v) {
-      if (const Load* load = std::get_if<Load>(&v->op)) insert_sorted(out, load->buffer.value);
-      if (const LaneReduce* r = std::get_if<LaneReduce>(&v->op)) {
-        insert_sorted(out, r->buffer.value);
-      }
-    });
-  };
   for_each_stmt(body, [&](const Stmt& s) {
-    for_each_value_of(s, reads);
-    if (const Store* store = std::get_if<Store>(&s.op)) insert_sorted(out, store->buffer.value);
+    for_each_value_of(s, [&](const Value& root) {
+      for_each_value(root, [&](const Value& v) {
+        if (const Load* load = std::get_if<Load>(&v->op)) insert_sorted(out, load->buffer.value);
+        if (const LaneReduce* r = std::get_if<LaneReduce>(&v->op)) {
+          insert_sorted(out, r->buffer.value);
+        }
+      });
+    });
     if (const Routine* r = std::get_if<Routine>(&s.op)) {
       for (const BufferId b : r->buffers) insert_sorted(out, b.value);
     }
+  });
+  return out;
+}
+
+std::vector<std::int32_t> Analysis::touched(const Body& body) {
+  std::vector<std::int32_t> out = reads(body);
+  for_each_stmt(body, [&](const Stmt& s) {
+    if (const Store* store = std::get_if<Store>(&s.op)) insert_sorted(out, store->buffer.value);
   });
   return out;
 }

@@ -21,6 +21,8 @@ class Analysis {
   const std::vector<std::int32_t>& writes(const kernel::Body& body);
   /// Buffers that a body touches in any way, sorted.
   static std::vector<std::int32_t> touched(const kernel::Body& body);
+  /// Buffers that a body reads or passes to routines, sorted.
+  static std::vector<std::int32_t> reads(const kernel::Body& body);
 
  private:
   std::unordered_map<const kernel::ValueNode*, Dependence> values_;

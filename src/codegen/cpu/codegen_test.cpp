@@ -78,6 +78,31 @@ void check(const kernel::Kernel& k, const Machine& m, double tolerance, unsigned
   }
 }
 
+TEST(Stream, LargeOutputsAlignedOrNot) {
+  const kernel::Kernel k = parsed(R"(kernel "stream" vars=3 {
+  buffer b0 "x" f32[4100] grid arg=0
+  buffer b1 "y" f32[4100] grid arg=1 written
+  for grid d0 in 0..4 { for serial d1 in 0..128 { for vector d2 in 0..8 {
+    b1[d0*1024 + d1*8 + d2] = add.f32(load.f32 b0[d0*1024 + d1*8 + d2], f32(1)) } } }
+})");
+  Machine m = host_machine();
+  m.stream_bytes = 4096;
+#if defined(__x86_64__)
+  if (m.vector_bytes >= 32) {
+    EXPECT_NE(to_assembly_text(k, m)->find("vmovntps"), std::string::npos);
+  }
+#endif
+  EXPECT_EQ(to_assembly_text(k, host_machine())->find("vmovntps"), std::string::npos);
+  const Compiled code(k, m);
+  Tensor x({DType::f32, {4200}}), y({DType::f32, {4200}});
+  for (std::int64_t i = 0; i < 4200; ++i) x.set(i, static_cast<double>(i));
+  for (const std::size_t shift : {0, 4}) {
+    code.run({x.mutable_data(), y.mutable_data() + shift});
+    const auto* got = reinterpret_cast<const float*>(y.data() + shift);
+    for (std::size_t i = 0; i < 4096; ++i) ASSERT_EQ(got[i], static_cast<float>(i + 1));
+  }
+}
+
 /// The host, and the same instruction set families with less.
 std::vector<Machine> machines() {
   std::vector<Machine> out = {host_machine()};

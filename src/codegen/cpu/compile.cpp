@@ -1,5 +1,6 @@
 // Kernels to modules, modules to objects.
 #include <llvm/CodeGen/TargetPassConfig.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
@@ -32,7 +33,7 @@ void initialize_llvm() {
 namespace {
 
 /// Bumped when the same kernel gives other code.
-constexpr int kGeneration = 1;
+constexpr int kGeneration = 2;
 
 Result<std::unique_ptr<llvm::TargetMachine>> make_target(const Machine& m) {
   initialize_llvm();
@@ -85,11 +86,26 @@ class KernelBuilder {
   }
 
  private:
+  /// Written buffers too large to stay in a cache and not read here.
+  std::vector<std::int32_t> streamed(const For& grid, const std::vector<std::int32_t>& used) const {
+    std::vector<std::int32_t> out;
+    if (machine_.stream_bytes == 0 || machine_.vector_bytes < 32) return out;
+    const std::vector<std::int32_t> read = Analysis::reads(*grid.body);
+    for (const std::int32_t id : used) {
+      const Buffer& b = k_.buffers[BufferId{id}];
+      const bool large = b.size * size_of(b.dtype) >= machine_.stream_bytes;
+      if (large && b.scope == Scope::grid && !std::binary_search(read.begin(), read.end(), id)) {
+        out.push_back(id);
+      }
+    }
+    return out;
+  }
+
   /// An exported function of type TaskFn that unpacks its arguments for the phase proper.
   void phase(const For& grid, const std::string& name) {
     const std::vector<std::int32_t> used = Analysis::touched(*grid.body);
-    Emitter emitter(module_, k_, machine_, analysis_);
-    llvm::Function* inner = emitter.emit(grid, name + "_body", used);
+    llvm::Function* inner =
+        Emitter(module_, k_, machine_, analysis_).emit(grid, name + "_body", used, {});
     llvm::IRBuilder<> b(module_.getContext());
     llvm::Type *ptr = b.getPtrTy(), *i64 = b.getInt64Ty();
     auto* outer = llvm::Function::Create(
@@ -97,26 +113,54 @@ class KernelBuilder {
         llvm::Function::ExternalLinkage, name, module_);
     b.SetInsertPoint(llvm::BasicBlock::Create(module_.getContext(), "entry", outer));
     llvm::SmallVector<llvm::Value*> args;
+    const std::vector<std::int32_t> large = streamed(grid, used);
+    llvm::Value* unaligned = nullptr;  // address bits of the streamed buffers
     std::int64_t scratch = 0;
     for (const std::int32_t id : used) {
       const Buffer& buf = k_.buffers[BufferId{id}];
       if (buf.scope == Scope::lane) continue;
       if (buf.scope == Scope::grid) {
-        llvm::Value* slot = b.CreateConstInBoundsGEP1_64(
-            ptr, outer->getArg(0), static_cast<std::uint64_t>(argument_[static_cast<std::size_t>(id)]));
-        args.push_back(b.CreateLoad(ptr, slot));
+        const auto at = static_cast<std::uint64_t>(argument_[static_cast<std::size_t>(id)]);
+        args.push_back(
+            b.CreateLoad(ptr, b.CreateConstInBoundsGEP1_64(ptr, outer->getArg(0), at)));
       } else {
         args.push_back(b.CreateConstInBoundsGEP1_64(b.getInt8Ty(), outer->getArg(3),
                                                     static_cast<std::uint64_t>(scratch)));
         scratch += align64(buf.size * size_of(buf.dtype));
       }
+      if (!std::binary_search(large.begin(), large.end(), id)) continue;
+      llvm::Value* bits = b.CreatePtrToInt(args.back(), i64);
+      unaligned = unaligned ? b.CreateOr(unaligned, bits) : bits;
     }
     args.push_back(outer->getArg(1));
     args.push_back(outer->getArg(2));
+    if (unaligned) stream(b, outer, grid, name, used, large, unaligned, args);
     b.CreateCall(inner, args);
     b.CreateRetVoid();
     info_.scratch_bytes = std::max(info_.scratch_bytes, scratch);
     for (llvm::Function* f : {inner, outer}) attributes(*f);
+  }
+
+  /// A second body for callers whose large outputs are aligned: its stores go past the caches, and
+  /// a fence orders them before whatever tells other threads that the task is done.
+  void stream(llvm::IRBuilder<>& b, llvm::Function* outer, const For& grid,
+              const std::string& name, const std::vector<std::int32_t>& used,
+              const std::vector<std::int32_t>& large, llvm::Value* unaligned,
+              llvm::ArrayRef<llvm::Value*> args) {
+    llvm::Function* inner =
+        Emitter(module_, k_, machine_, analysis_).emit(grid, name + "_stream", used, large);
+    attributes(*inner);
+    auto* yes = llvm::BasicBlock::Create(module_.getContext(), "stream", outer);
+    auto* no = llvm::BasicBlock::Create(module_.getContext(), "plain", outer);
+    llvm::Value* low = b.CreateAnd(unaligned, b.getInt64(63));
+    b.CreateCondBr(b.CreateICmpEQ(low, b.getInt64(0)), yes, no);
+    b.SetInsertPoint(yes);
+    b.CreateCall(inner, args);
+    if (llvm::StringRef(machine_.triple).starts_with("x86_64")) {
+      b.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
+    }
+    b.CreateRetVoid();
+    b.SetInsertPoint(no);
   }
 
   void attributes(llvm::Function& f) {
@@ -207,8 +251,9 @@ Result<Object> compile(std::span<const Kernel> kernels, const Machine& m,
 }
 
 std::string cache_key(std::span<const Kernel> kernels, const Machine& m) {
-  std::string text = fmt::format("cpu {} {} {} {} {} {} {}\n", kGeneration, LLVM_VERSION_STRING,
-                                 m.triple, m.cpu, m.features, m.vector_bytes, m.vector_registers);
+  std::string text = fmt::format("cpu {} {} {} {} {} {} {} {}\n", kGeneration, LLVM_VERSION_STRING,
+                                 m.triple, m.cpu, m.features, m.vector_bytes, m.vector_registers,
+                                 m.stream_bytes);
   for (const Kernel& k : kernels) text += to_string(k) + "\n";
   return to_string(hash_bytes(text));
 }

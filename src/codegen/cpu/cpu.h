@@ -15,6 +15,9 @@ struct Machine {
   std::string triple, cpu, features;  ///< LLVM's spelling
   int vector_bytes = 32;
   int vector_registers = 16;
+  /// Outputs of at least this many bytes are written past the caches, where that is possible: they
+  /// would not be there when read again. 0: never.
+  std::int64_t stream_bytes = 0;
 };
 Machine host_machine();
 /// "19.1.7"

@@ -14,8 +14,8 @@ Emitter::V Emitter::load_at(std::int32_t id, V ptr, unsigned width) {
 }
 
 /// `v` has the buffer's compute type.
-void Emitter::store_at(std::int32_t id, V ptr, V v) {
-  b_.CreateAlignedStore(ops_.to_storage(v, buffer(id).dtype), ptr, align_of(id));
+llvm::StoreInst* Emitter::store_at(std::int32_t id, V ptr, V v) {
+  return b_.CreateAlignedStore(ops_.to_storage(v, buffer(id).dtype), ptr, align_of(id));
 }
 
 /// Σ clamp(value, 0, extent - 1) · stride as i64: a scalar, or lanes if a value varies.
@@ -89,7 +89,8 @@ void Emitter::store_uniform(std::int32_t id, const Expr& offset, V v) {
   V mask = scope().mask;
   if (!mask) {
     if (v->getType()->isVectorTy()) v = lane(v, vector_->lanes - 1);
-    return store_at(id, address(id, offset), v);
+    store_at(id, address(id, offset), v);
+    return;
   }
   V ptr = address(id, offset);
   if (!v->getType()->isVectorTy()) return store_if(b_.CreateOrReduce(mask), id, ptr, v);

@@ -150,11 +150,36 @@ void Emitter::store_lanes(std::int32_t id, const Expr& e, V v) {
   b_.CreateMaskedStore(ops_.to_storage(v, t), address(id, a.base), align_of(id), mask);
 }
 
+/// Largest power of two (at most 64) that divides the byte offset, whatever the variables are.
+std::uint64_t Emitter::known_alignment(std::int32_t id, const Expr& offset) const {
+  const ir::IndexNode& n = offset.node();
+  std::uint64_t bits = 64;
+  const auto add = [&](std::int64_t elements) {
+    bits |= static_cast<std::uint64_t>(elements * size_of(buffer(id).dtype));
+  };
+  if (n.kind != ir::IndexNode::Kind::sum) return bits = 0, add(1), bits;
+  add(n.constant);
+  for (const ir::IndexNode::Term& t : n.terms) add(t.coefficient);
+  return bits & (~bits + 1);
+}
+
 /// The first `lanes` of v: whole, or as two overlapping halves of the next smaller power of two
 /// (masked stores are slow on some machines).
 void Emitter::store_contiguous(std::int32_t id, const Expr& base, V v) {
   const unsigned width = vector_->width, lanes = vector_->lanes;
-  if (lanes == width) return store_at(id, address(id, base), v);
+  if (lanes == width) {
+    llvm::StoreInst* store = store_at(id, address(id, base), v);
+    const std::uint64_t aligned = known_alignment(id, base);
+    const std::uint64_t bytes = width * static_cast<std::uint64_t>(size_of(buffer(id).dtype));
+    if (std::binary_search(streamed_.begin(), streamed_.end(), id) &&
+        aligned >= std::min<std::uint64_t>(bytes, 64)) {
+      auto& context = module_.getContext();
+      auto* one = llvm::ConstantAsMetadata::get(b_.getInt32(1));
+      store->setAlignment(llvm::Align(aligned));
+      store->setMetadata(llvm::LLVMContext::MD_nontemporal, llvm::MDNode::get(context, {one}));
+    }
+    return;
+  }
   const unsigned part = floor_power_of_two(lanes);
   for (const unsigned start : {0u, lanes - part}) {
     llvm::SmallVector<int> picks;

@@ -32,7 +32,9 @@ Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analys
 }
 
 llvm::Function* Emitter::emit(const For& grid, const std::string& name,
-                              const std::vector<std::int32_t>& buffers) {
+                              const std::vector<std::int32_t>& buffers,
+                              const std::vector<std::int32_t>& streamed) {
+  streamed_ = streamed;
   llvm::SmallVector<llvm::Type*> types;
   for (const std::int32_t id : buffers) {
     if (!in_registers(id)) types.push_back(b_.getPtrTy());

@@ -21,8 +21,11 @@ class Emitter {
  public:
   Emitter(llvm::Module& module, const kernel::Kernel& k, const Machine& m, Analysis& analysis);
   /// Parameters: the buffers named (lane buffers excluded), then begin and end of the grid loop.
+  /// Stores of whole vectors to `streamed` buffers, which then must be 64-byte aligned, go past the
+  /// caches where their offsets are aligned too.
   llvm::Function* emit(const kernel::For& grid, const std::string& name,
-                       const std::vector<std::int32_t>& buffers);
+                       const std::vector<std::int32_t>& buffers,
+                       const std::vector<std::int32_t>& streamed);
 
  private:
   using V = llvm::Value*;
@@ -123,7 +126,7 @@ class Emitter {
   void store_dynamic(const kernel::Store& x, const Expr& offset);
   V dynamic_offset(const std::vector<kernel::Load::Dynamic>& parts);
   V load_at(std::int32_t buffer, V ptr, unsigned width);
-  void store_at(std::int32_t buffer, V ptr, V v);
+  llvm::StoreInst* store_at(std::int32_t buffer, V ptr, V v);
 
   // emit_vector.cpp: lanes of an access
   Access access(const Expr& e) const;
@@ -133,6 +136,7 @@ class Emitter {
   V load_constant_offsets(std::int32_t buffer, const Access& a);
   void store_lanes(std::int32_t buffer, const Expr& e, V v);
   void store_contiguous(std::int32_t buffer, const Expr& base, V v);
+  std::uint64_t known_alignment(std::int32_t buffer, const Expr& offset) const;
   unsigned register_span(std::int32_t buffer) const;
   V load_lane_buffer(std::int32_t buffer, const Expr& base);
   void store_lane_buffer(std::int32_t buffer, const Expr& base, V v, V mask);
@@ -161,6 +165,7 @@ class Emitter {
   ir::Ranges ranges_;
   std::vector<std::int64_t> stored_;                  ///< by buffer: time of the last store
   std::int64_t time_ = 0;
+  std::vector<std::int32_t> streamed_;
   std::optional<Vector> vector_;
 };
 

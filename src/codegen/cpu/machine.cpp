@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 
 #include <llvm/ADT/StringMap.h>
@@ -33,6 +35,8 @@ Result<Machine> complete(Machine m) {
   std::unique_ptr<llvm::MCSubtargetInfo> info(
       target->createMCSubtargetInfo(m.triple, m.cpu, m.features));
   read_vectors(*info, m);
+  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  m.stream_bytes = cache > 0 ? cache : std::int64_t{32} << 20;
   return m;
 }
 
