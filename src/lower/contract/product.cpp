@@ -262,7 +262,7 @@ class Maker {
     if (out_->row) reads *= out_->row->extent;
     const ir::Ranges ranges = p_.ranges();
     for (std::size_t d = 0; d < shape.size(); ++d) {
-      Box::Dim dim{p_.a_access.index[d], 0, shape[d], false};
+      Box::Dim dim{p_.a_access.index[d], 0, shape[d]};
       for (const Axis& axis : inner) {
         const auto c = ir::coefficient_of(p_.a_access.index[d], axis.var);
         if (!c) return;
@@ -279,8 +279,10 @@ class Maker {
     for (const ir::Condition& c : p_.a_access.inside) {
       bool matched = false;
       for (std::size_t d = 0; d < shape.size(); ++d) {
-        if (!(c.expr == p_.a_access.index[d]) || c.low != 0 || c.high != shape[d]) continue;
-        box.dims[d].checked = matched = true;
+        // Conditions keep their constants in the limits: 1 <= y + k < 57 is 0 <= y + k - 1 < 56.
+        const auto shift = (c.expr - p_.a_access.index[d]).constant();
+        if (!shift || c.low != *shift || c.high != shape[d] + *shift) continue;
+        matched = true;
       }
       if (!matched) return;
     }

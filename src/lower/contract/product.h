@@ -29,7 +29,6 @@ struct Box {
     ir::Expr low;                 ///< at reduction 0, over the other axes (at the task's first rows)
     ir::Expr local;               ///< over row, tile and reduction axes, without constant, >= 0
     std::int64_t bound = 0;       ///< the operand's extent: outside 0..bound the value is zero
-    bool checked = false;         ///< some access may be outside
   };
   std::vector<Dim> dims;
   std::vector<int> order;         ///< dims from outermost to innermost in the source's memory
