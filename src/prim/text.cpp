@@ -86,6 +86,10 @@ std::string head_text(const Op& op) {
 
 }  // namespace
 
+std::string describe(const Graph& g, NodeId id) {
+  return fmt::format("{} {}", head_text(g[id].op), to_string(g[id].type));
+}
+
 std::string print(const Graph& g, const PrintOptions& options) {
   std::string text;
   for (const GraphInput& in : g.inputs)

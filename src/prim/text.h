@@ -21,6 +21,9 @@ struct PrintOptions {
 ///   output "y" = %3
 std::string print(const Graph& g, const PrintOptions& options = {});
 
+/// One node in a few words, for reports: "contract f32[1,64,56,56]", "map add f32[4]".
+std::string describe(const Graph& g, NodeId id);
+
 /// The inverse of print, verified; a constant that is not inline must be in `constants`. Sizes are
 /// checked before anything is allocated, so hostile text is an error and nothing worse.
 Result<Graph> parse_graph(std::string_view text, const ConstantTable& constants = {});
