@@ -168,7 +168,7 @@ void bench_unary(const codegen::cpu::Machine& m, const char* fn) {
 
 /// A copy-like kernel over more data than the caches hold, against memcpy; two threads.
 void bench_stream(const codegen::cpu::Machine& m) {
-  const std::int64_t lanes = m.vector_bytes / 4, n = std::max<std::int64_t>(m.stream_bytes, 1 << 24) / 2;
+  const std::int64_t lanes = m.vector_bytes / 4, n = std::int64_t{1} << 25;
   const std::int64_t tasks = 64, rows = n / tasks / lanes;
   const Code code = build(
       fmt::format("kernel \"relu\" vars=3 {{ buffer b0 \"x\" f32[{1}] grid arg=0\n buffer b1 \"y\" "

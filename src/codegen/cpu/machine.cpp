@@ -36,7 +36,9 @@ Result<Machine> complete(Machine m) {
       target->createMCSubtargetInfo(m.triple, m.cpu, m.features));
   read_vectors(*info, m);
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  m.stream_bytes = cache > 0 ? cache : std::int64_t{32} << 20;
+  // Some systems report the sum over all chiplets; one core sees no more than this.
+  constexpr std::int64_t kMost = std::int64_t{32} << 20;
+  m.stream_bytes = cache > 0 ? std::min<std::int64_t>(cache, kMost) : kMost;
   return m;
 }
 
