@@ -1,6 +1,6 @@
 // ResNet-50's convolutions, batch 1, bias and ReLU fused: our contraction kernels on channels-last
 // memory against oneDNN choosing its own layouts, interleaved in one run. GFLOP/s; ratio to oneDNN.
-// usage: conv_bench [threads] [seconds per contender] [--tune] [layer]
+// usage: conv_bench [threads] [seconds per contender] [--tune|--dump] [layer number]
 #include <cmath>
 #include <cstdio>
 #include <dnnl.hpp>
@@ -32,6 +32,8 @@ constexpr Layer kLayers[] = {
     {1024, 256, 1, 1, 14, 5}, {256, 256, 3, 1, 14, 5}, {1024, 512, 1, 1, 14, 1},
     {512, 512, 3, 2, 14, 1}, {512, 2048, 1, 1, 7, 3},  {1024, 2048, 1, 2, 14, 1},
     {2048, 512, 1, 1, 7, 2}, {512, 512, 3, 1, 7, 2}};
+
+bool dump = false;  ///< print kernels and their assembly
 
 struct Dnnl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -115,6 +117,7 @@ struct Ours {
       request.tuning = tuning;
       auto lowered = lower::contract::lower(request);
       HEDDLE_CHECK(lowered.ok(), "{}", lowered.error().message);
+      if (dump) print_code(lowered->kernel, machine);
       auto made = std::make_unique<KernelRunner>(request, *lowered, machine, pool);
       const double seconds = space.size() > 1 ? interleaved({[&] { made->run(); }}, 0.05, 1)[0] : 0;
       if (tune) std::printf("    %7.1f  %s\n", l.gflop() / seconds, made->schedule().c_str());
@@ -157,6 +160,7 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.2;
   const bool tune = argc > 3 && std::strcmp(argv[3], "--tune") == 0;
+  dump = argc > 3 && std::strcmp(argv[3], "--dump") == 0;
   const int only = argc > 4 ? std::atoi(argv[4]) : -1;
   omp_set_num_threads(threads);
   const auto machine = codegen::cpu::host_machine();

@@ -1,6 +1,6 @@
 // Matrix products of transformer and square shapes: our contraction kernels against oneDNN with
 // packed weights and OpenBLAS, interleaved in one run. GFLOP/s; ratio to oneDNN.
-// usage: gemm_bench [threads] [seconds per contender] [--tune]
+// usage: gemm_bench [threads] [seconds per contender] [--tune|--dump]
 #include <dlfcn.h>
 
 #include <cmath>
@@ -39,6 +39,8 @@ struct BlasLibrary {
 };
 
 /// oneDNN's matmul with its own weight layout, optionally bias and GELU.
+bool dump = false;  ///< print kernels and their assembly
+
 struct Dnnl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -106,6 +108,7 @@ struct Ours {
       request.tuning = tuning;
       auto lowered = lower::contract::lower(request);
       HEDDLE_CHECK(lowered.ok(), "{}", lowered.error().message);
+      if (dump) print_code(lowered->kernel, machine);
       auto made = std::make_unique<KernelRunner>(request, *lowered, machine, pool);
       const double seconds = space.size() > 1 ? interleaved({[&] { made->run(); }}, 0.05, 1)[0] : 0;
       if (tune)
@@ -159,6 +162,7 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.3;
   const bool tune = argc > 3 && std::strcmp(argv[3], "--tune") == 0;
+  dump = argc > 3 && std::strcmp(argv[3], "--dump") == 0;
   const int only = argc > 4 ? std::atoi(argv[4]) : -1;
   omp_set_num_threads(threads);
   const auto machine = codegen::cpu::host_machine();

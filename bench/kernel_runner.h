@@ -63,6 +63,13 @@ inline lower::Request request_of(const prim::Graph& g, const lower::Target& targ
   return r;
 }
 
+/// Kernel text and assembly, for a look at what is slow.
+inline void print_code(const kernel::Kernel& k, const codegen::cpu::Machine& machine) {
+  std::puts(kernel::to_string(k).c_str());
+  auto text = codegen::cpu::to_assembly_text(k, machine);
+  std::puts(text ? text->c_str() : text.error().message.c_str());
+}
+
 /// A compiled kernel with its arguments.
 class KernelRunner {
  public:

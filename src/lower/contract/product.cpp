@@ -301,7 +301,8 @@ class Maker {
         if (c && *c != 0) stride = stride_of(load, axis.var) / std::abs(*c);
         if (c && *c != 0 && stride != 0) break;
       }
-      keys.emplace_back(-stride, static_cast<int>(d));
+      // A dimension in which a task does not move is outermost.
+      keys.emplace_back(stride == 0 ? INT64_MIN : -stride, static_cast<int>(d));
     }
     std::stable_sort(keys.begin(), keys.end(),
                      [](const auto& x, const auto& y) { return x.first < y.first; });
