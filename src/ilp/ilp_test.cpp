@@ -11,7 +11,8 @@ namespace {
 Model cover(const std::vector<std::pair<double, std::vector<int>>>& sets, int n) {
   Model m;
   std::vector<Row> rows;
-  for (int i = 0; i < n; ++i) rows.push_back({"cover_" + std::to_string(i), {}, Sense::at_least, 1});
+  for (int i = 0; i < n; ++i)
+    rows.push_back({"cover_" + std::to_string(i), {}, Sense::at_least, 1});
   for (std::size_t s = 0; s < sets.size(); ++s) {
     VarId v = m.add_variable("use_" + std::to_string(s), sets[s].first);
     for (int i : sets[s].second) rows[static_cast<std::size_t>(i)].terms.push_back({v, 1});
@@ -88,8 +89,8 @@ TEST(Ilp, LazyCutsAreAddedUntilNoneIsBroken) {
     for (int i = 0; i < 6; ++i) {
       int j = (i + 1) % 6;
       if (x[static_cast<std::size_t>(i)] && x[static_cast<std::size_t>(j)]) {
-        rows.push_back({"apart_" + std::to_string(i), {{VarId{i}, 1}, {VarId{j}, 1}},
-                        Sense::at_most, 1});
+        rows.push_back(
+            {"apart_" + std::to_string(i), {{VarId{i}, 1}, {VarId{j}, 1}}, Sense::at_most, 1});
       }
     }
     return rows;

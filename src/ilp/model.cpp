@@ -31,9 +31,12 @@ std::string sum_text(const Model& model, const std::vector<Term>& terms) {
 
 std::string_view symbol(Sense sense) {
   switch (sense) {
-    case Sense::at_most: return "<=";
-    case Sense::at_least: return ">=";
-    case Sense::equal: return "=";
+    case Sense::at_most:
+      return "<=";
+    case Sense::at_least:
+      return ">=";
+    case Sense::equal:
+      return "=";
   }
   return "";
 }
@@ -69,9 +72,12 @@ bool holds(const Row& row, const std::vector<bool>& values) {
   }
   constexpr double kSlack = 1e-6;
   switch (row.sense) {
-    case Sense::at_most: return sum <= row.bound + kSlack;
-    case Sense::at_least: return sum >= row.bound - kSlack;
-    case Sense::equal: return std::abs(sum - row.bound) <= kSlack;
+    case Sense::at_most:
+      return sum <= row.bound + kSlack;
+    case Sense::at_least:
+      return sum >= row.bound - kSlack;
+    case Sense::equal:
+      return std::abs(sum - row.bound) <= kSlack;
   }
   return false;
 }

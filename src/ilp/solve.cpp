@@ -145,8 +145,7 @@ Result<Solution> solve(const Model& model, const SolveOptions& options) {
     }
     out.bound = round.bound;
     if (round.values.empty()) return give_up();
-    std::vector<Row> violated =
-        options.cuts ? options.cuts(round.values) : std::vector<Row>();
+    std::vector<Row> violated = options.cuts ? options.cuts(round.values) : std::vector<Row>();
     if (violated.empty()) {
       out.objective = objective(model, round.values);
       // CBC's bound may pass the objective by rounding.

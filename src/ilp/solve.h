@@ -8,7 +8,8 @@
 namespace heddle::ilp {
 
 struct SolveOptions {
-  /// Branch-and-bound nodes, summed over the rounds; a count, so results do not depend on the clock.
+  /// Branch-and-bound nodes, summed over the rounds; a count, so results do not depend on the
+  /// clock.
   int node_budget = 5000;
   /// Stop when (objective - bound) / objective is at most this.
   double gap = 1e-6;

@@ -38,7 +38,8 @@ double copy_gbs(ThreadPool& pool, std::size_t bytes) {
     from[static_cast<std::size_t>(t)].assign(bytes, 1);
     to[static_cast<std::size_t>(t)].assign(bytes, 2);
   });
-  const int rounds = static_cast<int>(std::clamp<std::size_t>((std::size_t{4} << 20) / bytes, 1, 64));
+  const int rounds =
+      static_cast<int>(std::clamp<std::size_t>((std::size_t{4} << 20) / bytes, 1, 64));
   // Each thread times itself, so that one that has to wait for a core does not spoil the others.
   std::vector<double> best(threads, 1e30);
   constexpr int kRepeats = 12;
@@ -47,11 +48,11 @@ double copy_gbs(ThreadPool& pool, std::size_t bytes) {
       auto &a = from[static_cast<std::size_t>(t)], &b = to[static_cast<std::size_t>(t)];
       double& mine = best[static_cast<std::size_t>(t)];
       mine = std::min(mine, seconds_of([&] {
-        for (int r = 0; r < rounds; ++r) {
-          std::memcpy(b.data(), a.data(), bytes);
-          a[static_cast<std::size_t>(r) % bytes] = b[0];  // keeps the rounds apart
-        }
-      }));
+                        for (int r = 0; r < rounds; ++r) {
+                          std::memcpy(b.data(), a.data(), bytes);
+                          a[static_cast<std::size_t>(r) % bytes] = b[0];  // keeps the rounds apart
+                        }
+                      }));
     });
   }
   double sum = 0;
@@ -91,9 +92,8 @@ double multiply_add_gflops(int vector_bytes) {
   if (!wide && !(vector_bytes >= 32 && __builtin_cpu_supports("fma"))) return 0;
   constexpr auto kChainIndices = std::make_index_sequence<kChains>();
   volatile float sink = 0;
-  const double s = best_of(7, [&] {
-    sink = wide ? adds_avx512(0.5f, kChainIndices) : adds_avx2(0.5f, kChainIndices);
-  });
+  const double s = best_of(
+      7, [&] { sink = wide ? adds_avx512(0.5f, kChainIndices) : adds_avx2(0.5f, kChainIndices); });
   return 2.0 * (wide ? 16 : 8) * kChains * kSteps / s * 1e-9;
 }
 #else
@@ -112,8 +112,7 @@ double launch_us(ThreadPool& pool) {
 /// reports the sum over the socket for shared levels.
 std::int64_t cache_size(int level, std::int64_t otherwise) {
   for (int index = 0; index < 8; ++index) {
-    const std::string folder =
-        fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
     int found = 0;
     std::string type, size;
     if (!(std::ifstream(folder + "level") >> found)) break;
@@ -165,8 +164,8 @@ MachineModel calibrate(ThreadPool& pool, int vector_bytes) {
   const auto inside_l3 = std::min<std::int64_t>(m.l2_bytes * 2, m.l3_bytes / 4 / pool.threads());
   m.l3_gbs = copy_gbs(pool, static_cast<std::size_t>(std::max(inside_l3, m.l2_bytes))) / t;
   const auto beyond = std::min<std::int64_t>(m.l3_bytes * 2, std::int64_t{96} << 20);
-  m.dram_gbs = copy_gbs(pool, static_cast<std::size_t>(std::max<std::int64_t>(
-                                  beyond / pool.threads(), 8 << 20)));
+  m.dram_gbs = copy_gbs(
+      pool, static_cast<std::size_t>(std::max<std::int64_t>(beyond / pool.threads(), 8 << 20)));
   if (const double peak = multiply_add_gflops(vector_bytes); peak > 0) m.peak_gflops = peak;
   // A kernel costs a little more than waking and meeting: its first cache misses.
   m.launch_us = launch_us(pool) + 0.3;

@@ -53,7 +53,7 @@ struct Enumerator {
     if (!in_region(id)) return 0;
     auto it = flow_of.find(f.class_of_node(id));
     const double flow = it == flow_of.end() ? 0 : it->second;
-    return flow / static_cast<double>(std::max<std::size_t>(1, f.consumers_of(id).size()));
+    return flow / static_cast<double>(std::max<std::size_t>(1, f.readers_of(id).size()));
   }
 
   std::vector<Partial> merge(NodeId id) {
@@ -75,7 +75,8 @@ struct Enumerator {
         out.push_back({p.nodes, p.loops, p.flow + share, p.work});
       }
       for (const Cone& c : cones[arg]) {
-        if (p.nodes.size() + c.nodes.size() > static_cast<std::size_t>(options.max_cluster)) continue;
+        if (p.nodes.size() + c.nodes.size() > static_cast<std::size_t>(options.max_cluster))
+          continue;
         std::vector<NodeId> nodes = unite(p.nodes, c.nodes);
         // The same main loop may come in by two ways.
         int loops = 0;
@@ -142,16 +143,15 @@ struct Enumerator {
     std::vector<Cone> kept;
     const auto room = static_cast<std::size_t>(options.cuts_per_node);
     auto legal = [&](const Cone& c) {
-      return c.nodes.size() == least ||
-             options.legality.supports(*f.graph, {c.nodes, {root}});
+      return c.nodes.size() == least || options.legality.supports(*f.graph, {c.nodes, {root}});
     };
     const Cone* largest = nullptr;
     for (const Cone& c : all) {
       const bool base = c.nodes.size() == least;
       // A partition may need the smaller of two cones that read the same.
-      const bool dominated = options.strategy != Strategy::partition &&
-                             std::any_of(kept.begin(), kept.end(),
-                                         [&](const Cone& k) { return dominates(k, c); });
+      const bool dominated =
+          options.strategy != Strategy::partition &&
+          std::any_of(kept.begin(), kept.end(), [&](const Cone& k) { return dominates(k, c); });
       if (!base && (dominated || kept.size() >= room)) {
         if (!largest || c.nodes.size() > largest->nodes.size()) largest = &c;
         continue;
@@ -193,11 +193,16 @@ std::vector<Cluster> greedy_in_region(const Facts& f, const Region& region,
 
 std::string_view name_of(Candidate::Kind k) {
   switch (k) {
-    case Candidate::Kind::cone: return "cone";
-    case Candidate::Kind::greedy: return "greedy";
-    case Candidate::Kind::aux_store: return "aux_store";
-    case Candidate::Kind::sibling: return "sibling";
-    case Candidate::Kind::packed: return "packed";
+    case Candidate::Kind::cone:
+      return "cone";
+    case Candidate::Kind::greedy:
+      return "greedy";
+    case Candidate::Kind::aux_store:
+      return "aux_store";
+    case Candidate::Kind::sibling:
+      return "sibling";
+    case Candidate::Kind::packed:
+      return "packed";
   }
   return "";
 }
@@ -268,9 +273,8 @@ std::vector<bool> useless(const Facts& f, const Region& region,
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (gone[i]) continue;
       const auto& outputs = candidates[i].cluster.outputs;
-      const bool used = std::all_of(outputs.begin(), outputs.end(), [&](NodeId o) {
-        return wanted.count(f.class_of_node(o)) > 0;
-      });
+      const bool used = std::all_of(outputs.begin(), outputs.end(),
+                                    [&](NodeId o) { return wanted.count(f.class_of_node(o)) > 0; });
       if (!used) gone[i] = again = true;
     }
   }
@@ -291,9 +295,9 @@ std::vector<Candidate> prune(const Facts& facts, const Region& region,
       for (std::size_t j : members) {
         if (i == j || gone[i] || gone[j]) continue;
         const Candidate &a = candidates[i], &b = candidates[j];
-        const bool beats = dominance && a.cost.us <= b.cost.us &&
-                           std::includes(b.inputs.begin(), b.inputs.end(), a.inputs.begin(),
-                                         a.inputs.end());
+        const bool beats =
+            dominance && a.cost.us <= b.cost.us &&
+            std::includes(b.inputs.begin(), b.inputs.end(), a.inputs.begin(), a.inputs.end());
         if (beats) gone[j] = true;
       }
     }

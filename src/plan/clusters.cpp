@@ -91,8 +91,8 @@ std::vector<Cluster> greedy_clusters(const Facts& facts, const Options& options)
     for (NodeId reader : facts.consumers_of(id)) {
       targets.insert(home_of[reader].begin(), home_of[reader].end());
     }
-    bool joined = !facts.is_output(id) && !targets.empty() &&
-                  (targets.size() == 1 || duplicable(facts, id));
+    bool joined =
+        !facts.is_output(id) && !targets.empty() && (targets.size() == 1 || duplicable(facts, id));
     for (NodeId root : targets) {
       joined = joined && joins(facts, options, id, groups[root], root);
     }
@@ -130,7 +130,6 @@ std::optional<std::vector<std::vector<int>>> dependencies(const Facts& f,
   }
   return out;
 }
-
 
 /// Values that are read from the buffer of an equivalent one.
 std::vector<Substitute> substitutes_of(const Facts& f, const std::vector<Kernel>& kernels) {

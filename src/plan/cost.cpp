@@ -14,8 +14,8 @@ struct Dim {
 };
 struct Use {
   std::vector<Dim> dims;
-  int innermost = 0;   ///< loop that is vectorised: bit index
-  double scale = 1;    ///< share of the iterations (pieces of a concat), or repetition
+  int innermost = 0;  ///< loop that is vectorised: bit index
+  double scale = 1;   ///< share of the iterations (pieces of a concat), or repetition
   std::uint64_t mask() const {
     std::uint64_t m = 0;
     for (const Dim& d : dims) m |= d.loops;
@@ -56,9 +56,12 @@ KernelKind kind_of_kernel(const Facts& f, const Cluster& c) {
 
 double scale_of(KernelKind kind, const MachineModel& m) {
   switch (kind) {
-    case KernelKind::loop: return m.loop_scale;
-    case KernelKind::reduce: return m.reduce_scale;
-    case KernelKind::map: return m.map_scale;
+    case KernelKind::loop:
+      return m.loop_scale;
+    case KernelKind::reduce:
+      return m.reduce_scale;
+    case KernelKind::map:
+      return m.map_scale;
   }
   return 1;
 }
@@ -67,8 +70,8 @@ struct CostModel::State {
   const Facts& f;
   MachineModel m;
   // Scratch of one evaluation.
-  std::vector<int> local;                 // NodeId → position in nodes, -1
-  std::vector<double> extents;            // of the loops
+  std::vector<int> local;       // NodeId → position in nodes, -1
+  std::vector<double> extents;  // of the loops
   struct ReduceLoops {
     std::uint64_t outer;
     Shape extents;
@@ -76,8 +79,8 @@ struct CostModel::State {
     std::vector<int> loops;
   };
   std::vector<ReduceLoops> reduce_loops;
-  std::vector<std::uint64_t> hoists;      // loops outside which a reduction is computed
-  std::vector<std::vector<Use>> uses;     // by position
+  std::vector<std::uint64_t> hoists;   // loops outside which a reduction is computed
+  std::vector<std::vector<Use>> uses;  // by position
   struct Read {
     NodeId node;
     std::vector<Use> uses;
@@ -109,7 +112,8 @@ struct CostModel::State {
     if (position >= 0) {
       list = &uses[static_cast<std::size_t>(position)];
     } else if (!f.is_inlined(id)) {
-      auto r = std::find_if(reads.begin(), reads.end(), [&](const Read& x) { return x.node == id; });
+      auto r =
+          std::find_if(reads.begin(), reads.end(), [&](const Read& x) { return x.node == id; });
       if (r == reads.end()) r = reads.insert(reads.end(), {id, {}});
       list = &r->uses;
     } else {
@@ -275,6 +279,11 @@ struct CostModel::State {
         add_use(f[id].args[side], std::move(in));
       }
     }
+    // A main loop makes its whole result, whatever parts of it are stored where.
+    if (main) {
+      total =
+          std::max(total, f.elements_of(id) * static_cast<double>(element_count(contract.reduced)));
+    }
     flops += 2 * total;
     if (!main) {
       vector_ops += 2 * total * rate_factor(id) * kMapEfficiency / kScalarContract / 2;
@@ -311,8 +320,7 @@ struct CostModel::State {
     tasks = std::max(tasks, units);
   }
   bool is_plain_view(NodeId id) const {
-    return f.as<prim::View>(id) &&
-           local[static_cast<std::size_t>(f[id].args[0].value)] < 0;
+    return f.as<prim::View>(id) && local[static_cast<std::size_t>(f[id].args[0].value)] < 0;
   }
 
   void visit_gather(NodeId id, const std::vector<Use>& all) {
@@ -454,7 +462,8 @@ struct CostModel::State {
       visit(id, all, depth[i]);
     }
     if (tasks == 0) {
-      const double hoisted = hoists.empty() ? root_elements : product(outermost() & first_loops(roots));
+      const double hoisted =
+          hoists.empty() ? root_elements : product(outermost() & first_loops(roots));
       tasks = hoists.empty() ? std::max(1.0, root_elements / 1024) : hoisted;
     }
   }

@@ -12,7 +12,8 @@ CoverProblem::CoverProblem(const Facts& facts, const Region& region,
   for (NodeId id : region.nodes) inside.insert(f.class_of_node(id));
   for (NodeId o : region.outputs) goals.push_back(f.class_of_node(o));
   for (std::size_t i = 0; i < all.size(); ++i) {
-    for (NodeId o : all[i].cluster.outputs) makers[f.class_of_node(o)].push_back(static_cast<int>(i));
+    for (NodeId o : all[i].cluster.outputs)
+      makers[f.class_of_node(o)].push_back(static_cast<int>(i));
     std::vector<NodeId> needs;
     for (NodeId in : all[i].inputs) {
       const NodeId cls = f.class_of_node(in);
@@ -62,7 +63,8 @@ std::optional<std::vector<int>> CoverProblem::complete(std::vector<int> chosen,
                                                        const Flows& best) const {
   std::set<NodeId> made;
   for (int c : chosen) {
-    for (NodeId o : all[static_cast<std::size_t>(c)].cluster.outputs) made.insert(f.class_of_node(o));
+    for (NodeId o : all[static_cast<std::size_t>(c)].cluster.outputs)
+      made.insert(f.class_of_node(o));
   }
   std::vector<NodeId> work = goals;
   for (int c : chosen) {
@@ -103,8 +105,8 @@ std::vector<int> CoverProblem::drop_unneeded(std::vector<int> chosen) const {
     });
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       const Candidate& k = all[static_cast<std::size_t>(chosen[i])];
-      const bool needed = std::any_of(
-          k.cluster.outputs.begin(), k.cluster.outputs.end(), [&](NodeId o) {
+      const bool needed =
+          std::any_of(k.cluster.outputs.begin(), k.cluster.outputs.end(), [&](NodeId o) {
             const NodeId cls = f.class_of_node(o);
             return read[cls] > 0 && made[cls] < 2;
           });
@@ -136,14 +138,16 @@ std::vector<NodeId> CoverProblem::necessary(const Region& region) const {
     std::vector<int> without;
     for (std::size_t k = 0; k < all.size(); ++k) {
       const auto& nodes = all[k].cluster.nodes;
-      if (!std::binary_search(nodes.begin(), nodes.end(), id)) without.push_back(static_cast<int>(k));
+      if (!std::binary_search(nodes.begin(), nodes.end(), id))
+        without.push_back(static_cast<int>(k));
     }
     // Whatever can run without it, runs: are the outputs made?
     const auto waiting = stuck(without);
     std::set<NodeId> made;
     for (int k : without) {
       if (waiting.count(k)) continue;
-      for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs) made.insert(f.class_of_node(o));
+      for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs)
+        made.insert(f.class_of_node(o));
     }
     const bool all_made =
         std::all_of(goals.begin(), goals.end(), [&](NodeId g) { return made.count(g) > 0; });
@@ -183,7 +187,8 @@ std::map<int, NodeId> CoverProblem::stuck(const std::vector<int>& chosen) const 
 bool CoverProblem::acyclic(const std::vector<int>& chosen) const {
   std::set<NodeId> made;
   for (int k : chosen) {
-    for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs) made.insert(f.class_of_node(o));
+    for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs)
+      made.insert(f.class_of_node(o));
   }
   return std::all_of(goals.begin(), goals.end(), [&](NodeId g) { return made.count(g) > 0; }) &&
          stuck(chosen).empty();
@@ -206,7 +211,8 @@ std::map<NodeId, double> readers_in(const CoverProblem& p, const std::vector<int
   return out;
 }
 
-/// Adds one candidate at a time, drops what it makes superfluous, and keeps it where that is cheaper.
+/// Adds one candidate at a time, drops what it makes superfluous, and keeps it where that is
+/// cheaper.
 void improve(const CoverProblem& p, const CoverProblem::Flows& best, std::vector<int>& chosen) {
   double current = p.cost(chosen);
   constexpr int kMaxPasses = 4;
@@ -246,17 +252,16 @@ std::optional<std::vector<int>> CoverProblem::with(const std::vector<int>& chose
   for (int c : chosen) {
     const auto& theirs = all[static_cast<std::size_t>(c)].cluster.outputs;
     const bool covered = std::all_of(theirs.begin(), theirs.end(), [&](NodeId o) {
-      return std::any_of(outputs.begin(), outputs.end(), [&](NodeId mine) {
-        return f.class_of_node(mine) == f.class_of_node(o);
-      });
+      return std::any_of(outputs.begin(), outputs.end(),
+                         [&](NodeId mine) { return f.class_of_node(mine) == f.class_of_node(o); });
     });
     if (!covered) base.push_back(c);
   }
   return complete(std::move(base), best);
 }
 
-Selection cover(const Facts& facts, const Region& region,
-                const std::vector<Candidate>& candidates, const Options& options) {
+Selection cover(const Facts& facts, const Region& region, const std::vector<Candidate>& candidates,
+                const Options& options) {
   CoverProblem p(facts, region, candidates);
   Selection out;
   if (options.strategy == Strategy::partition) {
@@ -268,7 +273,7 @@ Selection cover(const Facts& facts, const Region& region,
   }
   std::map<NodeId, double> readers;
   for (NodeId id : region.nodes) {
-    readers[facts.class_of_node(id)] = static_cast<double>(facts.consumers_of(id).size());
+    readers[facts.class_of_node(id)] = static_cast<double>(facts.readers_of(id).size());
   }
   constexpr int kRounds = 4;
   CoverProblem::Flows best;

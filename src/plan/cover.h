@@ -13,10 +13,10 @@ struct CoverProblem {
 
   const Facts& f;
   const std::vector<Candidate>& all;
-  std::set<NodeId> inside;                     ///< classes made by the region
-  std::vector<NodeId> goals;                   ///< classes that must be in memory
-  std::map<NodeId, std::vector<int>> makers;   ///< by class
-  std::vector<std::vector<NodeId>> needs_of;   ///< classes of the region, by candidate
+  std::set<NodeId> inside;                    ///< classes made by the region
+  std::vector<NodeId> goals;                  ///< classes that must be in memory
+  std::map<NodeId, std::vector<int>> makers;  ///< by class
+  std::vector<std::vector<NodeId>> needs_of;  ///< classes of the region, by candidate
 
   /// Class → cost of making it and the candidate that does.
   using Flows = std::map<NodeId, std::pair<double, int>>;

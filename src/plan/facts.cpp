@@ -65,6 +65,65 @@ std::vector<AccessFacts> accesses_of(const prim::Node& node) {
   return out;
 }
 
+void add_once(std::vector<NodeId>& list, NodeId id) {
+  if (std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+}
+
+void find_classes(Facts& f, const std::vector<NodeId>& class_of) {
+  const std::int32_t n = f.graph->size();
+  f.class_of = class_of;
+  for (auto i = static_cast<std::int32_t>(f.class_of.size()); i < n; ++i) {
+    f.class_of.push_back(NodeId{i});
+  }
+  bool any = false;
+  for (std::int32_t i = 0; i < n; ++i) any = any || f.class_of_node(NodeId{i}) != NodeId{i};
+  if (!any) return;
+  f.class_members.resize(static_cast<std::size_t>(n));
+  for (std::int32_t i = 0; i < n; ++i) {
+    f.class_members[static_cast<std::size_t>(f.class_of_node(NodeId{i}).value)].push_back(
+        NodeId{i});
+  }
+  for (auto& members : f.class_members) {
+    if (members.size() < 2) members.clear();
+  }
+}
+
+void find_live(Facts& f) {
+  f.is_live.assign(static_cast<std::size_t>(f.graph->size()), false);
+  std::vector<NodeId> work;
+  auto reach = [&](NodeId id) {
+    auto live = f.is_live[static_cast<std::size_t>(id.value)];
+    if (!live) work.push_back(id);
+    f.is_live[static_cast<std::size_t>(id.value)] = true;
+  };
+  for (const prim::GraphOutput& o : f.graph->outputs) reach(o.node);
+  while (!work.empty()) {
+    const NodeId id = work.back();
+    work.pop_back();
+    for (NodeId a : f[id].args) reach(a);
+    for (NodeId m : f.members_of(id)) reach(m);
+  }
+  for (std::int32_t i = 0; i < f.graph->size(); ++i) {
+    if (f.is_live[static_cast<std::size_t>(i)]) f.live.push_back(NodeId{i});
+  }
+}
+
+void find_consumers(Facts& f) {
+  f.consumers.resize(static_cast<std::size_t>(f.graph->size()));
+  for (NodeId id : f.live) {
+    for (NodeId a : f[id].args) add_once(f.consumers[static_cast<std::size_t>(a.value)], id);
+  }
+  if (f.class_members.empty()) return;
+  f.class_consumers = f.consumers;
+  for (const auto& members : f.class_members) {
+    std::vector<NodeId> all;
+    for (NodeId m : members) {
+      for (NodeId r : f.consumers_of(m)) add_once(all, r);
+    }
+    for (NodeId m : members) f.class_consumers[static_cast<std::size_t>(m.value)] = all;
+  }
+}
+
 }  // namespace
 
 AccessFacts facts_of(const prim::Access& access) {
@@ -77,9 +136,10 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
                const std::vector<NodeId>& class_of) {
   Facts f;
   f.graph = &g;
-  f.live = prim::live_nodes(g);
+  find_classes(f, class_of);
+  find_live(f);
+  find_consumers(f);
   const auto n = static_cast<std::size_t>(g.size());
-  f.is_live.resize(n);
   f.leaf.resize(n);
   f.inlined.resize(n);
   f.main_loop.resize(n);
@@ -87,16 +147,9 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
   f.elements.resize(n);
   f.bytes.resize(n);
   f.accesses.resize(n);
-  f.consumers = prim::consumers(g);
-  f.consumers.resize(n);
-  for (auto& c : f.consumers) {
-    std::sort(c.begin(), c.end());
-    c.erase(std::unique(c.begin(), c.end()), c.end());
-  }
   for (NodeId id : f.live) {
     const auto i = static_cast<std::size_t>(id.value);
     const prim::Node& node = g[id];
-    f.is_live[i] = true;
     f.elements[i] = static_cast<double>(element_count(node.type.shape));
     f.bytes[i] = f.elements[i] * static_cast<double>(size_of(node.type.dtype));
     const bool constant = std::holds_alternative<prim::Constant>(node.op);
@@ -106,11 +159,8 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
     f.accesses[i] = accesses_of(node);
     f.main_loop[i] = std::holds_alternative<prim::Contract>(node.op) && legality.main_loop(g, id);
   }
-  for (const prim::GraphOutput& o : g.outputs) f.output[static_cast<std::size_t>(o.node.value)] = true;
-  f.class_of = class_of;
-  for (auto i = static_cast<std::int32_t>(f.class_of.size()); i < g.size(); ++i) {
-    f.class_of.push_back(NodeId{i});
-  }
+  for (const prim::GraphOutput& o : g.outputs)
+    f.output[static_cast<std::size_t>(o.node.value)] = true;
   return f;
 }
 

@@ -9,8 +9,8 @@ namespace heddle::plan {
 /// How one coordinate of an access depends on the iteration variables (bit i: variable i).
 struct IndexFacts {
   std::uint64_t variables = 0;
-  std::uint64_t unit = 0;   ///< affine with coefficient 1: neighbours in the variable are neighbours
-  bool divides = false;     ///< holds a div or mod
+  std::uint64_t unit = 0;  ///< affine with coefficient 1: neighbours in the variable are neighbours
+  bool divides = false;    ///< holds a div or mod
 };
 using AccessFacts = std::vector<IndexFacts>;
 
@@ -19,13 +19,17 @@ struct MatmulShape {
   double batch = 1, m = 1, n = 1, k = 1;
 };
 
-/// What enumeration and cost ask again and again, computed once per graph. Indexed by NodeId::value.
+/// What enumeration and cost ask again and again, computed once per graph. Indexed by
+/// NodeId::value.
 struct Facts {
   const prim::Graph* graph = nullptr;
   std::vector<NodeId> live;  ///< topological order
   std::vector<bool> is_live, leaf, inlined, main_loop, output;
   std::vector<double> elements, bytes;
   std::vector<std::vector<NodeId>> consumers;  ///< live ones, each once
+  /// Consumers of the value's whole class, kept for its members; empty when they are `consumers`.
+  std::vector<std::vector<NodeId>> class_consumers;
+  std::vector<std::vector<NodeId>> class_members;  ///< by representative, where more than one
   /// View: one per piece; Contract: lhs, rhs; Gather: the data.
   std::vector<std::vector<AccessFacts>> accesses;
   std::vector<NodeId> class_of;
@@ -48,7 +52,20 @@ struct Facts {
   const std::vector<NodeId>& consumers_of(NodeId id) const {
     return consumers[static_cast<std::size_t>(id.value)];
   }
+  /// Who reads the value or an alternative of it.
+  const std::vector<NodeId>& readers_of(NodeId id) const {
+    return (class_consumers.empty() ? consumers
+                                    : class_consumers)[static_cast<std::size_t>(id.value)];
+  }
+  /// Alternatives of the value, itself among them; empty when there are none.
+  const std::vector<NodeId>& members_of(NodeId id) const {
+    static const std::vector<NodeId> kNone;
+    if (class_members.empty()) return kNone;
+    return class_members[static_cast<std::size_t>(class_of_node(id).value)];
+  }
 };
+/// Live are the nodes from which an output can be reached, and where `class_of` says that a live
+/// value has alternatives, those and what they are made of.
 Facts facts_of(const prim::Graph& g, const Legality& legality,
                const std::vector<NodeId>& class_of = {});
 

@@ -5,7 +5,8 @@
 namespace heddle::plan {
 namespace {
 
-/// Candy (fast neural style) at Korch's granularity. Inputs, weights and scalars are not primitives.
+/// Candy (fast neural style) at Korch's granularity. Inputs, weights and scalars are not
+/// primitives.
 struct Candy {
   KorchGraph g;
   std::vector<int> of(int x) { return x < 0 ? std::vector<int>() : std::vector<int>{x}; }

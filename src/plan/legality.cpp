@@ -40,8 +40,8 @@ bool main_loop_cluster(const prim::Graph& g, const Cluster& c, NodeId loop) {
     const bool map = std::holds_alternative<prim::Map>(op);
     const bool view = std::holds_alternative<prim::View>(op);
     if (id != loop && !map && !view && !std::holds_alternative<prim::Iota>(op)) return false;
-    const bool reads_below = std::any_of(g[id].args.begin(), g[id].args.end(),
-                                         [&](NodeId a) { return in(below, a); });
+    const bool reads_below =
+        std::any_of(g[id].args.begin(), g[id].args.end(), [&](NodeId a) { return in(below, a); });
     if (id == loop || !reads_below) continue;
     if (view && !keeps_count(g, id)) return false;
     if (std::find(above.begin(), above.end(), id) != above.end()) return false;

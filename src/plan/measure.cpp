@@ -36,7 +36,8 @@ struct Measurer {
 
   double now() const {
     if (how.clock) return how.clock();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   }
   bool spent() const { return now() - begin >= how.budget_s; }
   Hash hash_of(const Cluster& c) const { return hash_bytes(structure_of(g, c, machine.threads)); }
@@ -161,8 +162,15 @@ struct Measurer {
 Result<Plan> orchestrate_measured(const prim::Graph& g, const Options& options,
                                   const MeasureOptions& measure, MeasureReport* report) {
   MeasureReport own;
-  Measurer m{g, options, measure, report ? *report : own,
-             facts_of(g, options.legality, options.class_of), options.machine, {}, {}, 0};
+  Measurer m{g,
+             options,
+             measure,
+             report ? *report : own,
+             facts_of(g, options.legality, options.class_of),
+             options.machine,
+             {},
+             {},
+             0};
   return m.run();
 }
 

@@ -14,8 +14,8 @@ struct MeasureOptions {
   /// Compiles, checks and times a cluster. An error excludes the cluster (unless it is a single
   /// primitive): it could not be lowered, or its numbers were wrong.
   std::function<Result<Timing>(const prim::Graph&, const Cluster&)> time;
-  double budget_s = 0;      ///< no timing starts after this; infinity is allowed
-  TuningDb* db = nullptr;   ///< read before timing, written after; may be null
+  double budget_s = 0;         ///< no timing starts after this; infinity is allowed
+  TuningDb* db = nullptr;      ///< read before timing, written after; may be null
   std::string machine, build;  ///< as in TuningKey
   std::function<void(int done, int waiting, double plan_us)> progress = {};
   std::function<double()> clock = {};  ///< seconds; empty: the steady clock
@@ -25,8 +25,8 @@ struct MeasureReport {
   int rounds = 0, timed = 0, from_db = 0, failed = 0;
   double seconds = 0;
   bool budget_spent = false;
-  std::vector<std::string> failures;          ///< messages, first of each cluster
-  std::map<std::string, int> misses = {};     ///< why the database had nothing, counted
+  std::vector<std::string> failures;       ///< messages, first of each cluster
+  std::map<std::string, int> misses = {};  ///< why the database had nothing, counted
 };
 
 /// Two levels: the model plans, the kernels it chose and their closest competitors are measured

@@ -7,10 +7,10 @@
 namespace heddle::plan {
 namespace {
 
-constexpr std::size_t kConesPerRoot = 4;      // cones of a root that grow further outputs
+constexpr std::size_t kConesPerRoot = 4;  // cones of a root that grow further outputs
 constexpr std::size_t kMaxOutputs = 6;
-constexpr std::size_t kMaxSiblingRoots = 6;   // roots over one input that are paired
-constexpr double kSmallLaunches = 4;          // a kernel is small below this many launches' time
+constexpr std::size_t kMaxSiblingRoots = 6;  // roots over one input that are paired
+constexpr double kSmallLaunches = 4;         // a kernel is small below this many launches' time
 
 struct Multi {
   const Facts& f;
@@ -18,19 +18,19 @@ struct Multi {
   const Options& options;
   CostModel& cost;
   std::map<NodeId, std::vector<const Candidate*>> by_root;  // cheapest first
-  std::set<NodeId> wanted;                                  // useful to have in memory
+  std::set<NodeId> wanted;                                  // classes useful to have in memory
   std::map<NodeId, std::size_t> position;
-  std::vector<std::vector<bool>> ancestors;                 // by position
+  std::vector<std::vector<bool>> ancestors;  // by position
   std::set<Cluster> seen;
   std::vector<Candidate> out;
 
-  Multi(const Facts& facts, const Region& r, const std::vector<Candidate>& cones,
-        const Options& o, CostModel& c)
+  Multi(const Facts& facts, const Region& r, const std::vector<Candidate>& cones, const Options& o,
+        CostModel& c)
       : f(facts), region(r), options(o), cost(c) {
-    for (NodeId id : region.outputs) wanted.insert(id);
+    for (NodeId id : region.outputs) wanted.insert(f.class_of_node(id));
     for (const Candidate& k : cones) {
       by_root[k.cluster.outputs[0]].push_back(&k);
-      wanted.insert(k.inputs.begin(), k.inputs.end());
+      for (NodeId in : k.inputs) wanted.insert(f.class_of_node(in));
     }
     for (auto& [root, list] : by_root) {
       std::stable_sort(list.begin(), list.end(), [](const Candidate* a, const Candidate* b) {
@@ -55,6 +55,7 @@ struct Multi {
       }
     }
   }
+  bool is_wanted(NodeId id) const { return wanted.count(f.class_of_node(id)) > 0; }
   bool is_ancestor(NodeId a, NodeId of) const {
     auto x = position.find(a), y = position.find(of);
     return x != position.end() && y != position.end() && ancestors[y->second][x->second];
@@ -85,9 +86,9 @@ struct Multi {
   /// Interior values with readers outside are stored on the way.
   void aux_stores() {
     for (const auto& [root, list] : by_root) {
-      std::vector<const Candidate*> chosen(list.begin(),
-                                           list.begin() + static_cast<std::ptrdiff_t>(std::min(
-                                                              list.size(), kConesPerRoot)));
+      std::vector<const Candidate*> chosen(
+          list.begin(),
+          list.begin() + static_cast<std::ptrdiff_t>(std::min(list.size(), kConesPerRoot)));
       chosen.push_back(*std::max_element(list.begin(), list.end(), [](auto* a, auto* b) {
         return a->cluster.nodes.size() < b->cluster.nodes.size();
       }));
@@ -97,11 +98,11 @@ struct Multi {
   void aux_stores_of(const Candidate& k, NodeId root) {
     std::vector<NodeId> more;
     for (NodeId id : k.cluster.nodes) {
-      if (id == root || clonable(f, id) || !wanted.count(id)) continue;
+      if (id == root || clonable(f, id) || !is_wanted(id)) continue;
       bool used_outside = std::binary_search(region.outputs.begin(), region.outputs.end(), id);
-      for (NodeId r : f.consumers_of(id)) {
-        used_outside = used_outside ||
-                       !std::binary_search(k.cluster.nodes.begin(), k.cluster.nodes.end(), r);
+      for (NodeId r : f.readers_of(id)) {
+        used_outside =
+            used_outside || !std::binary_search(k.cluster.nodes.begin(), k.cluster.nodes.end(), r);
       }
       if (used_outside) more.push_back(id);
     }
@@ -117,7 +118,7 @@ struct Multi {
   void siblings() {
     std::map<NodeId, std::set<NodeId>> roots_over;
     for (const auto& [root, list] : by_root) {
-      if (!wanted.count(root)) continue;
+      if (!is_wanted(root)) continue;
       for (const Candidate* k : list) {
         if (!k->cluster.outputs.empty() && k->cost.flops >= 0) {
           for (NodeId in : reads_of(*f.graph, k->cluster)) {
@@ -166,7 +167,7 @@ struct Multi {
   void packs() {
     std::map<TensorType, std::vector<NodeId>> small;
     for (const auto& [root, list] : by_root) {
-      if (!wanted.count(root)) continue;
+      if (!is_wanted(root)) continue;
       if (list[0]->cost.us <= kSmallLaunches * list[0]->cost.launch_us) {
         small[f[root].type].push_back(root);
       }

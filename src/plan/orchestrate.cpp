@@ -111,16 +111,17 @@ Result<Plan> ruled(const Facts& facts, const Options& options, CostModel& cost) 
 }  // namespace
 
 Result<Plan> orchestrate(const prim::Graph& g, const Options& options) {
-  const Facts facts = facts_of(g, options.legality, options.class_of);
+  // Rules know no alternatives: they plan the graph as it is written.
+  const bool rule = options.strategy == Strategy::single || options.strategy == Strategy::greedy;
+  const Facts facts =
+      facts_of(g, options.legality, rule ? std::vector<NodeId>() : options.class_of);
   for (const prim::GraphOutput& o : g.outputs) {
     if (facts.is_leaf(o.node)) {
       return fail("output '{}' is an input or a constant, want a copy of it", o.name);
     }
   }
   CostModel cost(facts, options.machine);
-  if (options.strategy == Strategy::single || options.strategy == Strategy::greedy) {
-    return ruled(facts, options, cost);
-  }
+  if (rule) return ruled(facts, options, cost);
   Orchestrator o{facts, options, cost, {}, {}, {}, {}, {}, {}, 0};
   return o.run();
 }

@@ -9,11 +9,16 @@ namespace heddle::plan {
 
 std::string_view name_of(Strategy s) {
   switch (s) {
-    case Strategy::single: return "single";
-    case Strategy::greedy: return "greedy";
-    case Strategy::partition: return "partition";
-    case Strategy::recompute: return "recompute";
-    case Strategy::full: return "full";
+    case Strategy::single:
+      return "single";
+    case Strategy::greedy:
+      return "greedy";
+    case Strategy::partition:
+      return "partition";
+    case Strategy::recompute:
+      return "recompute";
+    case Strategy::full:
+      return "full";
   }
   return "";
 }
@@ -39,8 +44,8 @@ std::string to_string(const MachineModel& m) {
   return fmt::format(
       "threads={} vector={} l1={} l2={} l3={} l2_gbs={:.1f} l3_gbs={:.1f} dram_gbs={:.1f} "
       "peak_gflops={:.1f} launch_us={:.2f} scales={:.2f},{:.2f},{:.2f}",
-      m.threads, m.vector_bytes, m.l1_bytes, m.l2_bytes, m.l3_bytes, m.l2_gbs, m.l3_gbs,
-      m.dram_gbs, m.peak_gflops, m.launch_us, m.loop_scale, m.reduce_scale, m.map_scale);
+      m.threads, m.vector_bytes, m.l1_bytes, m.l2_bytes, m.l3_bytes, m.l2_gbs, m.l3_gbs, m.dram_gbs,
+      m.peak_gflops, m.launch_us, m.loop_scale, m.reduce_scale, m.map_scale);
 }
 
 std::vector<NodeId> reads_of(const prim::Graph& g, const Cluster& c) {
@@ -61,10 +66,9 @@ Cost cost_of(const prim::Graph& g, const Cluster& c, const Options& options) {
 }
 
 prim::Graph with_copied_outputs(const prim::Graph& g) {
-  prim::Graph out = prim::rebuild(
-      g, [](prim::Graph& into, const prim::Node& node, NodeId) {
-        return into.add(node.op, node.args, node.type);
-      });
+  prim::Graph out = prim::rebuild(g, [](prim::Graph& into, const prim::Node& node, NodeId) {
+    return into.add(node.op, node.args, node.type);
+  });
   for (prim::GraphOutput& o : out.outputs) {
     const prim::Node& node = out[o.node];
     if (!std::holds_alternative<prim::Input>(node.op) &&

@@ -64,8 +64,8 @@ struct Options {
   int node_budget = 500;
   /// Added per byte written to memory (the memory term of the objective), microseconds.
   double us_per_byte = 0;
-  /// Representative of the equivalence class of each node (by id): alternatives of one value. Empty:
-  /// every node is alone in its class.
+  /// Representative of the equivalence class of each node (by id): alternatives of one value.
+  /// Empty: every node is alone in its class.
   std::vector<NodeId> class_of = {};
   /// A measured time in microseconds overrides the model; nullopt: not measured.
   std::function<std::optional<double>(const prim::Graph&, const Cluster&)> measured = {};

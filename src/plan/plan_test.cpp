@@ -122,9 +122,15 @@ Mini random_graph(std::mt19937& random) {
   for (int i = 0; i < n; ++i) {
     NodeId a = values[random() % values.size()], b = values[random() % values.size()];
     switch (random() % 4) {
-      case 0: values.push_back(m.map(ir::ScalarFn::exp, {a})); break;
-      case 1: values.push_back(m.add(a, b)); break;
-      case 2: values.push_back(m.mul(a, b)); break;
+      case 0:
+        values.push_back(m.map(ir::ScalarFn::exp, {a}));
+        break;
+      case 1:
+        values.push_back(m.add(a, b));
+        break;
+      case 2:
+        values.push_back(m.mul(a, b));
+        break;
       default: {
         const int axis = static_cast<int>(random() % 2);
         values.push_back(m.spread(m.sum(a, {axis}), shape, {axis}));
@@ -367,29 +373,87 @@ TEST(Orchestrate, OutputsThatAreLeavesNeedCopies) {
   EXPECT_EQ(copied.outputs[0].name, "y0");
 }
 
+std::vector<NodeId> trivial_classes(const prim::Graph& g) {
+  std::vector<NodeId> out;
+  for (std::int32_t i = 0; i < g.size(); ++i) out.push_back(NodeId{i});
+  return out;
+}
+int products_in(const prim::Graph& g, const Plan& plan) {
+  int products = 0;
+  for (const Kernel& k : plan.kernels) {
+    for (NodeId id : k.cluster.nodes) products += std::holds_alternative<prim::Contract>(g[id].op);
+  }
+  return products;
+}
+
 TEST(Orchestrate, AlternativesCompete) {
-  // y = (x·w)/s or (x/s)·w for a row scale s: one class, the planner takes the cheaper.
+  // y = (x·w)·s or, by the same right, (x·s)·w: the second scales 256 times as many elements.
+  for (bool dear_first : {false, true}) {
+    Mini m;
+    NodeId x = m.input({64, 4096}), w = m.input({4096, 16});
+    NodeId dear, cheap;
+    auto make_dear = [&] {
+      dear = m.matmul(m.map(ir::ScalarFn::exp, {m.map(ir::ScalarFn::erf, {x})}), w);
+    };
+    if (dear_first) make_dear();
+    cheap = m.matmul(x, w);
+    if (!dear_first) make_dear();
+    NodeId written = dear_first ? dear : cheap;
+    m.output(m.map(ir::ScalarFn::tanh, {written}));
+    Options options;
+    options.class_of = trivial_classes(m.g);
+    options.class_of[static_cast<std::size_t>(dear.value)] = written;
+    options.class_of[static_cast<std::size_t>(cheap.value)] = written;
+    auto plan = orchestrate(m.g, options);
+    ASSERT_TRUE(plan) << plan.error().message;
+    auto good = verify(m.g, *plan);
+    EXPECT_TRUE(good) << good.error().message;
+    EXPECT_EQ(products_in(m.g, *plan), 1);
+    SCOPED_TRACE(print(m.g, *plan));
+    // As written, the tanh is in the epilogue; by the alternative, it reads the result instead.
+    EXPECT_EQ(plan->kernels.size(), dear_first ? 2u : 1u);
+    EXPECT_EQ(plan->substitutes.size(), dear_first ? 1u : 0u);
+    if (dear_first) {
+      EXPECT_EQ(plan->substitutes[0], (Substitute{dear, cheap}));
+    }
+  }
+}
+
+TEST(Orchestrate, MergedProductsAreAnAlternativeOfThree) {
+  // q, k, v = x·wq, x·wk, x·wv, or slices of x·[wq wk wv]: small rows make the merged one pay.
   Mini m;
-  NodeId x = m.input({64, 4096}), w = m.input({4096, 16});
-  NodeId after = m.mul(m.matmul(x, w), m.scalar(0.5, {64, 16}));
-  NodeId before = m.matmul(m.mul(x, m.scalar(0.5, {64, 4096})), w);
-  m.output(m.map(ir::ScalarFn::tanh, {before}));
-  m.output(m.map(ir::ScalarFn::exp, {before}));
-  // The alternative is kept alive as an output of its own in this test.
-  m.output(after);
+  NodeId x = m.input({1, 256});
+  std::vector<NodeId> parts, slices;
+  for (int i = 0; i < 3; ++i) {
+    parts.push_back(m.matmul(x, m.input({256, 64})));
+    m.output(m.map(ir::ScalarFn::tanh, {parts.back()}));
+  }
+  NodeId merged = m.matmul(x, m.input({256, 192}));
   Options options;
-  for (std::int32_t i = 0; i < m.g.size(); ++i) options.class_of.push_back(NodeId{i});
-  options.class_of[static_cast<std::size_t>(after.value)] = before;
+  options.class_of = trivial_classes(m.g);
+  for (int i = 0; i < 3; ++i) {
+    slices.push_back(m.view(merged, {1, 64}, {Mini::d(0), Mini::d(1) + 64 * i}));
+    options.class_of.push_back(parts[static_cast<std::size_t>(i)]);
+  }
+  // This lowering can split the result of a product.
+  options.legality.supports = [](const prim::Graph& g, const Cluster& c) {
+    int products = 0;
+    for (NodeId id : c.nodes) products += std::holds_alternative<prim::Contract>(g[id].op);
+    return products <= 1;
+  };
   auto plan = orchestrate(m.g, options);
   ASSERT_TRUE(plan) << plan.error().message;
   auto good = verify(m.g, *plan);
   EXPECT_TRUE(good) << good.error().message;
-  int products = 0;
-  for (const Kernel& k : plan->kernels) {
-    for (NodeId id : k.cluster.nodes) products += std::holds_alternative<prim::Contract>(m.g[id].op);
-  }
-  EXPECT_EQ(products, 1);
-  ASSERT_EQ(plan->substitutes.size(), 1u);
+  SCOPED_TRACE(print(m.g, *plan));
+  const auto makes_all = [&](const Kernel& k) { return k.cluster.outputs == slices; };
+  const bool merged_is_there = std::any_of(plan->kernels.begin(), plan->kernels.end(), makes_all);
+  Options apart = options;
+  apart.class_of.clear();
+  auto without = orchestrate(m.g, apart);
+  ASSERT_TRUE(without);
+  EXPECT_LE(plan->cost_us, without->cost_us * (1 + 1e-9));
+  EXPECT_EQ(merged_is_there, plan->cost_us < without->cost_us);
 }
 
 TEST(Plan, TextRoundTrips) {
@@ -409,8 +473,9 @@ TEST(Plan, TextRoundTrips) {
 
 TEST(Plan, BadTextIsRefused) {
   NormCase c;
-  const char* head = "plan strategy=full cost=1 bound=1 nodes=1 regions=1 unique=1 candidates=1 "
-                     "solver_nodes=0 cut_rows=0\n";
+  const char* head =
+      "plan strategy=full cost=1 bound=1 nodes=1 regions=1 unique=1 candidates=1 "
+      "solver_nodes=0 cut_rows=0\n";
   for (const char* bad : {"nonsense\n", "kernel\n", "kernel %1 -> cost=3\n", "plan strategy=best\n",
                           "kernel %99999 -> %99999 cost=1 modelled memory=1 compute=1 launch=1 "
                           "bytes=1 flops=1\n",

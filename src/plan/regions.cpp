@@ -8,12 +8,12 @@ namespace heddle::plan {
 namespace {
 
 constexpr double kTinyBytes = 16384;
-constexpr std::size_t kSplitAbove = 72;     // nodes: frontiers of several values are tried
-constexpr std::size_t kLargestRegion = 160; // nodes: cut at the narrowest frontier, come what may
+constexpr std::size_t kSplitAbove = 72;      // nodes: frontiers of several values are tried
+constexpr std::size_t kLargestRegion = 160;  // nodes: cut at the narrowest frontier, come what may
 
 /// Readers of a value, seen through clonable views.
 void real_readers(const Facts& f, NodeId id, std::vector<NodeId>& out) {
-  for (NodeId c : f.consumers_of(id)) {
+  for (NodeId c : f.readers_of(id)) {
     if (clonable(f, c)) {
       real_readers(f, c, out);
     } else {
@@ -23,7 +23,7 @@ void real_readers(const Facts& f, NodeId id, std::vector<NodeId>& out) {
 }
 
 bool feeds_main_loop(const Facts& f, NodeId id, int depth = 0) {
-  for (NodeId c : f.consumers_of(id)) {
+  for (NodeId c : f.readers_of(id)) {
     if (f.is_main_loop(c)) return true;
     if (depth < 4 && f.as<prim::View>(c) && feeds_main_loop(f, c, depth + 1)) return true;
   }
@@ -33,9 +33,9 @@ bool feeds_main_loop(const Facts& f, NodeId id, int depth = 0) {
 /// In memory in any sensible plan: read by main loops, and by something else or by nothing else.
 bool surely_stored(const Facts& f, NodeId id) {
   if (f.as<prim::View>(id) || !feeds_main_loop(f, id)) return false;
-  if (f.consumers_of(id).size() > 1) return true;
+  if (f.readers_of(id).size() > 1) return true;
   // A view in between may be part of either side's kernel.
-  return f.is_main_loop(f.consumers_of(id)[0]);
+  return f.is_main_loop(f.readers_of(id)[0]);
 }
 
 /// Order in which branches are contiguous: depth first from the outputs.
@@ -48,12 +48,16 @@ std::vector<NodeId> depth_first(const Facts& f) {
     seen[static_cast<std::size_t>(id.value)] = true;
     stack.push_back({id, 0});
   };
+  auto push_class = [&](NodeId id) {
+    push(id);
+    for (NodeId m : f.members_of(id)) push(m);
+  };
   for (const prim::GraphOutput& o : f.graph->outputs) {
-    push(o.node);
+    push_class(o.node);
     while (!stack.empty()) {
       auto& [id, next] = stack.back();
       if (next < f[id].args.size()) {
-        push(f[id].args[next++]);
+        push_class(f[id].args[next++]);
       } else {
         if (!clonable(f, id) || f.is_output(id)) order.push_back(id);
         stack.pop_back();
@@ -92,7 +96,7 @@ struct Cutter {
       open.insert(static_cast<int>(p));
       for (auto it = open.begin(); it != open.end();) {
         it = last_use[static_cast<std::size_t>(*it)] <= static_cast<int>(p) ? open.erase(it)
-                                                                          : std::next(it);
+                                                                            : std::next(it);
       }
       if (open.size() > 24) {
         out[p].assign(25, NodeId{});  // too wide to be a cut
@@ -125,16 +129,50 @@ struct Cutter {
       if (surely_stored(f, id)) {
         ++good;
       } else if (!free_in_frontier(id)) {
-        if (!f.as<prim::Map>(id) || f.consumers_of(id).size() < 2) return false;
+        if (!f.as<prim::Map>(id) || f.readers_of(id).size() < 2) return false;
         ++others;
       }
     }
     return good >= 1 && good + others <= 3;
   }
 
+  std::set<NodeId> fan_in(NodeId id) const {
+    std::set<NodeId> out;
+    std::vector<NodeId> work = {id};
+    while (!work.empty()) {
+      NodeId n = work.back();
+      work.pop_back();
+      if (f.is_leaf(n) || !out.insert(n).second) continue;
+      work.insert(work.end(), f[n].args.begin(), f[n].args.end());
+    }
+    return out;
+  }
+
+  /// All members of a class are in one region, with what not all of them need: no cut in between.
+  void keep_classes_whole(std::vector<std::vector<NodeId>>& fronts) const {
+    for (const auto& members : f.class_members) {
+      std::map<NodeId, std::size_t> needed_by;
+      std::size_t live = 0;
+      for (NodeId m : members) {
+        if (!f.is_live[static_cast<std::size_t>(m.value)]) continue;
+        ++live;
+        for (NodeId n : fan_in(m)) ++needed_by[n];
+      }
+      int first = static_cast<int>(order.size()), last = -1;
+      for (const auto& [id, count] : needed_by) {
+        const int p = position[static_cast<std::size_t>(id.value)];
+        if (p < 0 || count == live) continue;
+        first = std::min(first, p);
+        last = std::max(last, p);
+      }
+      for (int p = first; p < last; ++p) fronts[static_cast<std::size_t>(p)].assign(25, NodeId{});
+    }
+  }
+
   /// Positions after which a region ends.
   std::vector<int> cuts() {
-    const auto fronts = frontiers();
+    auto fronts = frontiers();
+    keep_classes_whole(fronts);
     std::vector<int> ends;
     auto accept = [&](int p) {
       ends.push_back(p);
@@ -201,6 +239,17 @@ void add_clones(const Facts& f, std::set<NodeId>& nodes) {
   }
 }
 
+/// The member that is a graph output, if any, else the first live one.
+bool speaks_for_class(const Facts& f, NodeId id) {
+  for (NodeId m : f.members_of(id)) {
+    if (f.is_output(m)) return m == id;
+  }
+  for (NodeId m : f.members_of(id)) {
+    if (f.is_live[static_cast<std::size_t>(m.value)]) return m == id;
+  }
+  return true;
+}
+
 /// Depth first from the outputs, so that equal regions list their nodes alike whatever their ids.
 std::vector<NodeId> canonical_order(const Facts& f, std::set<NodeId> left,
                                     const std::vector<NodeId>& outputs) {
@@ -214,12 +263,20 @@ std::vector<NodeId> canonical_order(const Facts& f, std::set<NodeId> left,
       if (next == f[id].args.size()) {
         out.push_back(id);
         stack.pop_back();
-      } else if (NodeId arg = f[id].args[next++]; left.erase(arg)) {
-        stack.push_back({arg, 0});
+      } else {
+        const NodeId arg = f[id].args[next++];
+        // Alternatives of what is read come before the reader, as it does not matter who makes it.
+        if (left.erase(arg)) stack.push_back({arg, 0});
+        for (NodeId m : f.members_of(arg)) {
+          if (left.erase(m)) stack.push_back({m, 0});
+        }
       }
     }
   };
-  for (NodeId o : outputs) walk(o);
+  for (NodeId o : outputs) {
+    walk(o);
+    for (NodeId m : f.members_of(o)) walk(m);
+  }
   while (!left.empty()) walk(*left.rbegin());
   return out;
 }
@@ -273,6 +330,8 @@ std::vector<Region> regions_of(const Facts& facts) {
       std::vector<NodeId> readers;
       real_readers(facts, id, readers);
       for (NodeId reader : readers) used = used || !nodes.count(reader);
+      // One member speaks for its class.
+      if (used && !speaks_for_class(facts, id)) used = false;
       if (used) r.outputs.push_back(id);
     }
     add_clones(facts, nodes);

@@ -5,7 +5,8 @@ namespace heddle::plan {
 
 /// A part of the graph that is planned on its own.
 struct Region {
-  std::vector<NodeId> nodes;    ///< what it may compute, arguments first; clonable ones may be in several
+  std::vector<NodeId>
+      nodes;  ///< what it may compute, arguments first; clonable ones may be in several
   std::vector<NodeId> outputs;  ///< what must be in memory afterwards, sorted
 };
 
@@ -15,8 +16,8 @@ bool clonable(const Facts& facts, NodeId id);
 bool must_absorb(const Facts& facts, NodeId producer, NodeId reader);
 
 /// Cuts the graph where one value (and perhaps tiny ones) carries everything that follows, and that
-/// value would be in memory anyway: it feeds main loops. Larger pieces are cut at frontiers of a few
-/// such values.
+/// value would be in memory anyway: it feeds main loops. Larger pieces are cut at frontiers of a
+/// few such values.
 std::vector<Region> regions_of(const Facts& facts);
 
 /// Equal for regions that are the same up to the identity of what they read: a solution of one, by

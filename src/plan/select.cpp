@@ -25,17 +25,15 @@ void add_maker_row(ilp::Model& model, const CoverProblem& p, std::string name, N
 }
 
 /// What Strategy::partition computes once only.
-bool counted(const Facts& f, NodeId id) {
-  return !f.as<prim::View>(id) && !f.as<prim::Iota>(id);
-}
+bool counted(const Facts& f, NodeId id) { return !f.as<prim::View>(id) && !f.as<prim::Iota>(id); }
 
 ilp::Model build(const Facts& f, const Region& region, const CoverProblem& p,
                  const Options& options) {
   ilp::Model model;
   for (std::size_t k = 0; k < p.all.size(); ++k) {
     const Candidate& c = p.all[k];
-    model.add_variable(fmt::format("{}_{}_makes_{}", name_of(c.kind), k, c.cluster.outputs[0].value),
-                       c.cost.us);
+    model.add_variable(
+        fmt::format("{}_{}_makes_{}", name_of(c.kind), k, c.cluster.outputs[0].value), c.cost.us);
   }
   for (NodeId g : p.goals) add_maker_row(model, p, fmt::format("output_{}", g.value), g, {});
   for (std::size_t k = 0; k < p.all.size(); ++k) {
@@ -45,7 +43,8 @@ ilp::Model build(const Facts& f, const Region& region, const CoverProblem& p,
     }
   }
   for (NodeId id : p.necessary(region)) {
-    // Implied for whole kernels, not for fractions of them: this is what makes the relaxation tight.
+    // Implied for whole kernels, not for fractions of them: this is what makes the relaxation
+    // tight.
     ilp::Row row{fmt::format("computes_{}", id.value), {}, ilp::Sense::at_least, 1};
     for (std::size_t k = 0; k < p.all.size(); ++k) {
       const auto& nodes = p.all[k].cluster.nodes;
@@ -126,8 +125,10 @@ std::vector<ilp::Row> cycle_rows(const CoverProblem& p, const std::vector<bool>&
                                            [&](int k) { return covered.count(k) > 0; });
     if (holds_smaller) continue;
     covered.insert(d.kernels.begin(), d.kernels.end());
-    ilp::Row row{fmt::format("cycle_{}_of_{}", *d.kernels.begin(), d.kernels.size()), {},
-                 ilp::Sense::at_most, static_cast<double>(d.kernels.size()) - 1};
+    ilp::Row row{fmt::format("cycle_{}_of_{}", *d.kernels.begin(), d.kernels.size()),
+                 {},
+                 ilp::Sense::at_most,
+                 static_cast<double>(d.kernels.size()) - 1};
     for (int k : d.kernels) row.terms.push_back({var(k), 1});
     for (int k : d.rescuers) row.terms.push_back({var(k), -1});
     out.push_back(std::move(row));
@@ -158,8 +159,8 @@ Result<Selection> solve(const Facts& facts, const Region& region,
   }
   Selection out;
   // Zero-cost slack may leave kernels that nobody reads.
-  out.chosen = options.strategy == Strategy::partition ? ones(s.values)
-                                                       : p.drop_unneeded(ones(s.values));
+  out.chosen =
+      options.strategy == Strategy::partition ? ones(s.values) : p.drop_unneeded(ones(s.values));
   out.cost_us = p.cost(out.chosen);
   out.lower_bound_us = std::min(out.cost_us, std::max(0.0, s.bound));
   out.solver_nodes = s.nodes;
@@ -192,7 +193,7 @@ std::vector<std::vector<Rejected>> rejected(const Facts& facts, const Region& re
   CoverProblem p(facts, region, candidates);
   std::map<NodeId, double> readers;
   for (NodeId id : region.nodes) {
-    readers[facts.class_of_node(id)] = static_cast<double>(facts.consumers_of(id).size());
+    readers[facts.class_of_node(id)] = static_cast<double>(facts.readers_of(id).size());
   }
   const auto best = p.flows(readers);
   std::vector<std::vector<Rejected>> out;
@@ -204,7 +205,8 @@ std::vector<std::vector<Rejected>> rejected(const Facts& facts, const Region& re
       if (std::binary_search(selection.chosen.begin(), selection.chosen.end(), k)) continue;
       if (other.cost.us > kCompetitive * mine.cost.us) continue;
       auto plan = p.with(selection.chosen, k, best);
-      if (!plan || !p.acyclic(*plan) || !std::binary_search(plan->begin(), plan->end(), k)) continue;
+      if (!plan || !p.acyclic(*plan) || !std::binary_search(plan->begin(), plan->end(), k))
+        continue;
       list.push_back({other.cluster, other.cost, p.cost(*plan) - selection.cost_us,
                       reason_for(other, mine, selection.chosen.size(), plan->size())});
     }

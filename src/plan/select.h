@@ -10,11 +10,12 @@ struct Selection {
   int solver_nodes = 0, cut_rows = 0;
 };
 
-/// Dynamic-programming cover: the cheapest way to make each value, the cost of shared inputs divided
-/// among their readers, a few rounds with the readers actually chosen; then kernels with several
-/// outputs replace others while that pays. The answer at zero budget and the solver's start.
-Selection cover(const Facts& facts, const Region& region,
-                const std::vector<Candidate>& candidates, const Options& options);
+/// Dynamic-programming cover: the cheapest way to make each value, the cost of shared inputs
+/// divided among their readers, a few rounds with the readers actually chosen; then kernels with
+/// several outputs replace others while that pays. The answer at zero budget and the solver's
+/// start.
+Selection cover(const Facts& facts, const Region& region, const std::vector<Candidate>& candidates,
+                const Options& options);
 
 /// The binary program over the same candidates:
 ///   min Σ c_k u_k;  Σ_{k makes t} u_k ≥ 1 for region outputs;  Σ_{k makes t} u_k ≥ u_j for each

@@ -21,7 +21,8 @@ struct Mini {
   const Shape& shape(NodeId id) const { return g[id].type.shape; }
   static Expr d(int i) { return Expr(Var{i}); }
 
-  NodeId view(NodeId x, Shape out, std::vector<Expr> index, std::vector<ir::Condition> inside = {}) {
+  NodeId view(NodeId x, Shape out, std::vector<Expr> index,
+              std::vector<ir::Condition> inside = {}) {
     return g.add(prim::View{{{std::move(index), std::move(inside)}}, 0}, {x},
                  {DType::f32, std::move(out)});
   }
@@ -77,8 +78,8 @@ struct Mini {
   }
   NodeId mean(NodeId x, const std::vector<int>& axes) {
     NodeId s = sum(x, axes);
-    const double n = static_cast<double>(element_count(shape(x))) /
-                     static_cast<double>(element_count(shape(s)));
+    const double n =
+        static_cast<double>(element_count(shape(x))) / static_cast<double>(element_count(shape(s)));
     return mul(s, scalar(1 / n, shape(s)));
   }
   /// (x - mean) / sqrt(var + eps) · scale + bias, with scale and bias over dimension `channel`.
@@ -86,8 +87,7 @@ struct Mini {
     const Shape s = shape(x);
     NodeId centred = sub(x, spread(mean(x, axes), s, axes));
     NodeId variance = mean(mul(centred, centred), axes);
-    NodeId deviation =
-        map(ScalarFn::sqrt, {add(variance, scalar(1e-5, shape(variance)))});
+    NodeId deviation = map(ScalarFn::sqrt, {add(variance, scalar(1e-5, shape(variance)))});
     NodeId y = div(centred, spread(deviation, s, axes));
     return add(mul(y, broadcast(scale, s, {channel})), broadcast(bias, s, {channel}));
   }

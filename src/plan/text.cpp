@@ -14,9 +14,9 @@ std::string ids(const std::vector<NodeId>& nodes) {
 }
 
 std::string cost_text(const Cost& c) {
-  return fmt::format("cost={:.3f} {} memory={:.3f} compute={:.3f} launch={:.3f} bytes={:.0f} flops={:.0f}",
-                     c.us, name_of(c.provenance), c.memory_us, c.compute_us, c.launch_us, c.bytes,
-                     c.flops);
+  return fmt::format(
+      "cost={:.3f} {} memory={:.3f} compute={:.3f} launch={:.3f} bytes={:.0f} flops={:.0f}", c.us,
+      name_of(c.provenance), c.memory_us, c.compute_us, c.launch_us, c.bytes, c.flops);
 }
 
 std::string cluster_text(const Cluster& c) {
@@ -150,8 +150,8 @@ std::string print(const prim::Graph& g, const Plan& plan) {
       "plan strategy={} cost={:.3f} bound={:.3f} nodes={} regions={} unique={} candidates={} "
       "solver_nodes={} cut_rows={}\n",
       name_of(plan.strategy), plan.cost_us, plan.lower_bound_us, plan.stats.nodes,
-      plan.stats.regions, plan.stats.unique_regions, plan.stats.candidates,
-      plan.stats.solver_nodes, plan.stats.cut_rows);
+      plan.stats.regions, plan.stats.unique_regions, plan.stats.candidates, plan.stats.solver_nodes,
+      plan.stats.cut_rows);
   for (const Kernel& k : plan.kernels) {
     out += fmt::format("kernel{} {}", cluster_text(k.cluster), cost_text(k.cost));
     std::string from;

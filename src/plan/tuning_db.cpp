@@ -150,8 +150,8 @@ std::string structure_of(const prim::Graph& g, const lower::Cluster& c, int thre
 
 Result<std::unique_ptr<TuningDb>> TuningDb::open(const std::string& path) {
   sqlite3* raw = nullptr;
-  const int code = sqlite3_open_v2(path.c_str(), &raw,
-                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+  const int code =
+      sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   std::unique_ptr<TuningDb> db(new TuningDb(raw, path));
   if (code != SQLITE_OK) {
     return fail("tuning database '{}': {}", path, raw ? sqlite3_errmsg(raw) : "out of memory");
@@ -166,16 +166,17 @@ Result<std::unique_ptr<TuningDb>> TuningDb::open(const std::string& path) {
   if (version != 0 && version != kSchemaVersion) {
     return fail("tuning database '{}': schema {}, want {}", path, version, kSchemaVersion);
   }
-  HEDDLE_TRY(run(raw, path,
-                 "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; BEGIN IMMEDIATE;"
-                 "CREATE TABLE IF NOT EXISTS measurement (structure TEXT NOT NULL, machine TEXT NOT "
-                 "NULL, build TEXT NOT NULL, label TEXT NOT NULL, tuning TEXT NOT NULL, us REAL NOT "
-                 "NULL, runs INTEGER NOT NULL, PRIMARY KEY (structure, machine, build, tuning));"
-                 "CREATE TABLE IF NOT EXISTS machine (name TEXT PRIMARY KEY, threads INTEGER, "
-                 "vector INTEGER, l1 INTEGER, l2 INTEGER, l3 INTEGER, l2_gbs REAL, l3_gbs REAL, "
-                 "dram_gbs REAL, peak REAL, launch REAL, "
-                 "loop_scale REAL, reduce_scale REAL, map_scale REAL);"
-                 "PRAGMA user_version=1; COMMIT"));
+  HEDDLE_TRY(
+      run(raw, path,
+          "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; BEGIN IMMEDIATE;"
+          "CREATE TABLE IF NOT EXISTS measurement (structure TEXT NOT NULL, machine TEXT NOT "
+          "NULL, build TEXT NOT NULL, label TEXT NOT NULL, tuning TEXT NOT NULL, us REAL NOT "
+          "NULL, runs INTEGER NOT NULL, PRIMARY KEY (structure, machine, build, tuning));"
+          "CREATE TABLE IF NOT EXISTS machine (name TEXT PRIMARY KEY, threads INTEGER, "
+          "vector INTEGER, l1 INTEGER, l2 INTEGER, l3 INTEGER, l2_gbs REAL, l3_gbs REAL, "
+          "dram_gbs REAL, peak REAL, launch REAL, "
+          "loop_scale REAL, reduce_scale REAL, map_scale REAL);"
+          "PRAGMA user_version=1; COMMIT"));
   return db;
 }
 
@@ -196,7 +197,9 @@ Result<std::variant<TuningEntry, TuningMiss>> TuningDb::lookup(const TuningKey& 
   using Answer = std::variant<TuningEntry, TuningMiss>;
   const std::string structure = to_string(key.structure);
   Statement s(db_, fmt::format("SELECT {} FROM measurement WHERE structure=? AND machine=? AND "
-                               "build=? ORDER BY us LIMIT 1", kColumns).c_str());
+                               "build=? ORDER BY us LIMIT 1",
+                               kColumns)
+                       .c_str());
   s.bind(structure).bind(key.machine).bind(key.build);
   if (s.step()) {
     auto entry = read_row(s);
@@ -204,8 +207,9 @@ Result<std::variant<TuningEntry, TuningMiss>> TuningDb::lookup(const TuningKey& 
     return Answer(*entry);
   }
   HEDDLE_TRY(s.finished(path_));
-  Statement others(db_, "SELECT machine, build FROM measurement WHERE structure=? "
-                        "ORDER BY machine=? DESC LIMIT 1");
+  Statement others(db_,
+                   "SELECT machine, build FROM measurement WHERE structure=? "
+                   "ORDER BY machine=? DESC LIMIT 1");
   others.bind(structure).bind(key.machine);
   if (!others.step()) {
     HEDDLE_TRY(others.finished(path_));
@@ -219,7 +223,9 @@ Result<std::variant<TuningEntry, TuningMiss>> TuningDb::lookup(const TuningKey& 
 
 Result<std::vector<TuningEntry>> TuningDb::list() const {
   Statement s(db_, fmt::format("SELECT {} FROM measurement ORDER BY machine, build, label, "
-                               "structure, us", kColumns).c_str());
+                               "structure, us",
+                               kColumns)
+                       .c_str());
   std::vector<TuningEntry> out;
   while (s.step()) {
     auto entry = read_row(s);
@@ -290,10 +296,19 @@ Result<std::optional<MachineModel>> TuningDb::machine(const std::string& machine
   s.bind(machine);
   std::optional<MachineModel> out;
   if (s.step()) {
-    out = MachineModel{s.integer(1), s.integer(2), static_cast<std::int64_t>(s.real(3)),
-                       static_cast<std::int64_t>(s.real(4)), static_cast<std::int64_t>(s.real(5)),
-                       s.real(6), s.real(7), s.real(8), s.real(9), s.real(10),
-                       s.real(11), s.real(12), s.real(13)};
+    out = MachineModel{s.integer(1),
+                       s.integer(2),
+                       static_cast<std::int64_t>(s.real(3)),
+                       static_cast<std::int64_t>(s.real(4)),
+                       static_cast<std::int64_t>(s.real(5)),
+                       s.real(6),
+                       s.real(7),
+                       s.real(8),
+                       s.real(9),
+                       s.real(10),
+                       s.real(11),
+                       s.real(12),
+                       s.real(13)};
   }
   HEDDLE_TRY(s.finished(path_));
   return out;

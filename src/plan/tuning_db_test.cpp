@@ -14,8 +14,8 @@ namespace heddle::plan {
 namespace {
 
 struct TuningDbTest : testing::Test {
-  std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
-                                 ("heddle_tuning_" + std::to_string(::getpid()));
+  std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / ("heddle_tuning_" + std::to_string(::getpid()));
   void SetUp() override { std::filesystem::create_directories(folder); }
   void TearDown() override { std::filesystem::remove_all(folder); }
   std::string path(const char* name) const { return (folder / name).string(); }
