@@ -181,6 +181,7 @@ Result<Values> hardmax(const Call& call, Builder& b) {
         element_count({shape.end() - static_cast<std::ptrdiff_t>(axes.size()), shape.end()}));
   const int axis = axes.size() == 1 ? axes[0] : static_cast<int>(flat.size()) - 1;
   if (axes.empty()) return Values{b.full(b.type(x), 1)};
+  if (element_count(shape) == 0) return Values{x};
   const NodeId grouped = b.reshape(x, axes.size() > 1 ? flat : shape);
   const NodeId first = b.reduce(ir::Monoid::argmax, grouped, {axis}, true);
   const NodeId here = b.iota({DType::i64, b.shape(grouped)}, axis);

@@ -12,7 +12,7 @@ Result<NodeId> legacy_aligned(const Call& call, Builder& b, NodeId a, NodeId x) 
   if (call.opset >= 7 || call.attribute_int("broadcast", 0) == 0) return x;
   const int rank = b.rank(a), own = b.rank(x);
   const std::int64_t axis = call.attribute_int("axis", rank - own);
-  if (axis < 0 || axis + own > rank)
+  if (axis < 0 || axis > rank - own)
     return call.error("axis is {}, input 1 has rank {}, input 0 rank {}", axis, own, rank);
   Shape shape = b.shape(x);
   shape.resize(static_cast<std::size_t>(rank - axis), 1);
@@ -126,8 +126,9 @@ Result<Values> where(const Call& call, Builder& b) {
 
 Result<Values> cast(const Call& call, Builder& b) {
   // Before opset 6 the type was given by name.
-  const std::string name = call.attribute_string("to", "");
-  if (!name.empty()) {
+  const auto to = call.attributes.find("to");
+  if (to != call.attributes.end() && std::holds_alternative<std::string>(to->second)) {
+    const std::string& name = std::get<std::string>(to->second);
     constexpr std::pair<std::string_view, DType> kNames[] = {
         {"FLOAT", DType::f32},  {"DOUBLE", DType::f64}, {"FLOAT16", DType::f16},
         {"INT8", DType::i8},    {"INT16", DType::i16},  {"INT32", DType::i32},

@@ -64,6 +64,16 @@ inline std::string name_of_row(const testing::TestParamInfo<Row>& info) { return
 /// Builds the operator, interprets it, compares: shapes and types exactly, values to 1e-5.
 void check(const Row& row);
 
+/// The rows of each test file: also the valid calls from which the robustness test starts.
+std::vector<Row> shape_rows();
+std::vector<Row> index_rows();
+std::vector<Row> reduce_rows();
+std::vector<Row> gather_rows();
+std::vector<Row> resize_rows();
+std::vector<Row> vision_rows();
+std::vector<Row> recurrent_rows();
+std::vector<Row> misc_rows();
+
 class OpRows : public testing::TestWithParam<Row> {};
 
 }  // namespace heddle::ops::rows
