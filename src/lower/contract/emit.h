@@ -64,6 +64,7 @@ class Emitter {
   kernel::Stmt for_each_vector(const Variant& v, const PerVector& f);
   kernel::Body reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env);
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
+  std::int64_t distinct_steps(const KLoop& loop) const;
   kernel::Body epilogue(const Variant& v, kernel::BufferId acc);
   kernel::Stmt results(const Variant& v, kernel::BufferId source, const ir::Expr& row,
                        const ir::Expr& column, std::int64_t lanes);

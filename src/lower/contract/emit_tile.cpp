@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
 
@@ -69,7 +71,8 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   const Var x = k_.new_var();
   if (level + 1 < k_loops_.size())
     return {kernel::loop(x, 0, loop.extent, Binding::serial, inside(Expr(x)))};
-  const std::int64_t unroll = loop.extent <= 2 * s_.unroll ? loop.extent : s_.unroll;
+  std::int64_t unroll = loop.extent <= 2 * s_.unroll ? loop.extent : s_.unroll;
+  unroll = std::min(unroll, distinct_steps(loop));
   const std::int64_t whole = loop.extent / unroll, rest = loop.extent % unroll;
   const Var u = k_.new_var();
   Body unrolled{
@@ -81,6 +84,21 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
         kernel::loop(t, 0, rest, Binding::unroll, inside(Expr(t) + Expr(whole * unroll))));
   }
   return out;
+}
+
+/// Steps along the innermost reduction before a row reads what its neighbour has read: rows that
+/// overlap (a strided convolution of few channels) would otherwise keep elements in registers.
+std::int64_t Emitter::distinct_steps(const KLoop& loop) const {
+  constexpr std::int64_t kAll = 1 << 20;
+  if (!p_.tile) return kAll;
+  std::int64_t steps = kAll;
+  for (const Expr& e : expressions_of(a_main_)) {
+    const auto row = ir::coefficient_of(e, p_.tile->var);
+    const auto step = ir::coefficient_of(e, loop.axes.back().var);
+    if (row && step && *row > 0 && *step > 0 && *row % *step == 0)
+      steps = std::min(steps, *row / *step);
+  }
+  return steps;
 }
 
 /// One reduction step: load the vectors of b, then each row's element of a against all of them.

@@ -16,27 +16,33 @@ std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) 
   return std::nullopt;
 }
 
-/// Cycles of one reduction step of a tile: two multiply-adds a cycle, two loads a cycle, and each
-/// accumulator waits four cycles for itself.
-double step_cycles(std::int64_t mr, std::int64_t nv) {
+/// Cycles of one reduction step of a tile: two multiply-adds a cycle, two loads a cycle, each
+/// accumulator waits four cycles for itself, and a panel that does not stay in the first-level cache
+/// comes anew for every tile.
+double step_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv) {
   const double fma = static_cast<double>(mr * nv) / 2, loads = static_cast<double>(mr + nv) / 2;
-  return std::max({fma, loads, 4.0});
+  const double vectors = static_cast<double>(nv * t.vector_bytes);
+  const double panel = static_cast<double>(e.k) * vectors;
+  const double per_cycle = panel <= 0.6 * static_cast<double>(t.l1_bytes)   ? 64
+                           : panel <= 0.6 * static_cast<double>(t.l2_bytes) ? 18
+                                                                            : 9;
+  return std::max({fma, loads, 4.0, vectors / per_cycle});
 }
 
-double tile_cycles(const Extents& e, std::int64_t mr, std::int64_t nv) {
-  const double steps = static_cast<double>(e.k) * step_cycles(mr, nv);
+double tile_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv) {
+  const double steps = static_cast<double>(e.k) * step_cycles(e, t, mr, nv);
   return steps + static_cast<double>(mr * nv) * e.epilogue + 30;
 }
 
 /// One row of tiles against all panels.
-double row_cycles(const Extents& e, const Schedule& s, int lanes, std::int64_t panels) {
+double row_cycles(const Extents& e, const Target& t, const Schedule& s, int lanes, std::int64_t panels) {
   const std::int64_t width = s.nv * lanes, full = std::min(panels, e.n / width);
-  double cycles = static_cast<double>(full) * (static_cast<double>(s.big) * tile_cycles(e, s.mr, s.nv) +
-                                               static_cast<double>(s.small) * tile_cycles(e, s.mr - 1, s.nv));
+  double cycles = static_cast<double>(full) * (static_cast<double>(s.big) * tile_cycles(e, t, s.mr, s.nv) +
+                                               static_cast<double>(s.small) * tile_cycles(e, t, s.mr - 1, s.nv));
   if (panels > full) {
     const std::int64_t nv = ceil_div(e.n - (e.n / width) * width, lanes);
-    cycles += static_cast<double>(s.big) * tile_cycles(e, s.mr, nv) +
-              static_cast<double>(s.small) * tile_cycles(e, s.mr - 1, nv);
+    cycles += static_cast<double>(s.big) * tile_cycles(e, t, s.mr, nv) +
+              static_cast<double>(s.small) * tile_cycles(e, t, s.mr - 1, nv);
   }
   return cycles;
 }
@@ -46,7 +52,7 @@ double row_cycles(const Extents& e, const Schedule& s, int lanes, std::int64_t p
 double total_cycles(const Extents& e, const Schedule& s, const Target& t, int lanes) {
   const double tile_share = static_cast<double>(s.tiles_per_task) / static_cast<double>(s.tiles());
   const double rows = static_cast<double>(s.rows_per_task);
-  double task = rows * tile_share * row_cycles(e, s, lanes, s.panels_per_task);
+  double task = rows * tile_share * row_cycles(e, t, s, lanes, s.panels_per_task);
   const double a_rows = e.rows > 1 ? rows : tile_share * static_cast<double>(e.tile);
   const double a_bytes = a_rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes);
   const double b_bytes = static_cast<double>(s.panels_per_task * s.nv * lanes * e.k * e.element_bytes);
