@@ -13,6 +13,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "onnx/tensor_file.h"
+
 namespace heddle::onnx {
 
 namespace fs = std::filesystem;
@@ -66,6 +68,30 @@ std::string label_of(const ::onnx::NodeProto& node) {
   return node.output_size() > 0 ? node.output(0) : std::string();
 }
 
+Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view kind) {
+  using Value = ::onnx::TypeProto::ValueCase;
+  const auto refuse = [&](std::string_view found) {
+    return unsupported("{} '{}': {} not supported, want a tensor", kind, port.name(), found);
+  };
+  switch (port.type().value_case()) {
+    case Value::kTensorType:
+      break;
+    case Value::kSequenceType:
+      return refuse("sequences are");
+    case Value::kMapType:
+      return refuse("maps are");
+    case Value::kOptionalType:
+      return refuse("optional values are");
+    case Value::kSparseTensorType:
+      return refuse("sparse tensors are");
+    default:
+      return refuse("a value without a type is");
+  }
+  Result<DType> type = dtype_from_onnx(port.type().tensor_type().elem_type());
+  if (!type) return fail(type.error().code, "{} '{}': {}", kind, port.name(), type.error().message);
+  return type;
+}
+
 Result<std::vector<int>> execution_order(
     const google::protobuf::RepeatedPtrField<::onnx::NodeProto>& nodes) {
   std::unordered_map<std::string, int> producer;
@@ -107,6 +133,14 @@ Result<std::vector<std::string>> input_names(const std::string& path) {
   for (const auto& input : model->graph().input())
     if (!given.contains(input.name())) names.push_back(input.name());
   return names;
+}
+
+Status check_ports(const std::string& path) {
+  const FileBytes file = HEDDLE_TRY(map_file(model_file(path)));
+  const auto model = HEDDLE_TRY(parse_model(file.data, file.size));
+  for (const auto& input : model->graph().input()) HEDDLE_TRY(tensor_type(input, "input"));
+  for (const auto& output : model->graph().output()) HEDDLE_TRY(tensor_type(output, "output"));
+  return Ok{};
 }
 
 std::vector<std::string> external_files(const std::string& model) {

@@ -16,6 +16,9 @@ Result<std::unique_ptr<::onnx::ModelProto>> parse_model(const std::byte* data, s
 Result<std::vector<int>> execution_order(
     const google::protobuf::RepeatedPtrField<::onnx::NodeProto>& nodes);
 
+/// The element type of a model input or output (`kind`), which must be a tensor.
+Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view kind);
+
 /// The node's name, or that of its first output.
 std::string label_of(const ::onnx::NodeProto& node);
 

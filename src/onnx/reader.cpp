@@ -92,12 +92,9 @@ class Importer {
   Status add_inputs(const GraphProto& graph, Scope& scope) {
     for (const auto& input : graph.input()) {
       if (scope.values.contains(input.name())) continue;  // an initializer with a declaration
-      if (!input.type().has_tensor_type())
-        return unsupported("input '{}': only tensors are supported", input.name());
+      const Result<DType> type = tensor_type(input, "input");
+      if (!type) return type.error();
       const auto& proto = input.type().tensor_type();
-      Result<DType> type = dtype_from_onnx(proto.elem_type());
-      if (!type)
-        return fail(type.error().code, "input '{}': {}", input.name(), type.error().message);
       const Shape shape = HEDDLE_TRY(input_shape(input.name(), proto));
       if (!checked_element_count(shape, *type))
         return fail(ErrorCode::out_of_memory, "input '{}': found impossible shape {}", input.name(),
@@ -262,8 +259,7 @@ class Importer {
 
   /// A result whose inputs are all constants becomes a constant if it is small.
   Result<NodeId> folded(NodeId value, const Call& call, std::int32_t before) {
-    if (std::holds_alternative<prim::Constant>(graph_[value].op) || value.value < before)
-      return value;
+    if (std::holds_alternative<prim::Constant>(graph_[value].op)) return value;
     if (element_count(graph_[value].type.shape) > options_.fold_elements) return value;
     for (const auto& arg : call.args)
       if (arg && graph_.constant_of(*arg) == nullptr) return value;

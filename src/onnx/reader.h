@@ -48,6 +48,8 @@ Result<FileBytes> map_file(const std::string& path);
 std::string model_file(const std::string& path);
 /// Names of the model's inputs (those that no initializer gives a value), in the file's order.
 Result<std::vector<std::string>> input_names(const std::string& path);
+/// Fails with `unsupported` unless all declared inputs and outputs are tensors of known types.
+Status check_ports(const std::string& path);
 /// Names of the external data files a model refers to, relative to its folder.
 std::vector<std::string> external_files(const std::string& model);
 

@@ -116,6 +116,7 @@ Result<Values> einsum(const Call& call, Builder& b) {
     if (!call.has(static_cast<int>(i)))
       return call.error("the equation has more operands than inputs");
     const NodeId x = call.in(static_cast<int>(i));
+    HEDDLE_TRY(want_number(call, b, static_cast<int>(i)));
     HEDDLE_TRY(want_type(call, b, static_cast<int>(i), b.dtype(call.in(0))));
     operands.push_back(
         {x, HEDDLE_TRY(expand_labels(call, left.substr(begin, end - begin), b.rank(x), ellipsis))});

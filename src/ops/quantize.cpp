@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "ops/families.h"
-#include "ops/util.h"
+#include "ops/window.h"
 
 /// Quantisation and products of quantised integers.
 namespace heddle::ops {
@@ -149,11 +149,53 @@ Result<Values> qlinear_matmul(const Call& call, Builder& b) {
       saturated(b, b.add(b.map(ScalarFn::round, {product}), scalar(7)), b.dtype(call.in(7)))};
 }
 
+/// x and w less their zero points (x's is one value, w's may be one per output channel), convolved
+/// in i32. Padding is with x's zero point, so it adds nothing.
+Result<NodeId> integer_conv(const Call& call, Builder& b, int x, int x_zero, int w, int w_zero) {
+  HEDDLE_TRY(want_int(call, b, x));
+  HEDDLE_TRY(want_int(call, b, w));
+  const Builder::Conv geometry =
+      HEDDLE_TRY(conv_geometry(call, b.shape(call.in(x)), b.shape(call.in(w))));
+  if (call.has(x_zero) && element_count(b.shape(call.in(x_zero))) != 1)
+    return call.error("input {} has shape {}, want one zero point", x_zero,
+                      to_string(b.shape(call.in(x_zero))));
+  return b.conv(HEDDLE_TRY(centred(call, b, x, x_zero, 0)),
+                HEDDLE_TRY(centred(call, b, w, w_zero, 0)), geometry);
+}
+
+Result<Values> conv_integer(const Call& call, Builder& b) {
+  return Values{HEDDLE_TRY(integer_conv(call, b, 0, 2, 1, 3))};
+}
+
+/// saturate(round((x*w + bias)·x_scale·w_scale/y_scale) + y_zero)
+Result<Values> qlinear_conv(const Call& call, Builder& b) {
+  NodeId y = HEDDLE_TRY(integer_conv(call, b, 0, 2, 3, 5));
+  const std::int64_t channels = at(b.shape(y), 1);
+  if (call.has(8)) {
+    HEDDLE_TRY(want_type(call, b, 8, DType::i32));
+    HEDDLE_TRY(want_channels(call, b, 8, channels));
+    y = b.add(y, per_channel(b, call.in(8), b.rank(y)));
+  }
+  for (const int i : {1, 6, 7})
+    if (element_count(b.shape(call.in(i))) != 1)
+      return call.error("input {} has shape {}, want one value", i, to_string(b.shape(call.in(i))));
+  for (const int i : {1, 4, 6}) HEDDLE_TRY(want_type(call, b, i, DType::f32));
+  if (const std::int64_t scales = element_count(b.shape(call.in(4)));
+      scales != 1 && scales != channels)
+    return call.error("input 4 has {} scales, want 1 or {}", scales, channels);
+  const auto scalar = [&](int i) { return b.cast(b.reshape(call.in(i), {}), DType::f32); };
+  const NodeId scale = b.div(b.mul(per_channel(b, call.in(4), b.rank(y)), scalar(1)), scalar(6));
+  const NodeId scaled = b.map(ScalarFn::round, {b.mul(b.cast(y, DType::f32), scale)});
+  return Values{saturated(b, b.add(scaled, scalar(7)), b.dtype(call.in(7)))};
+}
+
 constexpr OpDef kOps[] = {
     {"QuantizeLinear", 10, 2, 3, quantize},
     {"DequantizeLinear", 10, 2, 3, dequantize},
     {"DynamicQuantizeLinear", 11, 1, 1, dynamic_quantize},
     {"MatMulInteger", 10, 2, 4, matmul_integer},
+    {"ConvInteger", 10, 2, 4, conv_integer},
+    {"QLinearConv", 10, 8, 9, qlinear_conv},
     {"QLinearMatMul", 10, 8, 8, qlinear_matmul},
 };
 
