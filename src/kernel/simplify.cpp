@@ -25,7 +25,6 @@ class Simplifier {
   void statement(const Stmt& s, Body& out) {
     if (const For* x = std::get_if<For>(&s.op)) return loop(*x, out);
     if (const If* x = std::get_if<If>(&s.op)) return branch(*x, out);
-    memo_.clear();
     out.push_back(map_children(s, mapper()));
   }
 
@@ -40,9 +39,12 @@ class Simplifier {
       for (const Stmt& s : once) statement(s, out);
       return;
     }
+    // Values stay shared between the statements of one body: only ranges make them differ.
+    memo_.clear();
     set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
     Body inner = body(*x.body);
     set_range(ranges_, x.var, std::nullopt);
+    memo_.clear();
     if (inner.empty() && x.binding != Binding::grid) return;
     out.push_back(kernel::loop(x.var, x.begin, x.end, x.binding, std::move(inner)));
   }

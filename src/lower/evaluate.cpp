@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lower/reduction.h"
 #include "support/match.h"
 
 namespace heddle::lower {
@@ -40,8 +41,8 @@ Value cast_to(Value v, DType type) {
 
 std::size_t Evaluator::KeyHash::operator()(const Key& k) const {
   std::size_t h = std::hash<NodeId>{}(k.node);
-  for (const Expr& e : k.index) h = combine(h, e.hash());
-  for (const Condition& c : k.conditions) h = combine(h, c.expr.hash());
+  for (const Expr& e : k.index) h = heddle::combine(h, e.hash());
+  for (const Condition& c : k.conditions) h = heddle::combine(h, c.expr.hash());
   return h;
 }
 
@@ -52,6 +53,14 @@ void Evaluator::place(NodeId node, kernel::BufferId buffer, Layout layout) {
 void Evaluator::clear() {
   memo_.clear();
   loads_.clear();
+}
+
+Evaluator Evaluator::blank() const {
+  Evaluator out(g_);
+  out.ranges_ = ranges_;
+  out.places_ = places_;
+  out.bound_ = bound_;
+  return out;
 }
 
 bool Evaluator::in_range(NodeId node, const Index& index) const {
@@ -80,7 +89,7 @@ Value Evaluator::at(NodeId node, const Index& index, const Conditions& condition
 
 Value Evaluator::compute(NodeId id, const Index& index, const Conditions& under) {
   if (const auto found = bound_.find(id); found != bound_.end())
-    return found->second(index, under);
+    return found->second(*this, index, under);
   if (placed(id)) return load(id, index);
   if (lookup_)
     if (Value known = lookup_(id, index)) return known;
@@ -110,11 +119,12 @@ Value Evaluator::compute(NodeId id, const Index& index, const Conditions& under)
                        type);
       },
       [&](const auto&) -> Value {
-        HEDDLE_CHECK(reducer_, "%{} is a {}: it has no value at a point", id.value,
-                     prim::kind_name(node.op));
-        return reducer_(id, index, under);
+        HEDDLE_CHECK(combine_ && is_reduction(g_, id), "%{} is a {}: it has no value at a point",
+                     id.value, prim::kind_name(node.op));
+        return reduce_node(g_, id, index, under, combine_);
       });
-  return observer_ ? observer_(id, index, out) : out;
+  if (observer_ && under.empty()) observer_(id, index, out);
+  return out;
 }
 
 Value Evaluator::view(const prim::View& v, const prim::Node& node, const Index& index,
@@ -150,6 +160,7 @@ Value Evaluator::view(const prim::View& v, const prim::Node& node, const Index& 
 Value Evaluator::gather(const prim::Gather& x, const prim::Node& node, const Index& index,
                         const Conditions& under) {
   const NodeId data = node.args[0];
+  if (const auto literal = inlined_constant(g_, data)) return *literal;
   HEDDLE_CHECK(placed(data), "gather from %{}, which is not in memory", data.value);
   const Shape& shape = g_[data].type.shape;
   Index base;

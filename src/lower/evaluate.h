@@ -13,6 +13,19 @@ namespace heddle::lower {
 /// Such nodes are no arguments of a kernel.
 std::optional<kernel::Value> inlined_constant(const prim::Graph& g, NodeId id);
 
+class Evaluator;
+
+/// One reduction at one position: term(r) combined over all r in `extents`.
+struct Reduction {
+  ir::Monoid fn = ir::Monoid::sum;
+  DType type = DType::f32;  ///< a compute type
+  Shape extents;
+  std::function<kernel::Value(Evaluator& values, const std::vector<ir::Expr>& r)> term;
+  /// What the position depends on: the variables of these are bound where the result is used.
+  std::vector<ir::Expr> depends;
+  NodeId node;  ///< none: not a node's own reduction
+};
+
 /// Values of primitives at symbolic positions, as kernel expressions: maps and views inside the
 /// cluster are substituted, what lies in memory is loaded through its layout. Equal positions give
 /// the same node, so shared subexpressions are computed once.
@@ -21,13 +34,15 @@ class Evaluator {
   using Index = std::vector<ir::Expr>;
   using Conditions = std::vector<ir::Condition>;
   /// The value of a node at a position that is used only where `conditions` hold.
-  using Binding = std::function<kernel::Value(const Index& index, const Conditions& conditions)>;
-  /// The value of a node that is no pointwise function of others (Reduce, Contract).
-  using Reducer =
-      std::function<kernel::Value(NodeId node, const Index& index, const Conditions& conditions)>;
-  /// Sees every pointwise value that is computed; may put another in its place.
+  using Binding = std::function<kernel::Value(Evaluator& values, const Index& index,
+                                              const Conditions& conditions)>;
+  /// Turns a reduction into a value: emits loops, or only looks at the terms.
+  using Combine = std::function<kernel::Value(const Reduction&)>;
+  /// Sees every value that is computed under no condition.
   using Observer =
-      std::function<kernel::Value(NodeId node, const Index& index, const kernel::Value& value)>;
+      std::function<void(NodeId node, const Index& index, const kernel::Value& value)>;
+  /// Asked before a node is computed; a value (not null) is used instead.
+  using Lookup = std::function<kernel::Value(NodeId node, const Index& index)>;
 
   explicit Evaluator(const prim::Graph& g) : g_(g) {}
 
@@ -36,10 +51,9 @@ class Evaluator {
   bool placed(NodeId node) const { return places_.contains(node); }
   /// `node` is given by `f`, whatever its definition.
   void bind(NodeId node, Binding f) { bound_[node] = std::move(f); }
-  void set_reducer(Reducer f) { reducer_ = std::move(f); }
+  void set_combine(Combine f) { combine_ = std::move(f); }
+  kernel::Value reduce(const Reduction& r) { return combine_(r); }
   void set_observer(Observer f) { observer_ = std::move(f); }
-  /// Called before a pointwise node is evaluated; a value ends the evaluation there.
-  using Lookup = std::function<kernel::Value(NodeId node, const Index& index)>;
   void set_lookup(Lookup f) { lookup_ = std::move(f); }
 
   /// Ranges of the kernel's variables, used to simplify what is built from now on.
@@ -56,6 +70,8 @@ class Evaluator {
                      const std::vector<bool>& dynamic_dimension = {});
   /// Forgets what was built: the next values are new nodes.
   void clear();
+  /// Same places, bindings and ranges; nothing built, no hooks.
+  Evaluator blank() const;
 
  private:
   struct Key {
@@ -82,7 +98,7 @@ class Evaluator {
   ir::Ranges ranges_;
   std::map<NodeId, Place> places_;
   std::map<NodeId, Binding> bound_;
-  Reducer reducer_;
+  Combine combine_;
   Observer observer_;
   Lookup lookup_;
   std::unordered_map<Key, kernel::Value, KeyHash> memo_;

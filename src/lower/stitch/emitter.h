@@ -1,0 +1,136 @@
+#pragma once
+#include <memory>
+
+#include "lower/stitch/axes.h"
+#include "lower/reduction.h"
+
+namespace heddle::lower::stitch {
+
+using Index = Evaluator::Index;
+
+/// A loop body being filled. Statements land in it in the order in which they are needed; an inner
+/// loop is appended when it is closed, so what is hoisted meanwhile comes before it.
+struct Level {
+  Level* parent = nullptr;
+  int depth = 0;
+  kernel::Body body;
+};
+
+/// A block of `count` vectors of `width` positions each, the innermost loops of every statement that
+/// depends on them: position = unroll·stride + lane.
+struct Lanes {
+  Var lane, unroll;
+  int width = 1, count = 1;
+  Level* level = nullptr;   ///< where the block's position is known
+  mutable bool used = false;
+  /// Position inside the block, in elements of a register buffer.
+  Expr place(int stride) const { return Expr(unroll) * Expr(stride) + Expr(lane); }
+};
+
+/// A value that is kept in a task's scratch memory because several phases of a row want it.
+struct Saved {
+  kernel::BufferId buffer;
+  int phase = 0;                ///< the reduction that fills it
+  Index index;                  ///< position at which it was stored
+  std::vector<bool> inner;      ///< dimensions that the filling loop runs over
+  bool laned = false;           ///< one element per lane of the block
+  const Lanes* lanes = nullptr;
+  Level* level = nullptr;       ///< the row: valid while this level is open
+};
+
+/// Writes loop nests: knows the open loops and at which of them each variable is bound, places
+/// reductions at the outermost loop that defines them, and wraps statements in vector loops.
+class Emitter {
+ public:
+  Emitter(const prim::Graph& g, kernel::Kernel& k, const Target& target, Evaluator& values);
+
+  Var fresh(std::int64_t extent);
+  kernel::Kernel& kernel() { return kernel_; }
+  Evaluator& values() { return values_; }
+  const Target& target() const { return target_; }
+  int lanes() const { return lanes_per_vector_; }
+  void set_lanes(int lanes) { lanes_per_vector_ = lanes; }
+
+  /// Starts a task body; `task` is bound in it. Ends with end_task.
+  void begin_task(const std::vector<Var>& bound);
+  kernel::Body end_task();
+  Var open(std::int64_t extent);
+  void close(Var var, std::int64_t extent);
+  /// Makes positions of the current level a block of vectors until leave_lanes.
+  const Lanes* enter_lanes(int width, int count);
+  void leave_lanes() { lanes_ = nullptr; }
+  const Lanes* current_lanes() const { return lanes_; }
+
+  /// A statement at the current level, outside vectors.
+  void statement(kernel::Stmt s) { append(std::move(s)); }
+  /// Stores at the current level, in vector loops where they depend on the lanes.
+  void store(std::vector<kernel::Store> stores);
+  /// Stores where all variables of `depends` are bound: once per row, not per element.
+  void store_at_level(const std::vector<Expr>& depends, const std::function<kernel::Store()>& make);
+  /// The combined value; loops are emitted where `r.depends` is bound.
+  Value reduce(const Reduction& r);
+  /// Nodes worth keeping between phases (see save.h).
+  void set_save(std::vector<NodeId> nodes) { save_ = std::move(nodes); }
+
+  /// What the values of `make` touch, reductions included, without emitting anything. `seen` hears
+  /// of each reduction.
+  std::vector<Touch> touches_of(const std::function<std::vector<Value>(Evaluator&)>& make,
+                                const std::function<void(const Reduction&)>& seen = {});
+
+ private:
+  /// The reduction whose loops are being emitted.
+  struct Phase {
+    int number = 0;          ///< 0: none
+    Level* row = nullptr;    ///< where its result is known
+    Index coordinates;       ///< reduced coordinates of the term at hand
+    Shape extents;
+  };
+  struct State {
+    Level* current;
+    const Lanes* lanes;
+    std::vector<kernel::Store> pending;
+    Phase phase;
+  };
+  Level* level_of(const std::vector<Expr>& exprs) const;
+  bool on_lanes(const std::vector<Expr>& exprs) const;
+  State enter(Level* level, bool keep_lanes);
+  void restore(State s);
+  void append(kernel::Stmt s) { current_->body.push_back(std::move(s)); }
+  kernel::BufferId scratch(std::string name, DType type, std::int64_t size, kernel::Scope scope,
+                           int lanes);
+
+  // reduce.cpp
+  struct Sum;
+  std::optional<Value> reduce_inline(const Reduction& r, std::int64_t count);
+  Value reduce_over_lanes(const Reduction& r);
+  Value reduce_alone(const Reduction& r);
+  Sum plan(const Reduction& r);
+  void serial_loops(Sum& s, const std::function<void()>& innermost);
+  void accumulate(const Sum& s, const Expr& at);
+  void vector_loops(Sum& s);
+  Value finish(const Sum& s);
+
+  // save.cpp
+  Value saved_value(NodeId node, const Index& index);
+  void save(NodeId node, const Index& index, const Value& value);
+  std::optional<Expr> saved_offset(const Saved& s, NodeId node, const Index& index) const;
+
+  const prim::Graph& g_;
+  kernel::Kernel& kernel_;
+  const Target& target_;
+  Evaluator& values_;
+  int lanes_per_vector_ = 8;
+  std::vector<std::unique_ptr<Level>> levels_;
+  std::vector<std::unique_ptr<Lanes>> blocks_;
+  Level* current_ = nullptr;
+  const Lanes* lanes_ = nullptr;
+  std::vector<kernel::Store> pending_;
+  std::vector<Level*> bound_at_;  ///< by variable
+  std::vector<NodeId> save_;
+  std::map<NodeId, std::vector<Saved>> saved_;
+  std::int64_t saved_bytes_ = 0;
+  Phase phase_;
+  int phases_ = 0;
+};
+
+}  // namespace heddle::lower::stitch

@@ -1,0 +1,386 @@
+#include "lower/stitch/nest.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernel/traverse.h"
+
+namespace heddle::lower::stitch {
+
+using kernel::Body;
+using kernel::Store;
+
+namespace {
+
+constexpr std::int64_t kGrain = 8192;        // element operations worth a task of their own
+constexpr std::int64_t kTasksPerThread = 8;  // evens out what tasks cost
+constexpr std::int64_t kHoisted = 32;        // reductions of more terms decide the order of loops
+constexpr std::int64_t kTransposeTile = 16;  // a cache line of 4-byte elements
+constexpr std::size_t kMaxBoxes = 24;
+
+Index own_index(const NestOutput& o, const Index& index) {
+  Index own;
+  for (int d : o.dimensions)
+    own.push_back(d < 0 ? Expr(0) : index[static_cast<std::size_t>(d)]);
+  return own;
+}
+
+Expr offset_in(const Layout& layout, const Index& index) {
+  Expr offset(0);
+  for (std::size_t d = 0; d < index.size(); ++d) offset = offset + index[d] * layout.strides[d];
+  return offset;
+}
+
+/// The largest divisor of n that is at most `limit`.
+std::int64_t divisor_below(std::int64_t n, std::int64_t limit) {
+  for (std::int64_t d = std::min(n, limit); d > 1; --d)
+    if (n % d == 0) return d;
+  return 1;
+}
+
+}  // namespace
+
+Nest::Traced Nest::trace(Emitter& out, const std::vector<NestOutput>& outputs,
+                         const Domain& domain) {
+  Traced t;
+  for (std::size_t d = 0; d < domain.extent.size(); ++d) {
+    Expr at(domain.begin[d]);
+    if (domain.extent[d] != 1) {
+      t.dims.push_back({out.fresh(domain.extent[d]), domain.extent[d]});
+      at = at + Expr(t.dims.back().var);
+    }
+    t.position.push_back(at);
+  }
+  t.touches = out.touches_of(
+      [&](Evaluator& values) {
+        std::vector<Value> all;
+        for (const NestOutput& o : outputs) {
+          all.push_back(o.value(values, own_index(o, t.position)));
+          if (!o.row) kernel::for_each_value(all.back(), [&](const Value&) { ++t.weight; });
+        }
+        return all;
+      },
+      [&](const Reduction& r) { t.reductions.push_back(r); });
+  for (const NestOutput& o : outputs) {
+    if (o.row) continue;
+    const std::int64_t bytes = size_of(out.kernel().buffers[o.buffer].dtype);
+    t.touches.push_back({Touch::Kind::store, offset_in(o.layout, own_index(o, t.position)), bytes, 1,
+                         false, 0, 0});
+  }
+  return t;
+}
+
+std::vector<Domain> Nest::boxes(Emitter& out, const std::vector<NestOutput>& outputs,
+                                const Domain& domain) {
+  const Traced t = trace(out, outputs, domain);
+  std::vector<std::set<std::int64_t>> cuts(domain.extent.size());
+  for (const Touch& touch : t.touches) {
+    const auto var = touch.chooses ? touch.offset.variable() : std::nullopt;
+    for (std::size_t d = 0; var && d < domain.extent.size(); ++d) {
+      if (!(ir::depends_on(t.position[d], *var))) continue;
+      for (std::int64_t at : {touch.low, touch.high})
+        if (at > 0 && at < domain.extent[d]) cuts[d].insert(at);
+    }
+  }
+  std::vector<Domain> all{domain};
+  for (std::size_t d = 0; d < cuts.size(); ++d) {
+    if (cuts[d].empty() || all.size() * (cuts[d].size() + 1) > kMaxBoxes) continue;
+    std::vector<Domain> next;
+    for (const Domain& box : all) {
+      std::int64_t from = 0;
+      std::vector<std::int64_t> ends(cuts[d].begin(), cuts[d].end());
+      ends.push_back(domain.extent[d]);
+      for (std::int64_t end : ends) {
+        next.push_back(box);
+        next.back().begin[d] = domain.begin[d] + from;
+        next.back().extent[d] = end - from;
+        from = end;
+      }
+    }
+    all = std::move(next);
+  }
+  return all;
+}
+
+Nest::Nest(Emitter& out, std::vector<NestOutput> outputs, Domain domain)
+    : out_(out), outputs_(std::move(outputs)), domain_(std::move(domain)) {
+  if (element_count(domain_.extent) == 0) {
+    tasks_ = 0;
+    return;
+  }
+  Traced t = trace(out_, outputs_, domain_);
+  weight_ = t.weight;
+  for (const Axis& d : t.dims) dims_.push_back(d.var);
+  // Neighbours in memory are neighbours in the list, so that they can be fused.
+  const NestOutput& main = *std::find_if(outputs_.begin(), outputs_.end(),
+                                         [](const NestOutput& o) { return !o.row; });
+  const Expr stored = offset_in(main.layout, own_index(main, t.position));
+  std::stable_sort(t.dims.begin(), t.dims.end(), [&](const Axis& a, const Axis& b) {
+    return ir::coefficient_of(stored, a.var).value_or(0) >
+           ir::coefficient_of(stored, b.var).value_or(0);
+  });
+  axes_ = choose_axes(t.dims, t.touches, out_.values().ranges(),
+                      [this](std::int64_t extent) { return out_.fresh(extent); });
+  choose_order(t);
+  choose_vector_count();
+  choose_tasks();
+}
+
+void Nest::choose_order(const Traced& t) {
+  const auto rule = [&](Var v) -> std::optional<Expr> {
+    for (const auto& [original, e] : axes_.originals)
+      if (original == v) return e;
+    return std::nullopt;
+  };
+  for (const Reduction& r : t.reductions) {
+    if (element_count(r.extents) <= kHoisted) continue;
+    Hoisted h{std::vector<bool>(axes_.loops.size(), false), element_count(r.extents)};
+    for (const Expr& e : r.depends) {
+      const Expr in_axes = out_.values().simplified(ir::substitute(e, rule));
+      for (std::size_t i = 0; i < axes_.loops.size(); ++i)
+        if (ir::depends_on(in_axes, axes_.loops[i].var)) h.needs[i] = true;
+    }
+    hoisted_.push_back(std::move(h));
+  }
+  choose_vector();
+  tile_transpose();
+  const auto needed = [&](std::size_t i) {
+    return std::count_if(hoisted_.begin(), hoisted_.end(),
+                         [&](const Hoisted& h) { return h.needs[i]; });
+  };
+  order_.resize(axes_.loops.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  // Loops that reductions do not depend on are inside those they do depend on.
+  std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
+    if (needed(a) != needed(b)) return needed(a) > needed(b);
+    // Among equals: tasks, vectors, then what is inside the vectors.
+    const auto rank = [&](std::size_t i) { return i == tiled_ ? 2 : i == vector_ ? 1 : 0; };
+    return rank(a) < rank(b);
+  });
+}
+
+void Nest::choose_vector() {
+  double best = 0;
+  width_ = out_.lanes();
+  if (width_ == 1) return;
+  for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
+    const Axis& a = axes_.loops[i];
+    const double use = std::min(1.0, static_cast<double>(a.extent) / width_);
+    const double gain = vector_score(axes_.touches, a.var);
+    // Terms of a reduction had better run along its own axis than be gathered.
+    const bool needed = std::any_of(hoisted_.begin(), hoisted_.end(),
+                                    [&](const Hoisted& h) { return h.needs[i]; });
+    if (needed && gain <= 0) continue;
+    const double score = std::max(1.0, 1000 + gain) * use;
+    if (score > best) {
+      best = score;
+      vector_ = i;
+    }
+  }
+}
+
+/// A transpose: what is contiguous to one side is not to the other. Blocks of the other side's
+/// contiguous axis run inside the vectors, so that whole cache lines are used on both sides.
+void Nest::tile_transpose() {
+  if (!vector_ || !hoisted_.empty()) return;
+  const Var lane = axes_.loops[*vector_].var;
+  const bool strided = std::any_of(axes_.touches.begin(), axes_.touches.end(), [&](const Touch& t) {
+    const auto c = ir::coefficient_of(t.offset, lane);
+    return t.kind != Touch::Kind::other && (!c || *c > 1);
+  });
+  if (!strided) return;
+  for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
+    if (i == *vector_) continue;
+    const Axis axis = axes_.loops[i];
+    const bool contiguous =
+        std::any_of(axes_.touches.begin(), axes_.touches.end(), [&](const Touch& t) {
+          return t.kind != Touch::Kind::other && ir::coefficient_of(t.offset, axis.var) == 1 &&
+                 ir::coefficient_of(t.offset, lane) != 1;
+        });
+    const std::int64_t tile = divisor_below(axis.extent, kTransposeTile);
+    if (!contiguous || tile < 4) continue;
+    const Axis outer{out_.fresh(axis.extent / tile), axis.extent / tile};
+    const Axis inner{out_.fresh(tile), tile};
+    const Expr whole = Expr(outer.var) * Expr(tile) + Expr(inner.var);
+    const auto rule = [&](Var v) { return v == axis.var ? std::optional<Expr>(whole) : std::nullopt; };
+    for (auto& [original, e] : axes_.originals) e = ir::substitute(e, rule);
+    for (Touch& t : axes_.touches) t.offset = ir::substitute(t.offset, rule);
+    axes_.loops[i] = outer;
+    axes_.loops.push_back(inner);
+    tiled_ = axes_.loops.size() - 1;
+    return;
+  }
+}
+
+/// Several vectors side by side where the body is light or holds accumulators.
+void Nest::choose_vector_count() {
+  if (!vector_) return;
+  const std::int64_t vectors = axes_.loops[*vector_].extent / width_;
+  const bool sums = std::any_of(hoisted_.begin(), hoisted_.end(),
+                                [&](const Hoisted& h) { return h.needs[*vector_]; });
+  const std::int64_t wish = sums ? 4 : tiled_ ? 2 : weight_ <= 12 ? 4 : weight_ <= 40 ? 2 : 1;
+  count_ = static_cast<int>(std::max<std::int64_t>(1, std::min(wish, vectors)));
+  if (vectors < 8)
+    while (count_ > 1 && vectors % count_ != 0) --count_;
+}
+
+std::int64_t Nest::work() const {
+  std::int64_t points = 1;
+  for (const Axis& a : axes_.loops) points *= a.extent;
+  std::int64_t total = points * std::max<std::int64_t>(1, weight_ / 4);
+  for (const Hoisted& h : hoisted_) {
+    std::int64_t rows = h.count;
+    for (std::size_t i = 0; i < axes_.loops.size(); ++i)
+      if (h.needs[i]) rows *= axes_.loops[i].extent;
+    total += rows;
+  }
+  return total;
+}
+
+void Nest::choose_tasks() {
+  const std::int64_t wish = std::clamp<std::int64_t>(
+      work() / kGrain, 1, kTasksPerThread * std::max(1, out_.target().threads));
+  std::int64_t before = 1;
+  split_ = order_.size();
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const std::size_t axis = order_[i];
+    // A task must not repeat a reduction of another one.
+    const bool own = std::all_of(hoisted_.begin(), hoisted_.end(),
+                                 [&](const Hoisted& h) { return h.needs[axis]; });
+    if (!own || axis == tiled_) break;
+    std::int64_t units = axes_.loops[axis].extent;
+    if (axis == vector_) {
+      const std::int64_t step = static_cast<std::int64_t>(width_) * count_;
+      if (units < step) break;
+      units = (units + step - 1) / step;
+    }
+    split_ = i;
+    blocks_ = std::clamp<std::int64_t>((wish + before - 1) / before, 1, units);
+    block_ = (units + blocks_ - 1) / blocks_;
+    if (const std::int64_t exact = divisor_below(units, block_); exact * 2 > block_) block_ = exact;
+    blocks_ = (units + block_ - 1) / block_;
+    tasks_ = before * blocks_;
+    if (before * units >= wish) break;
+    before *= units;
+    if (axis == vector_) break;
+  }
+  if (split_ == order_.size()) tasks_ = 1;
+}
+
+/// Positions of the axes that the task number decides.
+void Nest::place_tasks(const Expr& task) {
+  position_.assign(axes_.loops.size(), std::nullopt);
+  if (split_ == order_.size()) return;
+  split_block_ = blocks_ == 1 ? Expr(0) : ir::floor_mod(task, blocks_);
+  Expr rest = ir::floor_div(task, blocks_);
+  for (std::size_t i = split_; i-- > 0;) {
+    const Axis& a = axes_.loops[order_[i]];
+    position_[order_[i]] = out_.values().simplified(ir::floor_mod(rest, a.extent));
+    rest = ir::floor_div(rest, a.extent);
+  }
+  split_block_ = out_.values().simplified(split_block_);
+}
+
+Body Nest::emit(const Expr& task, Var bound) {
+  out_.begin_task({bound});
+  place_tasks(task);
+  loops(split_ == order_.size() ? 0 : split_);
+  return out_.end_task();
+}
+
+void Nest::loops(std::size_t at) {
+  if (at >= order_.size()) return innermost();
+  const std::size_t axis = order_[at];
+  if (axis == vector_) return vector_loops(at);
+  const std::int64_t extent = axes_.loops[axis].extent;
+  const std::int64_t times = at == split_ ? block_ : extent;
+  Expr start(0);
+  if (at == split_) {
+    start = split_block_ * Expr(block_);
+    if (extent % block_ != 0) start = ir::min(start, Expr(extent - block_));
+  }
+  const std::optional<Var> loop = times > 1 ? std::optional(out_.open(times)) : std::nullopt;
+  position_[axis] = out_.values().simplified(start + (loop ? Expr(*loop) : Expr(0)));
+  loops(at + 1);
+  if (loop) out_.close(*loop, times);
+}
+
+/// Blocks of vectors, then single vectors, then the lanes that are left. Where tasks divide the axis,
+/// the last blocks are moved back to end with it and compute some elements twice.
+void Nest::vector_loops(std::size_t at) {
+  const std::size_t axis = order_[at];
+  const std::int64_t extent = axes_.loops[axis].extent;
+  const std::int64_t step = static_cast<std::int64_t>(width_) * count_;
+  std::int64_t done = 0;
+  const auto part = [&](std::int64_t times, int lanes, int vectors, const Expr& first,
+                        bool overlap) {
+    if (times == 0) return;
+    const std::optional<Var> loop = times > 1 ? std::optional(out_.open(times)) : std::nullopt;
+    const std::int64_t block = static_cast<std::int64_t>(lanes) * vectors;
+    Expr start = (first + (loop ? Expr(*loop) : Expr(0))) * Expr(block) + Expr(done);
+    if (overlap) start = ir::min(start, Expr(extent - block));
+    const Lanes* l = out_.enter_lanes(lanes, vectors);
+    position_[axis] = out_.values().simplified(start + l->place(width_));
+    loops(at + 1);
+    out_.leave_lanes();
+    if (loop) out_.close(*loop, times);
+    done += times * block;
+  };
+  if (at == split_ && tasks_ > 1) {
+    const bool overlap = extent != blocks_ * block_ * step;
+    return part(block_, width_, count_, split_block_ * Expr(block_), overlap);
+  }
+  part(extent / step, width_, count_, 0, false);
+  part((extent - done) / width_, width_, 1, 0, false);
+  if (extent > done) part(1, static_cast<int>(extent - done), 1, 0, false);
+}
+
+const Expr& Nest::original_of(std::size_t dim) const {
+  const auto found = std::find_if(axes_.originals.begin(), axes_.originals.end(),
+                                  [&](const auto& o) { return o.first == dims_[dim]; });
+  return found->second;
+}
+
+Index Nest::current_index() const {
+  const auto rule = [&](Var v) -> std::optional<Expr> {
+    for (std::size_t i = 0; i < axes_.loops.size(); ++i)
+      if (axes_.loops[i].var == v) return position_[i];
+    return std::nullopt;
+  };
+  Index index;
+  std::size_t next = 0;
+  for (std::size_t d = 0; d < domain_.extent.size(); ++d) {
+    Expr at(domain_.begin[d]);
+    if (domain_.extent[d] != 1) at = at + ir::substitute(original_of(next++), rule);
+    index.push_back(out_.values().simplified(at));
+  }
+  return index;
+}
+
+void Nest::innermost() {
+  const Index index = current_index();
+  std::vector<Store> stores;
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const NestOutput& o = outputs_[i];
+    const Index own = own_index(o, index);
+    const auto make = [&] {
+      Value v = o.value(out_.values(), own);
+      return Store{o.buffer, out_.values().simplified(offset_in(o.layout, own)), std::move(v), {}};
+    };
+    if (!o.row)
+      stores.push_back(make());
+    else if (rows_done_.insert({i, own}).second)
+      out_.store_at_level(own, make);
+  }
+  out_.store(std::move(stores));
+}
+
+std::string Nest::describe() const {
+  std::string text = fmt::format("tasks={}", tasks_);
+  if (vector_) text += fmt::format(" vector={}x{}", width_, count_);
+  if (!hoisted_.empty()) text += fmt::format(" reductions={}", hoisted_.size());
+  if (tiled_) text += " tiled";
+  return text;
+}
+
+}  // namespace heddle::lower::stitch

@@ -1,0 +1,81 @@
+#pragma once
+#include <set>
+
+#include "lower/stitch/emitter.h"
+
+namespace heddle::lower::stitch {
+
+/// What a nest writes: a value for each position of its domain, or for each row of it.
+struct NestOutput {
+  std::function<Value(Evaluator&, const Index&)> value;  ///< at a position of its own shape
+  kernel::BufferId buffer;
+  Layout layout;
+  /// For each own dimension the dimension of the domain it follows, -1 where it is always 0.
+  std::vector<int> dimensions;
+  bool row = false;  ///< follows fewer dimensions than the domain has: stored once per row
+};
+
+/// A box of positions.
+struct Domain {
+  Shape begin, extent;
+};
+
+/// Loops over a domain: which run as tasks, which in order, which along the lanes.
+class Nest {
+ public:
+  Nest(Emitter& out, std::vector<NestOutput> outputs, Domain domain);
+  /// Boxes in which no concatenation has to be told apart; `domain` itself if there is none.
+  static std::vector<Domain> boxes(Emitter& out, const std::vector<NestOutput>& outputs,
+                                   const Domain& domain);
+
+  std::int64_t tasks() const { return tasks_; }
+  /// The body of task number `task`, whose variable is `bound`.
+  kernel::Body emit(const Expr& task, Var bound);
+  std::string describe() const;
+
+ private:
+  struct Traced {
+    std::vector<Axis> dims;
+    Index position;
+    std::vector<Touch> touches;
+    std::vector<Reduction> reductions;
+    std::int64_t weight = 0;  ///< nodes of the values
+  };
+  static Traced trace(Emitter& out, const std::vector<NestOutput>& outputs, const Domain& domain);
+  void choose_order(const Traced& t);
+  void choose_vector();
+  void tile_transpose();
+  void choose_vector_count();
+  void choose_tasks();
+  std::int64_t work() const;
+
+  void place_tasks(const Expr& task);
+  void loops(std::size_t at);
+  void vector_loops(std::size_t at);
+  void innermost();
+  Index current_index() const;
+  const Expr& original_of(std::size_t dim) const;
+
+  Emitter& out_;
+  std::vector<NestOutput> outputs_;
+  Domain domain_;
+  Axes axes_;
+  struct Hoisted {
+    std::vector<bool> needs;  ///< by axis
+    std::int64_t count = 1;   ///< terms
+  };
+  std::vector<Hoisted> hoisted_;
+  std::vector<std::size_t> order_;    ///< axes, outermost first
+  std::optional<std::size_t> vector_; ///< axis along the lanes
+  std::optional<std::size_t> tiled_;  ///< axis inside the vectors
+  std::vector<Var> dims_;             ///< of the domain, extents of 1 left out
+  int width_ = 1, count_ = 1;         ///< lanes, vectors side by side
+  std::size_t split_ = 0;             ///< order_[0..split_) are tasks, order_[split_] in blocks
+  std::int64_t block_ = 1, blocks_ = 1, tasks_ = 1;
+  std::int64_t weight_ = 1;
+  std::vector<std::optional<Expr>> position_;  ///< by axis, while emitting
+  Expr split_block_ = 0;
+  std::set<std::pair<std::size_t, Index>> rows_done_;
+};
+
+}  // namespace heddle::lower::stitch

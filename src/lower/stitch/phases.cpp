@@ -1,0 +1,341 @@
+#include "lower/stitch/phases.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernel/traverse.h"
+#include "lower/stitch/cluster.h"
+
+namespace heddle::lower::stitch {
+
+using kernel::Body;
+using kernel::Scope;
+
+namespace {
+
+constexpr std::int64_t kFewRows = 8;            // fewer results do not feed the threads
+constexpr std::int64_t kLongReduction = 65536;  // terms in all that are worth a second phase
+constexpr std::int64_t kMaxParts = 32;
+
+}  // namespace
+
+Phases::Phases(const Request& request)
+    : request_(request),
+      g_(*request.graph),
+      cluster_(request.cluster),
+      values_(g_),
+      emitter_(g_, out_.kernel, request.target, values_) {
+  emitter_.set_lanes(lanes_for(g_, cluster_, request.target));
+  emitter_.set_save(values_to_save(g_, cluster_));
+}
+
+Result<Lowered> Phases::run() {
+  out_.kernel.name = "stitch";
+  add_arguments();
+  if (const auto special = special_node(g_, cluster_)) {
+    const prim::Op& op = g_[*special].op;
+    if (std::holds_alternative<prim::Scan>(op)) emit_scan(*special);
+    if (std::holds_alternative<prim::Sort>(op)) emit_sort(*special);
+    if (std::holds_alternative<prim::Scatter>(op)) emit_scatter(*special);
+  } else {
+    for (const Group& group : groups()) {
+      split_long_reductions(group);
+      emit(group);
+    }
+  }
+  out_.kernel = kernel::drop_unused_buffers(kernel::partition_loops(out_.kernel));
+  return std::move(out_);
+}
+
+void Phases::add_arguments() {
+  kernel::Kernel& k = out_.kernel;
+  const auto add = [&](NodeId node, const Layout& layout, bool written) {
+    kernel::Buffer b{fmt::format("v{}", node.value), g_[node].type.dtype, layout.size, Scope::grid,
+                     static_cast<int>(out_.arguments.size()), written, 1};
+    out_.arguments.push_back({Argument::Kind::value, node, {}});
+    return k.add_buffer(std::move(b));
+  };
+  for (NodeId node : inputs_of(g_, cluster_)) {
+    const Layout layout =
+        request_.layout_of ? request_.layout_of(node) : row_major(g_[node].type.shape);
+    values_.place(node, add(node, layout, false), layout);
+  }
+  for (NodeId node : cluster_.outputs) {
+    layout_[node] = choose_layout(node);
+    out_.output_layouts.push_back(layout_[node]);
+    output_buffer_[node] = add(node, layout_[node], true);
+  }
+}
+
+Layout Phases::choose_layout(NodeId output) {
+  if (request_.required_layout)
+    if (auto required = request_.required_layout(output)) return *required;
+  const Shape& shape = g_[output].type.shape;
+  for (const auto& [node, layout] : layout_)
+    if (g_[node].type.shape == shape) return layout;
+  if (shape.size() >= 3 && element_count(shape) > 0 && !special_node(g_, cluster_))
+    if (auto followed = followed_layout(output)) return *followed;
+  return row_major(shape);
+}
+
+/// The order of dimensions in which the largest input is stored, if it decides all of them.
+std::optional<Layout> Phases::followed_layout(NodeId output) {
+  const Shape& shape = g_[output].type.shape;
+  Index index;
+  std::vector<std::optional<Var>> vars;
+  for (std::int64_t extent : shape) {
+    vars.push_back(extent == 1 ? std::nullopt : std::optional(emitter_.fresh(extent)));
+    index.push_back(vars.back() ? Expr(*vars.back()) : Expr(0));
+  }
+  const Value value = [&] {
+    Evaluator probe = values_.blank();
+    probe.set_combine([](const Reduction& r) { return identity_value(r.fn, r.type); });
+    return probe.at(output, index);
+  }();
+  Shape best;
+  std::int64_t size = element_count(shape) / 2;
+  kernel::for_each_value(value, [&](const Value& v) {
+    const auto* load = std::get_if<kernel::Load>(&v->op);
+    if (!load || !load->dynamic.empty() || out_.kernel.buffers[load->buffer].size < size) return;
+    Shape strides;
+    for (const auto& var : vars) {
+      const auto c = var ? ir::coefficient_of(load->offset, *var) : std::optional<std::int64_t>(-1);
+      if (!c || *c == 0 || *c < -1) return;
+      strides.push_back(*c);
+    }
+    if (out_.kernel.buffers[load->buffer].size == size && !best.empty()) return;
+    size = out_.kernel.buffers[load->buffer].size;
+    best = strides;
+  });
+  if (best.empty()) return std::nullopt;
+  std::vector<int> order;
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    if (best[d] >= 0) order.push_back(static_cast<int>(d));
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return best[static_cast<std::size_t>(a)] > best[static_cast<std::size_t>(b)];
+  });
+  // Extents of 1 take no room wherever they are.
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    if (best[d] < 0) order.insert(order.begin(), static_cast<int>(d));
+  return ordered(shape, order);
+}
+
+NestOutput Phases::output_of(NodeId node) const {
+  std::vector<int> dimensions(g_[node].type.shape.size());
+  std::iota(dimensions.begin(), dimensions.end(), 0);
+  return {[node](Evaluator& values, const Index& index) { return values.at(node, index); },
+          output_buffer_.at(node), layout_.at(node), std::move(dimensions), false};
+}
+
+/// Outputs of one shape share loops; those that are known once per row of a larger one are stored
+/// there; the rest have loops of their own.
+std::vector<Phases::Group> Phases::groups() {
+  std::vector<NodeId> nodes = cluster_.outputs;
+  std::stable_sort(nodes.begin(), nodes.end(), [&](NodeId a, NodeId b) {
+    return element_count(g_[a].type.shape) > element_count(g_[b].type.shape);
+  });
+  std::vector<Group> out;
+  for (NodeId node : nodes) {
+    if (std::any_of(out.begin(), out.end(), [&](Group& group) { return join(group, node); }))
+      continue;
+    out.push_back({g_[node].type.shape, {node}, {output_of(node)}});
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Group& a, const Group& b) {
+    return *std::min_element(a.nodes.begin(), a.nodes.end()) <
+           *std::min_element(b.nodes.begin(), b.nodes.end());
+  });
+  return out;
+}
+
+bool Phases::join(Group& group, NodeId node) {
+  NestOutput o = output_of(node);
+  if (g_[node].type.shape != group.shape) {
+    const auto row = row_of(group, node);
+    if (!row) return false;
+    o.dimensions = *row;
+    o.row = true;
+  }
+  group.nodes.push_back(node);
+  group.outputs.push_back(std::move(o));
+  return true;
+}
+
+/// The dimensions of the group's loops that `node` follows where it is used there; nullopt unless
+/// each of its elements is used at one position of some of the loops.
+std::optional<std::vector<int>> Phases::row_of(const Group& group, NodeId node) {
+  if (std::none_of(group.nodes.begin(), group.nodes.end(),
+                   [&](NodeId o) { return depends_on(g_, cluster_, o, node); }))
+    return std::nullopt;
+  Index position;
+  for (std::int64_t extent : group.shape) position.push_back(Expr(emitter_.fresh(extent)));
+  std::optional<std::vector<int>> found;
+  const Shape& shape = g_[node].type.shape;
+  Evaluator probe = values_.blank();
+  probe.set_combine([&](const Reduction& r) {
+    Index terms;
+    for (std::int64_t extent : r.extents) terms.push_back(Expr(emitter_.fresh(extent)));
+    probe.ranges() = values_.ranges();
+    return element_count(r.extents) ? r.term(probe, terms), identity_value(r.fn, r.type)
+                                    : identity_value(r.fn, r.type);
+  });
+  probe.set_observer([&](NodeId id, const Index& index, const Value&) {
+    if (id != node || found) return;
+    std::vector<int> dimensions;
+    std::vector<bool> used(position.size(), false);
+    for (std::size_t d = 0; d < index.size(); ++d) {
+      int at = shape[d] == 1 && index[d].is_constant(0) ? -1 : -2;
+      for (std::size_t p = 0; p < position.size() && at == -2; ++p)
+        if (!used[p] && index[d] == position[p] && group.shape[p] == shape[d]) {
+          at = static_cast<int>(p);
+          used[p] = true;
+        }
+      if (at == -2) return;
+      dimensions.push_back(at);
+    }
+    found = dimensions;
+  });
+  for (NodeId o : group.nodes)
+    if (g_[o].type.shape == group.shape) probe.at(o, position);
+  return found;
+}
+
+/// Reductions with few results and many terms are summed in parts by a phase of their own; the
+/// number of parts depends on the shape only, so results do not depend on the threads.
+void Phases::split_long_reductions(const Group& group) {
+  for (int i = 0; i < 8; ++i) {
+    std::vector<Reduction> found;
+    emitter_.touches_of(
+        [&](Evaluator& values) {
+          std::vector<Value> all;
+          for (const NestOutput& o : group.outputs) {
+            Index index;
+            for (std::int64_t extent : o.row ? Shape(o.dimensions.size(), 1) : group.shape)
+              index.push_back(extent == 1 ? Expr(0) : Expr(emitter_.fresh(extent)));
+            values.ranges() = values_.ranges();
+            all.push_back(o.value(values, index));
+          }
+          return all;
+        },
+        [&](const Reduction& r) { found.push_back(r); });
+    std::stable_sort(found.begin(), found.end(),
+                     [](const Reduction& a, const Reduction& b) { return a.node < b.node; });
+    if (std::none_of(found.begin(), found.end(),
+                     [&](const Reduction& r) { return split_reduction(r); }))
+      return;
+  }
+}
+
+bool Phases::split_reduction(const Reduction& r) {
+  if (!r.node || std::find(split_.begin(), split_.end(), r.node) != split_.end()) return false;
+  const prim::Node& node = g_[r.node];
+  const auto* reduce = std::get_if<prim::Reduce>(&node.op);
+  if (reduce && (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin)) return false;
+  const Shape& shape = node.type.shape;
+  std::int64_t results = element_count(shape);
+  if (results == 0 || results * element_count(r.extents) < kLongReduction) return false;
+  const bool columns = reduce && reduce->axes.back() + 1 <
+                                     static_cast<int>(g_[node.args[0]].type.shape.size());
+  if (columns) results = (results + emitter_.lanes() * 4 - 1) / (emitter_.lanes() * 4);
+  if (results >= kFewRows) return false;
+  const std::size_t axis = static_cast<std::size_t>(
+      r.extents[0] >= kFewRows ? 0
+                               : std::max_element(r.extents.begin(), r.extents.end()) -
+                                     r.extents.begin());
+  const std::int64_t extent = r.extents[axis];
+  std::int64_t parts = std::min(kMaxParts, extent);
+  for (std::int64_t p = parts; p >= kFewRows; --p)
+    if (extent % p == 0) {
+      parts = p;
+      break;
+    }
+  const std::int64_t block = (extent + parts - 1) / parts;
+  split_.push_back(r.node);
+
+  Group partial{{parts}, {}, {}};
+  partial.shape.insert(partial.shape.end(), shape.begin(), shape.end());
+  const Layout layout = row_major(partial.shape);
+  const kernel::BufferId buffer =
+      out_.kernel.add_buffer({"parts", r.type, layout.size, Scope::grid, -1, true, 1});
+  std::vector<int> dimensions(partial.shape.size());
+  std::iota(dimensions.begin(), dimensions.end(), 0);
+  const auto part = [=, this, id = r.node](Evaluator& values, const Index& at) {
+    const Index index(at.begin() + 1, at.end());
+    Reduction whole;
+    reduce_node(g_, id, index, {}, [&](const Reduction& x) {
+      whole = x;
+      return identity_value(x.fn, x.type);
+    });
+    Reduction some = whole;
+    some.node = {};
+    some.extents[axis] = block;
+    some.depends.push_back(at[0]);
+    some.term = [=](Evaluator& v, const Index& position) {
+      Index p = position;
+      p[axis] = at[0] * Expr(block) + position[axis];
+      if (parts * block == extent) return whole.term(v, p);
+      const auto within = ir::simplify({{p[axis], 0, extent}}, v.ranges());
+      const Value none = identity_value(whole.fn, whole.type);
+      return within ? kernel::guard(*within, whole.term(v, p), none) : none;
+    };
+    return values.reduce(some);
+  };
+  partial.outputs.push_back({part, buffer, layout, dimensions, false});
+  emit(partial);
+  values_.bind(r.node, [=, this, fn = r.fn, type = r.type, id = r.node](
+                           Evaluator& values, const Index& index,
+                           const Evaluator::Conditions& under) {
+    Reduction sum{fn, type, {parts}, {}, index, {}};
+    for (const ir::Condition& c : under) sum.depends.push_back(c.expr);
+    sum.term = [=](Evaluator& v, const Index& p) {
+      Expr offset = p[0] * Expr(layout.strides[0]);
+      for (std::size_t d = 0; d < index.size(); ++d)
+        offset = offset + index[d] * layout.strides[d + 1];
+      return kernel::guard(under, kernel::load(buffer, v.simplified(offset), type),
+                           identity_value(fn, type));
+    };
+    return cast_to(values.reduce(sum), compute_type(g_[id].type.dtype));
+  });
+  return true;
+}
+
+void Phases::emit(const Group& group) {
+  std::vector<Nest> nests;
+  for (Domain& box : Nest::boxes(emitter_, group.outputs, group.domain()))
+    nests.emplace_back(emitter_, group.outputs, std::move(box));
+  emit_phase(std::move(nests));
+  // Later phases read what earlier ones have stored.
+  for (NodeId node : group.nodes)
+    if (output_buffer_.contains(node))
+      values_.place(node, output_buffer_.at(node), layout_.at(node));
+}
+
+void Phases::start_phase() {
+  if (!out_.kernel.body.empty()) out_.kernel.body.push_back({kernel::Barrier{Scope::grid}});
+}
+
+/// One grid loop: the tasks of each nest in turn.
+void Phases::emit_phase(std::vector<Nest> nests) {
+  start_phase();
+  std::int64_t total = 0;
+  for (const Nest& n : nests) total += n.tasks();
+  const Var task = emitter_.fresh(total);
+  Body body;
+  std::int64_t start = 0;
+  for (Nest& n : nests) {
+    if (n.tasks() == 0) continue;
+    const std::int64_t end = start + n.tasks();
+    values_.ranges()[static_cast<std::size_t>(task.index)] = ir::Interval{start, end - 1};
+    Body part = n.emit(Expr(task) - Expr(start), task);
+    if (n.tasks() == total)
+      body = std::move(part);
+    else
+      body.push_back(kernel::when({{Expr(task), start, end}}, std::move(part)));
+    start = end;
+    if (!out_.schedule.empty()) out_.schedule += "; ";
+    out_.schedule += n.describe();
+  }
+  out_.kernel.body.push_back(
+      kernel::loop(task, 0, total, kernel::Binding::grid, std::move(body)));
+}
+
+}  // namespace heddle::lower::stitch

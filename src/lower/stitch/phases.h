@@ -1,0 +1,51 @@
+#pragma once
+#include "lower/stitch/nest.h"
+
+namespace heddle::lower::stitch {
+
+/// Writes the phases of one kernel.
+class Phases {
+ public:
+  explicit Phases(const Request& request);
+  Result<Lowered> run();
+
+ private:
+  /// Outputs that share loops.
+  struct Group {
+    Shape shape;
+    std::vector<NodeId> nodes;
+    std::vector<NestOutput> outputs;
+    Domain domain() const { return {Shape(shape.size(), 0), shape}; }
+  };
+
+  void add_arguments();
+  Layout choose_layout(NodeId output);
+  std::optional<Layout> followed_layout(NodeId output);
+  std::vector<Group> groups();
+  bool join(Group& group, NodeId node);
+  std::optional<std::vector<int>> row_of(const Group& group, NodeId node);
+  NestOutput output_of(NodeId node) const;
+
+  void split_long_reductions(const Group& group);
+  bool split_reduction(const Reduction& r);
+  void emit(const Group& group);
+  void emit_phase(std::vector<Nest> nests);
+  void start_phase();
+
+  // special.cpp
+  void emit_scan(NodeId node);
+  void emit_sort(NodeId node);
+  void emit_scatter(NodeId node);
+
+  const Request& request_;
+  const prim::Graph& g_;
+  const Cluster& cluster_;
+  Lowered out_;
+  Evaluator values_;
+  Emitter emitter_;
+  std::map<NodeId, kernel::BufferId> output_buffer_;
+  std::map<NodeId, Layout> layout_;
+  std::vector<NodeId> split_;  ///< reductions done in parts
+};
+
+}  // namespace heddle::lower::stitch

@@ -1,0 +1,95 @@
+// Intermediates kept in scratch memory between the phases of a row: exp(x - max) of a softmax is
+// computed while it is summed and read back while the row is written.
+#include <algorithm>
+
+#include "lower/stitch/emitter.h"
+
+namespace heddle::lower::stitch {
+
+using kernel::Store;
+
+namespace {
+
+bool encloses(const Level* outer, const Level* inner) {
+  for (; inner; inner = inner->parent)
+    if (inner == outer) return true;
+  return false;
+}
+
+}  // namespace
+
+/// Offset of `index` in the scratch buffer, if it is of the same row.
+std::optional<Expr> Emitter::saved_offset(const Saved& s, NodeId node, const Index& index) const {
+  const Shape& shape = g_[node].type.shape;
+  Expr offset(0);
+  for (std::size_t d = 0; d < index.size(); ++d) {
+    if (s.inner[d]) {
+      offset = offset * Expr(shape[d]) + index[d];
+    } else if (!(index[d] == s.index[d])) {
+      return std::nullopt;
+    }
+  }
+  if (s.laned) {
+    const Expr block(static_cast<std::int64_t>(lanes_per_vector_) * s.lanes->count);
+    offset = offset * block + s.lanes->place(lanes_per_vector_);
+  }
+  return values_.simplified(offset);
+}
+
+Value Emitter::saved_value(NodeId node, const Index& index) {
+  const auto found = saved_.find(node);
+  if (found == saved_.end()) return nullptr;
+  for (const Saved& s : found->second) {
+    if (s.phase == phase_.number || !encloses(s.level, current_)) continue;
+    if (s.laned && lanes_ != s.lanes) continue;
+    if (const auto offset = saved_offset(s, node, index))
+      return kernel::load(s.buffer, *offset, compute_type(g_[node].type.dtype));
+  }
+  return nullptr;
+}
+
+/// Called while a reduction's term is computed: stores the value if the reduction's loops visit
+/// every element of the node's row.
+void Emitter::save(NodeId node, const Index& index, const Value& value) {
+  if (phase_.number == 0 || std::find(save_.begin(), save_.end(), node) == save_.end()) return;
+  const Shape& shape = g_[node].type.shape;
+  Saved s{{}, phase_.number, index, {}, false, lanes_, phase_.row};
+  std::vector<bool> used(phase_.coordinates.size(), false);
+  std::int64_t size = 1;
+  for (std::size_t d = 0; d < index.size(); ++d) {
+    bool inner = false;
+    for (std::size_t r = 0; r < used.size() && !inner; ++r) {
+      inner = !used[r] && phase_.extents[r] == shape[d] && shape[d] > 1 &&
+              phase_.coordinates[r] == index[d];
+      if (inner) used[r] = true;
+    }
+    if (!inner && !encloses(level_of({index[d]}), phase_.row)) return;
+    const bool on = on_lanes({index[d]});
+    if (!inner && on && !encloses(lanes_->level, phase_.row)) return;
+    s.laned |= !inner && on;
+    s.inner.push_back(inner);
+    if (inner) size *= shape[d];
+  }
+  if (s.laned) size *= static_cast<std::int64_t>(lanes_per_vector_) * lanes_->count;
+  const DType type = compute_type(g_[node].type.dtype);
+  auto& list = saved_[node];
+  auto known = std::find_if(list.begin(), list.end(), [&](const Saved& k) {
+    return k.level == s.level && k.lanes == s.lanes && (!s.laned || k.laned);
+  });
+  // The same reduction comes here once for each part of its loops, with lanes of its own.
+  if (!s.laned)
+    known = std::find_if(list.begin(), list.end(),
+                         [&](const Saved& k) { return k.level == s.level && !k.laned; });
+  if (known != list.end() && known->phase != phase_.number) return;
+  if (known == list.end()) {
+    if (size == 1 || saved_bytes_ + size * size_of(type) > target_.l2_bytes / 2) return;
+    saved_bytes_ += size * size_of(type);
+    s.buffer = scratch("row", type, size, kernel::Scope::block, 1);
+    list.push_back(s);
+    known = std::prev(list.end());
+  }
+  if (const auto offset = saved_offset(*known, node, index))
+    pending_.push_back(Store{known->buffer, *offset, value, {}});
+}
+
+}  // namespace heddle::lower::stitch

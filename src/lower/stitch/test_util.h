@@ -1,0 +1,156 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "lower/lower.h"
+#include "prim/builder.h"
+#include "prim/interpret.h"
+
+namespace heddle::lower {
+
+/// All nodes that outputs need except inputs and constants.
+inline Cluster whole(const prim::Graph& g) {
+  Cluster c;
+  for (NodeId id : prim::live_nodes(g)) {
+    const prim::Op& op = g[id].op;
+    if (!std::holds_alternative<prim::Input>(op) && !std::holds_alternative<prim::Constant>(op))
+      c.nodes.push_back(id);
+  }
+  for (const auto& o : g.outputs)
+    if (std::find(c.outputs.begin(), c.outputs.end(), o.node) == c.outputs.end())
+      c.outputs.push_back(o.node);
+  return c;
+}
+
+inline Tensor random_values(const TensorType& type, std::mt19937& rng) {
+  Tensor t(type);
+  for (std::int64_t i = 0; i < t.count(); ++i) {
+    if (is_float(type.dtype))
+      t.set(i, static_cast<double>(rng() % 4096) / 1024 - 2);
+    else
+      t.set_int(i, type.dtype == DType::b1 ? rng() % 2 : rng() % 5);
+  }
+  return t;
+}
+
+/// Row-major bytes to the layout's places and back; other places hold rubbish.
+inline std::vector<std::byte> stored(const Tensor& t, const Layout& layout) {
+  const auto size = static_cast<std::size_t>(size_of(t.dtype()));
+  std::vector<std::byte> out(static_cast<std::size_t>(layout.size) * size, std::byte{0x7b});
+  const Shape strides = row_major_strides(t.shape());
+  for (std::int64_t i = 0; i < t.count(); ++i) {
+    std::int64_t at = 0;
+    for (std::size_t d = 0; d < strides.size(); ++d)
+      at += i / strides[d] % t.shape()[d] * layout.strides[d];
+    std::memcpy(out.data() + static_cast<std::size_t>(at) * size,
+                t.data() + static_cast<std::size_t>(i) * size, size);
+  }
+  return out;
+}
+inline Tensor loaded(const TensorType& type, const std::vector<std::byte>& bytes,
+                     const Layout& layout) {
+  Tensor t(type);
+  const auto size = static_cast<std::size_t>(size_of(type.dtype));
+  const Shape strides = row_major_strides(type.shape);
+  for (std::int64_t i = 0; i < t.count(); ++i) {
+    std::int64_t at = 0;
+    for (std::size_t d = 0; d < strides.size(); ++d)
+      at += i / strides[d] % type.shape[d] * layout.strides[d];
+    std::memcpy(t.mutable_data() + static_cast<std::size_t>(i) * size,
+                bytes.data() + static_cast<std::size_t>(at) * size, size);
+  }
+  return t;
+}
+
+inline double tolerance(DType type) {
+  return type == DType::f16 ? 4e-3 : type == DType::bf16 ? 3e-2 : 2e-5;
+}
+
+/// "" or where two tensors differ.
+inline std::string difference(const Tensor& got, const Tensor& want) {
+  for (std::int64_t i = 0; i < want.count(); ++i) {
+    if (!is_float(want.dtype())) {
+      if (got.int_at(i) != want.int_at(i))
+        return fmt::format("element {}: {} instead of {}", i, got.int_at(i), want.int_at(i));
+      continue;
+    }
+    const double a = got.at(i), b = want.at(i);
+    if (std::isnan(a) && std::isnan(b)) continue;
+    if (a == b) continue;
+    const double bound = tolerance(want.dtype()) * std::max(1.0, std::abs(b));
+    if (!(std::abs(a - b) <= bound)) return fmt::format("element {}: {} instead of {}", i, a, b);
+  }
+  return "";
+}
+
+inline Layout random_layout(const Shape& shape, std::mt19937& rng) {
+  std::vector<int> order(shape.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (rng() % 2) std::shuffle(order.begin(), order.end(), rng);
+  return ordered(shape, order);
+}
+
+struct CheckOptions {
+  bool random_layouts = true;
+  bool free_outputs = true;  ///< the lowering chooses the layouts of outputs
+  Target target;
+};
+
+/// Lowers the graph as one kernel and runs it in the kernel interpreter; "" if it verifies and agrees
+/// with the primitives' reference.
+inline std::string check(const prim::Graph& g, std::mt19937& rng, const CheckOptions& options = {},
+                         std::string* schedule = nullptr) {
+  const Cluster cluster = whole(g);
+  if (!stitch::supports(g, cluster)) return "not supported";
+  std::map<NodeId, Layout> layouts;
+  for (NodeId id : inputs_of(g, cluster))
+    layouts[id] = options.random_layouts ? random_layout(g[id].type.shape, rng)
+                                         : row_major(g[id].type.shape);
+  Request request{&g, cluster, options.target, [&](NodeId id) { return layouts.at(id); }, {}, {}};
+  if (!options.free_outputs)
+    request.required_layout = [&](NodeId id) { return row_major(g[id].type.shape); };
+  auto lowered = stitch::lower(request);
+  if (!lowered) return lowered.error().message;
+  if (schedule) *schedule = lowered->schedule;
+  const std::string text = "\n" + lowered->schedule + "\n" + kernel::to_string(lowered->kernel);
+  if (auto ok = kernel::verify(lowered->kernel); !ok) return ok.error().message + text;
+
+  std::vector<Tensor> inputs;
+  for (const auto& in : g.inputs) inputs.push_back(random_values(in.type, rng));
+  auto want = prim::interpret(g, inputs);
+  if (!want) return want.error().message;
+  std::vector<std::vector<std::byte>> bytes;
+  for (const Argument& a : lowered->arguments) {
+    const auto output = std::find(cluster.outputs.begin(), cluster.outputs.end(), a.node);
+    if (output != cluster.outputs.end()) {
+      const auto& layout =
+          lowered->output_layouts[static_cast<std::size_t>(output - cluster.outputs.begin())];
+      bytes.emplace_back(
+          static_cast<std::size_t>(layout.size * size_of(g[a.node].type.dtype)), std::byte{0x55});
+    } else if (const auto* in = std::get_if<prim::Input>(&g[a.node].op)) {
+      bytes.push_back(stored(inputs[static_cast<std::size_t>(in->slot)], layouts.at(a.node)));
+    } else {
+      bytes.push_back(stored(*g.constant_of(a.node), layouts.at(a.node)));
+    }
+  }
+  std::vector<std::span<std::byte>> spans(bytes.begin(), bytes.end());
+  if (auto ok = kernel::interpret(lowered->kernel, spans); !ok) return ok.error().message + text;
+  for (std::size_t o = 0; o < g.outputs.size(); ++o) {
+    const NodeId node = g.outputs[o].node;
+    const auto position = static_cast<std::size_t>(
+        std::find(cluster.outputs.begin(), cluster.outputs.end(), node) - cluster.outputs.begin());
+    for (std::size_t a = 0; a < bytes.size(); ++a) {
+      if (lowered->arguments[a].node != node) continue;
+      const Tensor got = loaded(g[node].type, bytes[a], lowered->output_layouts[position]);
+      if (const std::string bad = difference(got, (*want)[o]); !bad.empty())
+        return fmt::format("output {} {}: {}", o, to_string(g[node].type), bad) + text;
+    }
+  }
+  return "";
+}
+
+}  // namespace heddle::lower
