@@ -66,9 +66,15 @@ Emitter::V Emitter::tail_mask() const {
   return llvm::ConstantVector::get(bits);
 }
 
+/// True if every lane may be read, whatever the conditions around.
+bool Emitter::always_inside(std::int32_t id, const Expr& e) const {
+  const auto range = ir::bounds(e, ranges_);
+  return range && range->low >= 0 && range->high < buffer(id).size;
+}
+
 Emitter::V Emitter::load_lanes(std::int32_t id, const Expr& e) {
   const Access a = access(e);
-  V mask = vector_ ? scope().mask : nullptr;
+  V mask = vector_ && !always_inside(id, e) ? scope().mask : nullptr;
   if (a.kind == Access::Kind::uniform) {
     if (!mask || in_registers(id)) return load_at(id, address(id, a.base), 1);
     // Some lane must want it, or the address may be anywhere.

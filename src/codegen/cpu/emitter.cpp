@@ -17,8 +17,11 @@ std::size_t Emitter::ValueKeyHash::operator()(const ValueKey& k) const {
 
 Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analysis& analysis)
     : module_(module), k_(k), machine_(m), analysis_(analysis), b_(module.getContext()),
-      // All x86 machines with AVX2 have F16C; other architectures convert halves too.
-      ops_(module, b_, m.vector_bytes >= 32 || !llvm::StringRef(m.triple).starts_with("x86_64")) {
+      // All x86 machines with AVX2 have FMA and F16C, and so have 64-bit ARM's.
+      ops_(module, b_, m.vector_bytes >= 32 || !llvm::StringRef(m.triple).starts_with("x86_64"),
+           [this](V condition, const Ops::Make& then, const Ops::Make& otherwise) {
+             return branch_value(condition, then, otherwise);
+           }) {
   const auto variables = static_cast<std::size_t>(k.variables);
   bases_.resize(static_cast<std::size_t>(k.buffers.size()));
   stored_.resize(static_cast<std::size_t>(k.buffers.size()));

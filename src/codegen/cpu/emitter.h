@@ -130,6 +130,7 @@ class Emitter {
 
   // emit_vector.cpp: lanes of an access
   Access access(const Expr& e) const;
+  bool always_inside(std::int32_t buffer, const Expr& e) const;
   V load_lanes(std::int32_t buffer, const Expr& e);
   V load_masked(std::int32_t buffer, const Access& a, V mask);
   V load_each(std::int32_t buffer, const Access& a, V mask);

@@ -95,8 +95,35 @@ V Ops::erf_f32(V x) {
                        0.5112817883491516, 1.0});
 }
 
+/// Cody and Waite's reduction by π/2 in three parts (exact products thanks to fused multiply-adds),
+/// Cephes' polynomials on [-π/4, π/4]. Arguments beyond 2^16 are left to libm, all lanes together.
 V Ops::sine_f32(V x, bool cosine) {
-  return libm(cosine ? ir::ScalarFn::cos : ir::ScalarFn::sin, {x}, DType::f32);
+  const ir::ScalarFn fn = cosine ? ir::ScalarFn::cos : ir::ScalarFn::sin;
+  if (!modern_) return libm(fn, {x}, DType::f32);
+  const auto near = [&]() -> V {
+    llvm::Type* i32 = shaped(b_.getInt32Ty(), x);
+    constexpr double kMagic = 12582912.0;  // rounds to an integer in the low mantissa bits
+    V shifted = b_.CreateFAdd(b_.CreateFMul(x, real(x, 0.63661977236758134)), real(x, kMagic));
+    V n = b_.CreateFSub(shifted, real(x, kMagic));
+    V r = b_.CreateFSub(x, b_.CreateFMul(n, real(x, 0x1.921fb6p+0)));
+    r = b_.CreateFSub(r, b_.CreateFMul(n, real(x, -0x1.777a5cp-25)));
+    r = b_.CreateFSub(r, b_.CreateFMul(n, real(x, -0x1.ee59dap-50)));
+    V quadrant = b_.CreateBitCast(shifted, i32);
+    if (cosine) quadrant = b_.CreateAdd(quadrant, integer(i32, 1));
+    V z = b_.CreateFMul(r, r);
+    V s = polynomial(z, {-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1});
+    s = b_.CreateFAdd(r, b_.CreateFMul(b_.CreateFMul(s, z), r));
+    V c = polynomial(z, {2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2});
+    c = b_.CreateFMul(b_.CreateFMul(c, z), z);
+    c = b_.CreateFAdd(b_.CreateFSub(c, b_.CreateFMul(z, real(x, 0.5))), real(x, 1));
+    V odd = b_.CreateICmpNE(b_.CreateAnd(quadrant, integer(i32, 1)), integer(i32, 0));
+    V out = b_.CreateSelect(odd, c, s);
+    V sign = b_.CreateShl(b_.CreateAnd(quadrant, integer(i32, 2)), 30);
+    return b_.CreateBitCast(b_.CreateXor(b_.CreateBitCast(out, i32), sign), x->getType());
+  };
+  V far = b_.CreateFCmpUGT(intrinsic(Intrinsic::fabs, {x}), real(x, 65536));
+  if (far->getType()->isVectorTy()) far = b_.CreateOrReduce(far);
+  return branch_(far, [&] { return libm(fn, {x}, DType::f32); }, near);
 }
 
 }  // namespace heddle::codegen::cpu

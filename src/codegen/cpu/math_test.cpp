@@ -39,7 +39,7 @@ const Function kFunctions[] = {
     {"log", std::log, 0.5F, 2, 2},       {"tanh", std::tanh, -10, 10, 4.5},
     {"erf", std::erf, -5, 5, 6},         {"tanh", std::tanh, -1e-3F, 1e-3F, 2},
     {"erf", std::erf, -1e-3F, 1e-3F, 3}, {"sin", std::sin, -100, 100, 2},
-    {"cos", std::cos, -100, 100, 2},     {"sin", std::sin, -1e9F, 1e9F, 2},
+    {"cos", std::cos, -100, 100, 2},     {"sin", std::sin, -1e9F, 1e9F, 2}, {"cos", std::cos, -65536, 65536, 2}, {"sin", std::sin, -3.2F, 3.2F, 2},
 };
 
 TEST(Math, ErrorsInUlps) {

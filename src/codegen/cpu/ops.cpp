@@ -58,7 +58,7 @@ llvm::Type* Ops::storage(DType t) const {
 
 V Ops::from_storage(V v, DType t) {
   if (t == DType::f16) {
-    if (!half_in_hardware_) return per_lane("heddle_f16_to_f32", {v}, b_.getFloatTy());
+    if (!modern_) return per_lane("heddle_f16_to_f32", {v}, b_.getFloatTy());
     return b_.CreateFPExt(b_.CreateBitCast(v, shaped(b_.getHalfTy(), v)),
                           shaped(b_.getFloatTy(), v));
   }
@@ -70,7 +70,7 @@ V Ops::from_storage(V v, DType t) {
 
 V Ops::to_storage(V v, DType t) {
   if (t == DType::f16) {
-    if (!half_in_hardware_) return per_lane("heddle_f32_to_f16", {v}, b_.getInt16Ty());
+    if (!modern_) return per_lane("heddle_f32_to_f16", {v}, b_.getInt16Ty());
     return b_.CreateBitCast(b_.CreateFPTrunc(v, shaped(b_.getHalfTy(), v)),
                             shaped(b_.getInt16Ty(), v));
   }

@@ -2,6 +2,8 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
 
+#include <functional>
+
 #include "ir/scalar.h"
 
 namespace heddle::codegen::cpu {
@@ -10,9 +12,12 @@ namespace heddle::codegen::cpu {
 /// have equal shapes, and shapes are carried by the LLVM types.
 class Ops {
  public:
-  /// half_in_hardware: the machine converts f16; else a routine does, per lane.
-  Ops(llvm::Module& module, llvm::IRBuilder<>& b, bool half_in_hardware)
-      : module_(module), b_(b), half_in_hardware_(half_in_hardware) {}
+  using Make = std::function<llvm::Value*()>;
+  /// A two-way branch at the builder's position.
+  using Branch = std::function<llvm::Value*(llvm::Value* condition, const Make&, const Make&)>;
+  /// modern: the machine has fused multiply-add and converts f16; else routines do, per lane.
+  Ops(llvm::Module& module, llvm::IRBuilder<>& b, bool modern, Branch branch)
+      : module_(module), b_(b), modern_(modern), branch_(std::move(branch)) {}
 
   /// Element type in registers: i1 for b1, float for f16 and bf16 (computed in f32).
   llvm::Type* compute(DType t) const;
@@ -65,7 +70,8 @@ class Ops {
 
   llvm::Module& module_;
   llvm::IRBuilder<>& b_;
-  bool half_in_hardware_;
+  bool modern_;
+  Branch branch_;
 };
 
 }  // namespace heddle::codegen::cpu
