@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "lower/contract/emit.h"
+#include "lower/evaluate.h"
 #include "lower/lower.h"
 
 namespace heddle::lower::contract {
@@ -69,7 +70,8 @@ bool supports(const prim::Graph& g, const Cluster& c) {
     if (is_contract) contract = id;
     if (!is_contract && !elementwise(g[id])) return false;
     if (std::holds_alternative<prim::Gather>(g[id].op) &&
-        std::binary_search(c.nodes.begin(), c.nodes.end(), g[id].args[0]))
+        (std::binary_search(c.nodes.begin(), c.nodes.end(), g[id].args[0]) ||
+         inlined_constant(g, g[id].args[0])))
       return false;
   }
   if (!contract || !worth_main_loop(g, *contract)) return false;
