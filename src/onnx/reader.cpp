@@ -182,12 +182,11 @@ class Importer {
     }
     graph_.set_origin(prim::Origin{call.op, call.name});
     call.op = name;
-    const std::int32_t before = graph_.size();
     ops::Values values = HEDDLE_TRY(expand(call));
     for (int i = 0; i < node.output_size() && i < static_cast<int>(values.size()); ++i) {
       if (node.output(i).empty()) continue;
       scope.values[node.output(i)] =
-          HEDDLE_TRY(folded(values[static_cast<std::size_t>(i)], call, before));
+          HEDDLE_TRY(folded(values[static_cast<std::size_t>(i)], call));
     }
     for (int i = static_cast<int>(values.size()); i < node.output_size(); ++i)
       if (!node.output(i).empty())
@@ -258,7 +257,7 @@ class Importer {
   }
 
   /// A result whose inputs are all constants becomes a constant if it is small.
-  Result<NodeId> folded(NodeId value, const Call& call, std::int32_t before) {
+  Result<NodeId> folded(NodeId value, const Call& call) {
     if (std::holds_alternative<prim::Constant>(graph_[value].op)) return value;
     if (element_count(graph_[value].type.shape) > options_.fold_elements) return value;
     for (const auto& arg : call.args)
