@@ -63,13 +63,32 @@ Evaluator Evaluator::blank() const {
   return out;
 }
 
-bool Evaluator::in_range(NodeId node, const Index& index) const {
+/// The conditions that keep `index` inside the node's shape: those that have a variable in common,
+/// directly or through others, with a coordinate that could be outside. At a position inside the
+/// shape everything below is defined without conditions.
+Evaluator::Conditions Evaluator::needed(NodeId node, const Index& index,
+                                        const Conditions& conditions) const {
+  if (conditions.empty()) return {};
   const Shape& shape = g_[node].type.shape;
+  std::vector<ir::Var> vars;
   for (std::size_t d = 0; d < index.size(); ++d) {
     const auto b = ir::bounds(index[d], ranges_);
-    if (!b || b->low < 0 || b->high >= shape[d]) return false;
+    if (!b || b->low < 0 || b->high >= shape[d]) ir::collect_variables(index[d], vars);
   }
-  return true;
+  std::vector<bool> kept(conditions.size(), false);
+  for (bool more = !vars.empty(); more;) {
+    more = false;
+    for (std::size_t i = 0; i < conditions.size(); ++i) {
+      const auto shares = [&](ir::Var v) { return ir::depends_on(conditions[i].expr, v); };
+      if (kept[i] || std::none_of(vars.begin(), vars.end(), shares)) continue;
+      kept[i] = more = true;
+      ir::collect_variables(conditions[i].expr, vars);
+    }
+  }
+  Conditions out;
+  for (std::size_t i = 0; i < conditions.size(); ++i)
+    if (kept[i]) out.push_back(conditions[i]);
+  return out;
 }
 
 Value Evaluator::at(NodeId node, const Index& index) { return at(node, index, {}); }
@@ -79,8 +98,7 @@ Value Evaluator::at(NodeId node, const Index& index, const Conditions& condition
   Key key{node, {}, {}};
   key.index.reserve(index.size());
   for (const Expr& e : index) key.index.push_back(simplified(e));
-  // At a position inside the node's shape everything below is defined without conditions.
-  if (!conditions.empty() && !in_range(node, key.index)) key.conditions = conditions;
+  key.conditions = needed(node, key.index, conditions);
   if (const auto found = memo_.find(key); found != memo_.end()) return found->second;
   Value out = compute(node, key.index, key.conditions);
   memo_.emplace(std::move(key), out);

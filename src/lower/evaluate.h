@@ -92,7 +92,7 @@ class Evaluator {
                      const Conditions& under);
   kernel::Value gather(const prim::Gather& x, const prim::Node& node, const Index& index,
                        const Conditions& under);
-  bool in_range(NodeId node, const Index& index) const;
+  Conditions needed(NodeId node, const Index& index, const Conditions& conditions) const;
 
   const prim::Graph& g_;
   ir::Ranges ranges_;

@@ -43,8 +43,21 @@ Result<Lowered> Phases::run() {
       emit(group);
     }
   }
-  out_.kernel = kernel::drop_unused_buffers(kernel::partition_loops(out_.kernel));
+  finish();
   return std::move(out_);
+}
+
+/// Border cases split off, what is not used dropped: an input may be needed for its shape only.
+void Phases::finish() {
+  out_.kernel = kernel::drop_unused_buffers(kernel::partition_loops(out_.kernel));
+  std::vector<Argument> used;
+  for (std::int32_t i = 0; i < out_.kernel.buffers.size(); ++i) {
+    int& argument = out_.kernel.buffers[kernel::BufferId{i}].argument;
+    if (argument < 0) continue;
+    used.push_back(out_.arguments[static_cast<std::size_t>(argument)]);
+    argument = static_cast<int>(used.size()) - 1;
+  }
+  out_.arguments = std::move(used);
 }
 
 void Phases::add_arguments() {

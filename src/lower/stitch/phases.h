@@ -31,6 +31,7 @@ class Phases {
   void emit(const Group& group);
   void emit_phase(std::vector<Nest> nests);
   void start_phase();
+  void finish();
 
   // special.cpp
   void emit_scan(NodeId node);
