@@ -237,15 +237,17 @@ Emitter::V Emitter::at_level(int level, const std::function<V()>& make) {
   if (level == depth()) return make();
   const Position here = position();
   const Scopes all = scopes_;
+  bool moved = false;
   for (std::size_t i = static_cast<std::size_t>(level) + 1; i < all.size(); ++i) {
     if (!all[i]->before) continue;
     b_.SetInsertPoint(all[i]->before);
+    moved = true;
     break;
   }
   scopes_.resize(static_cast<std::size_t>(level) + 1);
   V out = make();
   scopes_ = all;
-  restore(here);
+  if (moved) restore(here);  // else `make` may have branched, and the builder is where it ended
   return out;
 }
 
