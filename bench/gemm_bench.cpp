@@ -156,6 +156,64 @@ void compare(const Shape3& s, const codegen::cpu::Machine& machine, ThreadPool& 
   std::fflush(stdout);
 }
 
+/// Attention's products on [sequence, heads·width] memory: q·kᵀ scaled, and p·v.
+void compare_attention(std::int64_t heads, std::int64_t seq, std::int64_t width, bool scores,
+                       const codegen::cpu::Machine& machine, ThreadPool& pool, double seconds) {
+  prim::Graph g;
+  prim::Builder b(g);
+  const Shape memory{seq, heads * width};
+  const auto split = [&](NodeId x, std::vector<int> order) {
+    return b.transpose(b.reshape(x, {seq, heads, width}), std::move(order));
+  };
+  NodeId x, y, out;
+  if (scores) {
+    x = g.add_input("q", {DType::f32, memory});
+    y = g.add_input("k", {DType::f32, memory});
+    out = b.mul(b.matmul(split(x, {1, 0, 2}), split(y, {1, 2, 0})), 0.125);
+  } else {
+    x = g.add_input("p", {DType::f32, {heads, seq, seq}});
+    y = g.add_input("v", {DType::f32, memory});
+    out = b.reshape(b.transpose(b.matmul(x, split(y, {1, 0, 2})), {1, 0, 2}), memory);
+  }
+  g.outputs.push_back({"y", out});
+  lower::Request request = request_of(g, target_of(machine, pool.threads()));
+  request.layout_of = [&](NodeId id) { return lower::row_major(g[id].type.shape); };
+  request.required_layout = [](NodeId) { return std::optional<lower::Layout>(); };
+  auto lowered = lower::contract::lower(request);
+  HEDDLE_CHECK(lowered.ok(), "{}", lowered.error().message);
+  if (dump) print_code(lowered->kernel, machine);
+  KernelRunner ours(request, *lowered, machine, pool);
+
+  using md = dnnl::memory::desc;
+  const auto f32 = dnnl::memory::data_type::f32;
+  const std::int64_t n = scores ? seq : width, k = scores ? width : seq, row = heads * width;
+  const md ma = scores ? md({heads, seq, k}, f32, {width, row, 1})
+                       : md({heads, seq, k}, f32, {seq * seq, seq, 1});
+  const md mb = scores ? md({heads, k, n}, f32, {width, 1, row}) : md({heads, k, n}, f32, {width, row, 1});
+  const md mc = scores ? md({heads, seq, n}, f32, {seq * n, n, 1})
+                       : md({heads, seq, n}, f32, {width, row, 1});
+  dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  dnnl::stream stream(engine);
+  dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(ma, mb, mc), engine);
+  dnnl::matmul peer(pd);
+  Floats c(heads * seq * std::max(n, width));
+  std::unordered_map<int, dnnl::memory> args{
+      {DNNL_ARG_SRC, dnnl::memory(ma, engine, ours.memory_of(x))},
+      {DNNL_ARG_WEIGHTS, dnnl::memory(mb, engine, ours.memory_of(y))},
+      {DNNL_ARG_DST, dnnl::memory(mc, engine, c.data())}};
+  const auto times = interleaved({[&] { ours.run(); },
+                                  [&] {
+                                    peer.execute(stream, args);
+                                    stream.wait();
+                                  }},
+                                 seconds, 4);
+  const double work = 2e-9 * static_cast<double>(heads * seq * n * k);
+  std::printf("attention %s heads %ld seq %ld width %ld %7.1f %7.1f %5.1f%% | %s\n",
+              scores ? "q.kT" : "p.v ", heads, seq, width, work / times[0], work / times[1],
+              100 * times[1] / times[0], ours.schedule().c_str());
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -172,5 +230,8 @@ int main(int argc, char** argv) {
               machine.cpu.c_str(), threads);
   for (int i = 0; i < static_cast<int>(std::size(kShapes)); ++i)
     if (only < 0 || only == i) compare(kShapes[i], machine, pool, blas, seconds, tune);
+  for (const std::int64_t seq : {128, 197, 512})
+    for (const bool scores : {true, false})
+      if (only < 0) compare_attention(12, seq, 64, scores, machine, pool, seconds);
   return 0;
 }
