@@ -37,13 +37,13 @@ class Evaluator {
  private:
   const TensorType& type(std::size_t i) const { return g_[n_.args[i]].type; }
   bool floating() const { return is_float(n_.type.dtype); }
-  /// Calls f with the output and argument 0 as spans of the working type of the output.
+  /// Calls f with the output's elements and a zero, both of its working type.
   template <class F>
   void typed(F&& f) {
     if (floating())
-      f(out_.as_mutable<double>(), std::size_t{0}, double{});
+      f(out_.as_mutable<double>(), double{});
     else
-      f(out_.as_mutable<std::int64_t>(), std::size_t{0}, std::int64_t{});
+      f(out_.as_mutable<std::int64_t>(), std::int64_t{});
   }
   /// The binary meaning of fn on the working type, wrapped to `t` for integers.
   static double combine2(ScalarFn fn, double a, double b, DType) {
@@ -66,14 +66,13 @@ class Evaluator {
   void eval(const Constant& op) { out_ = to_reference(g_.constant(op)); }
   void eval(const Iota& op) {
     const auto [outer, extent, inner] = around(n_.type.shape, op.axis);
-    for (std::int64_t o = 0, at = 0; o < outer; ++o)
-      for (std::int64_t i = 0; i < extent; ++i)
-        for (std::int64_t k = 0; k < inner; ++k) {
-          if (floating())
-            out_.as_mutable<double>()[static_cast<std::size_t>(at++)] = static_cast<double>(i);
-          else
-            out_.as_mutable<std::int64_t>()[static_cast<std::size_t>(at++)] = i;
-        }
+    const Around a{outer, extent, inner};
+    typed([&](auto out, auto zero) {
+      std::size_t at = 0;
+      for (std::int64_t o = 0; o < a.outer; ++o)
+        for (std::int64_t i = 0; i < a.extent; ++i)
+          for (std::int64_t k = 0; k < a.inner; ++k) out[at++] = static_cast<decltype(zero)>(i);
+    });
     if (!floating()) out_ = to_reference(from_reference(out_, n_.type.dtype));
   }
   void eval(const Random& op) {
@@ -94,22 +93,26 @@ class Evaluator {
 
   template <class T>
   void eval_map(ScalarFn fn, DType t) {
-    const std::size_t count = static_cast<std::size_t>(out_.count());
+    const auto count = static_cast<std::size_t>(out_.count());
+    const std::size_t arity = args_.size();
     const bool is_select = fn == ScalarFn::select;
-    for (std::size_t i = 0; i < count; ++i) {
+    const T* in[3] = {};
+    for (std::size_t k = is_select ? 1 : 0; k < arity; ++k) in[k] = args_[k].as<T>().data();
+    const auto value_at = [&](std::size_t i) {
+      if (is_select) return (args_[0].as<std::int64_t>().data()[i] != 0 ? in[1] : in[2])[i];
       T a[3] = {};
-      for (std::size_t k = 0; k < args_.size(); ++k)
-        a[k] = k == 0 && is_select ? static_cast<T>(args_[0].as<std::int64_t>()[i])
-                                   : args_[k].as<T>()[i];
-      T value{};
+      for (std::size_t k = 0; k < arity; ++k) a[k] = in[k][i];
       if constexpr (std::is_same_v<T, double>)
-        value = ir::apply(fn, std::span<const double>(a, args_.size()));
+        return ir::apply(fn, std::span<const double>(a, arity));
       else
-        value = ir::apply_int(fn, std::span<const std::int64_t>(a, args_.size()), t);
-      if (floating())
-        out_.as_mutable<double>()[i] = static_cast<double>(value);
-      else
-        out_.as_mutable<std::int64_t>()[i] = static_cast<std::int64_t>(value);
+        return ir::apply_int(fn, std::span<const std::int64_t>(a, arity), t);
+    };
+    if (floating()) {
+      double* out = out_.as_mutable<double>().data();
+      for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<double>(value_at(i));
+    } else {
+      std::int64_t* out = out_.as_mutable<std::int64_t>().data();
+      for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::int64_t>(value_at(i));
     }
   }
 
@@ -131,7 +134,7 @@ class Evaluator {
   }
 
   void eval(const View& op) {
-    typed([&](auto out, std::size_t, auto zero) {
+    typed([&](auto out, auto zero) {
       using T = decltype(zero);
       std::fill(out.begin(), out.end(), static_cast<T>(op.fill));
       const Access place = identity_access(n_.type.shape);
@@ -153,7 +156,7 @@ class Evaluator {
     if (op.fn == Monoid::argmax || op.fn == Monoid::argmin) return eval_arg_reduce(op);
     const ScalarFn fn = ir::combiner(op.fn);
     const DType t = n_.type.dtype;
-    typed([&](auto out, std::size_t, auto zero) {
+    typed([&](auto out, auto zero) {
       using T = decltype(zero);
       std::fill(out.begin(), out.end(), identity_of<T>(op.fn, t));
       const auto in = args_[0].template as<T>();
@@ -213,7 +216,7 @@ class Evaluator {
     Shape variables = n_.type.shape;
     variables.insert(variables.end(), op.reduced.begin(), op.reduced.end());
     const Access place = identity_access(n_.type.shape);
-    typed([&](auto out, std::size_t, auto zero) {
+    typed([&](auto out, auto zero) {
       using T = decltype(zero);
       using Sum = std::conditional_t<std::is_same_v<T, double>, double, std::uint64_t>;
       const auto l = args_[0].template as<T>();
@@ -277,7 +280,7 @@ class Evaluator {
   }
 
   void eval(const Gather& op) {
-    typed([&](auto out, std::size_t, auto zero) {
+    typed([&](auto out, auto zero) {
       const auto in = args_[0].template as<decltype(zero)>();
       for_each_point(n_.type.shape, [&](const auto& at, std::size_t p) {
         bool outside = false;
@@ -289,7 +292,7 @@ class Evaluator {
 
   void eval(const Scatter& op) {
     const DType t = n_.type.dtype;
-    typed([&](auto out, std::size_t, auto zero) {
+    typed([&](auto out, auto zero) {
       using T = decltype(zero);
       const auto in = args_[0].template as<T>(), updates = args_[1].template as<T>();
       std::copy(in.begin(), in.end(), out.begin());
@@ -324,7 +327,7 @@ class Evaluator {
     const ScalarFn fn = ir::combiner(op.fn);
     const auto [outer, extent, inner] = around(n_.type.shape, op.axis);
     const Around a{outer, extent, inner};
-    typed([&](auto out, std::size_t, auto zero) {
+    typed([&](auto out, auto zero) {
       using T = decltype(zero);
       const auto in = args_[0].template as<T>();
       for (std::int64_t o = 0; o < a.outer; ++o)
@@ -398,11 +401,19 @@ Tensor to_reference(const Tensor& value) {
 
 Tensor from_reference(const Tensor& value, DType type) {
   Tensor out({type, value.shape()});
-  for (std::int64_t i = 0; i < out.count(); ++i) {
+  if (value.dtype() == DType::f64 && type == DType::f32) {
+    const auto from = value.as<double>();
+    std::transform(from.begin(), from.end(), out.as_mutable<float>().begin(),
+                   [](double v) { return static_cast<float>(v); });
+    return out;
+  }
+  const std::int64_t count = out.count();
+  const std::byte* data = value.data();
+  for (std::int64_t i = 0; i < count; ++i) {
     if (value.dtype() == DType::f64)
-      out.set(i, value.as<double>()[static_cast<std::size_t>(i)]);
+      out.set(i, reinterpret_cast<const double*>(data)[i]);
     else
-      out.set_int(i, value.as<std::int64_t>()[static_cast<std::size_t>(i)]);
+      out.set_int(i, reinterpret_cast<const std::int64_t*>(data)[i]);
   }
   return out;
 }

@@ -38,6 +38,15 @@ Rewritten mul_one(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
+Rewritten logical_constant(RewriteContext& c, const Node& n) {
+  const bool conjunction = is_map(n, ScalarFn::logical_and);
+  if (!conjunction && !is_map(n, ScalarFn::logical_or)) return std::nullopt;
+  for (std::size_t i = 0; i < 2; ++i)
+    if (const auto known = splat_value(c.g, n.args[i]))
+      return (*known != 0) == conjunction ? n.args[1 - i] : n.args[i];
+  return std::nullopt;
+}
+
 Rewritten double_negation(RewriteContext& c, const Node& n) {
   for (const ScalarFn fn : {ScalarFn::neg, ScalarFn::logical_not, ScalarFn::bit_not})
     if (is_map(n, fn))
@@ -211,6 +220,12 @@ constexpr RewriteRule kRules[] = {
      }},
     {"add-zero", "x + 0, x - 0 -> x", add_zero, [](Builder& b) { return b.add(x_of(b), 0.0); }},
     {"mul-one", "x * 1, x / 1 -> x", mul_one, [](Builder& b) { return b.div(x_of(b), 1.0); }},
+    {"logical-constant", "x and true, x or false -> x; x and false -> false; x or true -> true",
+     logical_constant,
+     [](Builder& b) {
+       const NodeId yes = b.full({DType::b1, {3, 4}}, 1);
+       return b.map(ScalarFn::logical_and, {yes, b.cast(x_of(b), DType::b1)});
+     }},
     {"double-negation", "-(-x), !!x, ~~x -> x", double_negation,
      [](Builder& b) { return b.neg(b.neg(x_of(b))); }},
     {"add-negated", "x + (-y) -> x - y, x - (-y) -> x + y", add_negated,

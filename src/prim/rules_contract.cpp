@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "prim/access.h"
+#include "prim/fold.h"
 #include "prim/rewrite.h"
 
 namespace heddle::prim {
@@ -42,6 +43,20 @@ Rewritten contract_unit_axes(RewriteContext& c, const Node& n) {
                       substitute(k->rhs, to), n.type.dtype);
 }
 
+/// A broadcast number as an operand is written out, so that contractions see plain matrices.
+Rewritten contract_of_splat(RewriteContext& c, const Node& n) {
+  if (!std::holds_alternative<Contract>(n.op)) return std::nullopt;
+  for (std::size_t side = 0; side < 2; ++side) {
+    if (splat(c.g, n.args[side]) == nullptr || c.g.constant_of(n.args[side]) != nullptr) continue;
+    const auto dense = evaluate_constant(c.g, n.args[side]);
+    if (!dense) continue;
+    std::vector<NodeId> args = n.args;
+    args[side] = c.b.constant(*dense);
+    return c.g.add(n.op, std::move(args), n.type);
+  }
+  return std::nullopt;
+}
+
 Rewritten contract_of_view(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr) return std::nullopt;
@@ -51,6 +66,7 @@ Rewritten contract_of_view(RewriteContext& c, const Node& n) {
     const auto* v = std::get_if<View>(&c.g[n.args[at]].op);
     if (v == nullptr || v->pieces.size() != 1) continue;
     if (!v->pieces[0].inside.empty() && v->fill != 0) continue;
+    if (splat(c.g, n.args[at]) != nullptr) continue;
     const NodeId source = c.g[n.args[at]].args[0];
     const auto a = simplified(compose(side == 0 ? k->lhs : k->rhs, v->pieces[0]), variables);
     if (!a || size_of(*a) > kMaxAccessSize || !shown_in_bounds(*a, variables, c.b.shape(source)))
@@ -222,6 +238,11 @@ constexpr RewriteRule kRules[] = {
      [](Builder& b) {
        return b.conv(x_of(b, {1, 3, 4, 4}), weight(b, {2, 3, 1, 1}),
                      {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1});
+     }},
+    {"contract-of-splat", "contract(x, broadcast number) -> contract(x, constant)",
+     contract_of_splat,
+     [](Builder& b) {
+       return b.matmul(x_of(b, {3, 4}), b.full({DType::f32, {4, 2}}, 0.5));
      }},
     {"contract-of-view", "contract(view(x), y) -> contract(x, y)  if outside is 0",
      contract_of_view,

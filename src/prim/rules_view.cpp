@@ -83,17 +83,31 @@ Rewritten filled_with_itself(RewriteContext& c, const Node& n) {
   return c.b.full(n.type, v->fill);
 }
 
-Rewritten constant_splat(RewriteContext& c, const Node& n) {
-  if (!std::holds_alternative<Constant>(n.op)) return std::nullopt;
-  const Tensor& t = c.g.constant(std::get<Constant>(n.op));
+/// The one value of which all elements of a constant tensor (of rank > 0) are made.
+std::optional<Tensor> element_of_equals(const Tensor& t) {
   if (t.shape().empty() || t.count() == 0) return std::nullopt;
-  const std::int64_t size = size_of(t.dtype());
-  for (std::int64_t i = 1; i < t.count(); ++i)
-    if (std::memcmp(t.data(), t.data() + i * size, static_cast<std::size_t>(size)) != 0)
-      return std::nullopt;
+  const std::int64_t size = size_of(t.dtype()), bytes = t.bytes();
+  const std::byte* data = t.data();
+  for (std::int64_t at = size; at < bytes; at += size)
+    if (std::memcmp(data, data + at, static_cast<std::size_t>(size)) != 0) return std::nullopt;
   Tensor one({t.dtype(), {}});
-  std::memcpy(one.mutable_data(), t.data(), static_cast<std::size_t>(size));
-  return c.b.broadcast(c.b.constant(one), n.type.shape);
+  std::memcpy(one.mutable_data(), data, static_cast<std::size_t>(size));
+  return one;
+}
+
+/// Only for maps and views: an operand of a contraction is better dense.
+Rewritten constant_splat(RewriteContext& c, const Node& n) {
+  if (!std::holds_alternative<Map>(n.op) && !std::holds_alternative<View>(n.op))
+    return std::nullopt;
+  for (std::size_t i = 0; i < n.args.size(); ++i) {
+    const Tensor* t = c.g.constant_of(n.args[i]);
+    const auto one = t != nullptr ? element_of_equals(*t) : std::nullopt;
+    if (!one) continue;
+    std::vector<NodeId> args = n.args;
+    args[i] = c.b.broadcast(c.b.constant(*one), t->shape());
+    return c.g.add(n.op, std::move(args), n.type);
+  }
+  return std::nullopt;
 }
 
 Rewritten view_below_map(RewriteContext& c, const Node& n) {
@@ -185,7 +199,7 @@ NodeId x_of(Builder& b, Shape shape) {
 }
 
 constexpr RewriteRule kRules[] = {
-    {"constant-splat", "a constant of equal elements -> broadcast of one", constant_splat,
+    {"constant-splat", "f(constant of equal elements) -> f(broadcast of one)", constant_splat,
      [](Builder& b) {
        const float v[] = {2, 2, 2, 2};
        return b.exp(b.add(x_of(b, {4}), b.constant(Tensor::from<float>(DType::f32, {4}, v))));
