@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <unordered_map>
@@ -6,7 +7,9 @@
 #include "driver/code_cache.h"
 #include "driver/driver.h"
 #include "driver/dump.h"
-#include "prim/passes.h"
+#include "driver/planning.h"
+#include "driver/report.h"
+#include "support/hash.h"
 #include "support/log.h"
 
 namespace heddle::driver {
@@ -34,8 +37,15 @@ Result<std::vector<CompiledKernel>> lower_plan(const prim::Graph& graph, const p
   std::unordered_map<NodeId, lower::Layout> layouts;
   std::unordered_map<NodeId, bool> is_output;
   for (const prim::GraphOutput& output : graph.outputs) is_output[output.node] = true;
+  // A value that is not computed is read from its equivalent.
+  std::unordered_map<NodeId, NodeId> instead;
+  for (const plan::Substitute& s : plan.substitutes) instead[s.wanted] = s.instead;
+  const auto actual = [&](NodeId node) {
+    const auto found = instead.find(node);
+    return found != instead.end() ? found->second : node;
+  };
   const auto layout_of = [&](NodeId node) {
-    const auto found = layouts.find(node);
+    const auto found = layouts.find(actual(node));
     return found != layouts.end() ? found->second : lower::row_major(graph[node].type.shape);
   };
   const auto required = [&](NodeId node) -> std::optional<lower::Layout> {
@@ -46,10 +56,13 @@ Result<std::vector<CompiledKernel>> lower_plan(const prim::Graph& graph, const p
   for (const plan::Kernel& planned : plan.kernels) {
     const lower::Request request{&graph, planned.cluster, target, layout_of, required, {}};
     CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
-    for (const lower::Argument& argument : kernel.lowered.arguments)
-      kernel.input_layouts.push_back(argument.kind == lower::Argument::Kind::value
-                                         ? layout_of(argument.node)
-                                         : lower::Layout{});
+    for (lower::Argument& argument : kernel.lowered.arguments) {
+      const bool value = argument.kind == lower::Argument::Kind::value;
+      kernel.input_layouts.push_back(value ? layout_of(argument.node) : lower::Layout{});
+      const auto& outputs = planned.cluster.outputs;
+      if (value && std::find(outputs.begin(), outputs.end(), argument.node) == outputs.end())
+        argument.node = actual(argument.node);
+    }
     for (std::size_t o = 0; o < planned.cluster.outputs.size(); ++o)
       layouts[planned.cluster.outputs[o]] = kernel.lowered.output_layouts[o];
     kernels.push_back(std::move(kernel));
@@ -134,7 +147,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
 
   runtime::Program program =
       assemble(compiled.graph, compiled.kernels, std::move(objects), threads);
-  program.manifest = manifest_of(compiled, machine);
+  program.manifest = report_of(compiled, machine).dump();
   compiled.program = std::make_shared<runtime::Program>(std::move(program));
   watch.lap("assemble");
   return compiled;

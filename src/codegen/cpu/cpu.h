@@ -26,8 +26,9 @@ std::string llvm_version();
 /// host's triple; an error for a name that LLVM does not know.
 Result<Machine> machine_named(const std::string& name);
 
-/// Runs tasks [begin, end) of one phase. args: pointers to the argument buffers, then to the kernel's
-/// local grid buffers; scratch: private to the calling thread, at least scratch_bytes, 64-byte aligned.
+/// Runs tasks [begin, end) of one phase. args: pointers to the argument buffers, then to the
+/// kernel's local grid buffers; scratch: private to the calling thread, at least scratch_bytes,
+/// 64-byte aligned.
 using TaskFn = void (*)(void* const* args, std::int64_t begin, std::int64_t end, void* scratch);
 
 struct PhaseInfo {
@@ -36,8 +37,8 @@ struct PhaseInfo {
 };
 struct KernelInfo {
   std::vector<PhaseInfo> phases;
-  std::int64_t scratch_bytes = 0;              ///< per thread
-  std::vector<std::int64_t> local_bytes;       ///< local grid-scope buffers, after the arguments
+  std::int64_t scratch_bytes = 0;         ///< per thread
+  std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
 };
 
 /// Object code for a set of kernels.
@@ -52,8 +53,8 @@ Result<std::string> to_llvm_text(const kernel::Kernel& k, const Machine& m);
 Result<std::string> to_assembly_text(const kernel::Kernel& k, const Machine& m);
 /// What the object code of these kernels depends on (but for the prefix): a key for caches.
 std::string cache_key(std::span<const kernel::Kernel> kernels, const Machine& m);
-/// Compiles kernels to one object; `prefix` makes symbols unique. Thread-safe; callers batch kernels
-/// over threads.
+/// Compiles kernels to one object; `prefix` makes symbols unique. Thread-safe; callers batch
+/// kernels over threads.
 Result<Object> compile(std::span<const kernel::Kernel> kernels, const Machine& m,
                        const std::string& prefix);
 

@@ -1,0 +1,39 @@
+#include "driver/planning.h"
+
+#include "prim/alternatives.h"
+#include "prim/passes.h"
+#include "prim/text.h"
+
+namespace heddle::driver {
+
+Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options, Dumper& dumper) {
+  prim::PassOptions passes;
+  passes.verify_each = options.options.verify;
+  passes.bisect = options.options.bisect;
+  passes.disable = options.options.disable;
+  if (dumper.wants("prim")) {
+    dumper.write("prim", "import", prim::print(graph));
+    passes.changed = [&](int, std::string_view name, const prim::Graph& result) {
+      dumper.write("prim", "after-" + std::string(name), prim::print(result));
+    };
+  }
+  return prim::run_passes(prim::default_passes(), std::move(graph), passes);
+}
+
+Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& options,
+                                   const codegen::cpu::Machine& machine, int threads) {
+  plan::Options planning;
+  const auto strategy = plan::strategy_named(options.strategy);
+  if (!strategy)
+    return fail(ErrorCode::usage, "--strategy: found '{}', want single, greedy, partition, recompute or full",
+                options.strategy);
+  planning.strategy = *strategy;
+  planning.legality = plan::lowering_legality();
+  planning.machine.threads = threads;
+  planning.machine.vector_bytes = machine.vector_bytes;
+  if (*strategy == plan::Strategy::full)
+    planning.class_of = prim::classes_of(graph, prim::find_alternatives(graph, options.options.disable));
+  return planning;
+}
+
+}  // namespace heddle::driver

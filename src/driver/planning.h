@@ -1,0 +1,15 @@
+#pragma once
+#include "driver/driver.h"
+#include "driver/dump.h"
+
+namespace heddle::driver {
+
+/// Rewrites and folding to a fixed point, dumped and verified as the options ask.
+Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options, Dumper& dumper);
+
+/// What the orchestrator is told: strategy, what the lowering can do, the machine. Alternatives are
+/// added to the graph.
+Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& options,
+                                   const codegen::cpu::Machine& machine, int threads);
+
+}  // namespace heddle::driver
