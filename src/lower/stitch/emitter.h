@@ -113,6 +113,7 @@ class Emitter {
   // save.cpp
   Value saved_value(NodeId node, const Index& index);
   void save(NodeId node, const Index& index, const Value& value);
+  bool done(int phase) const;
   std::optional<Expr> saved_offset(const Saved& s, NodeId node, const Index& index) const;
 
   const prim::Graph& g_;
@@ -131,6 +132,7 @@ class Emitter {
   std::int64_t saved_bytes_ = 0;
   Phase phase_;
   int phases_ = 0;
+  std::vector<int> done_;  ///< phases whose loops are closed
 };
 
 }  // namespace heddle::lower::stitch

@@ -12,6 +12,7 @@ using kernel::Store;
 namespace {
 
 constexpr std::int64_t kMaxInline = 32;       // terms written out instead of looped over
+constexpr std::int64_t kMaxInlineScalars = 4; // the same where each would be a scalar
 constexpr std::size_t kMaxInlineTouches = 8;  // of one such term
 constexpr int kAccumulators = 4;              // hide the latency of the combining operation
 
@@ -47,14 +48,16 @@ Value Emitter::reduce(const Reduction& r) {
   const bool laned = on_lanes(r.depends);
   State s = enter(level_of(r.depends), laned);
   phase_ = {++phases_, current_, {}, r.extents};
+  const int phase = phase_.number;
   Value out = laned ? reduce_over_lanes(r) : reduce_alone(r);
+  done_.push_back(phase);
   restore(std::move(s));
   return out;
 }
 
 /// A few light terms are one expression: windows, small vectors.
 std::optional<Value> Emitter::reduce_inline(const Reduction& r, std::int64_t count) {
-  if (count > kMaxInline) return std::nullopt;
+  if (count > (on_lanes(r.depends) ? kMaxInline : kMaxInlineScalars)) return std::nullopt;
   if (count > 1) {
     bool nested = false;
     const auto touches = touches_of(

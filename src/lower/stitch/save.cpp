@@ -40,7 +40,7 @@ Value Emitter::saved_value(NodeId node, const Index& index) {
   const auto found = saved_.find(node);
   if (found == saved_.end()) return nullptr;
   for (const Saved& s : found->second) {
-    if (s.phase == phase_.number || !encloses(s.level, current_)) continue;
+    if (!done(s.phase) || !encloses(s.level, current_)) continue;
     if (s.laned && lanes_ != s.lanes) continue;
     if (const auto offset = saved_offset(s, node, index))
       return kernel::load(s.buffer, *offset, compute_type(g_[node].type.dtype));
@@ -73,23 +73,28 @@ void Emitter::save(NodeId node, const Index& index, const Value& value) {
   if (s.laned) size *= static_cast<std::int64_t>(lanes_per_vector_) * lanes_->count;
   const DType type = compute_type(g_[node].type.dtype);
   auto& list = saved_[node];
-  auto known = std::find_if(list.begin(), list.end(), [&](const Saved& k) {
-    return k.level == s.level && k.lanes == s.lanes && (!s.laned || k.laned);
-  });
   // The same reduction comes here once for each part of its loops, with lanes of its own.
-  if (!s.laned)
-    known = std::find_if(list.begin(), list.end(),
-                         [&](const Saved& k) { return k.level == s.level && !k.laned; });
-  if (known != list.end() && known->phase != phase_.number) return;
-  if (known == list.end()) {
-    if (size == 1 || saved_bytes_ + size * size_of(type) > target_.l2_bytes / 2) return;
+  const auto known = std::find_if(list.begin(), list.end(), [&](const Saved& k) {
+    return k.level == s.level && k.phase == s.phase && k.laned == s.laned &&
+           (!s.laned || k.lanes == s.lanes);
+  });
+  const auto position = static_cast<std::size_t>(known - list.begin());
+  if (position == list.size()) {
+    const bool kept = std::any_of(list.begin(), list.end(), [&](const Saved& k) {
+      return k.level == s.level && done(k.phase) && (!s.laned || k.lanes == s.lanes);
+    });
+    if (kept || size == 1 || saved_bytes_ + size * size_of(type) > target_.l2_bytes / 2) return;
     saved_bytes_ += size * size_of(type);
     s.buffer = scratch("row", type, size, kernel::Scope::block, 1);
     list.push_back(s);
-    known = std::prev(list.end());
   }
-  if (const auto offset = saved_offset(*known, node, index))
-    pending_.push_back(Store{known->buffer, *offset, value, {}});
+  const Saved& entry = list[position];
+  if (const auto offset = saved_offset(entry, node, index))
+    pending_.push_back(Store{entry.buffer, *offset, value, {}});
+}
+
+bool Emitter::done(int phase) const {
+  return std::find(done_.begin(), done_.end(), phase) != done_.end();
 }
 
 }  // namespace heddle::lower::stitch

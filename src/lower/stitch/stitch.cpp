@@ -16,6 +16,8 @@ bool inside(const Cluster& c, NodeId id) {
 }
 
 bool structure_fits(const prim::Graph& g, const Cluster& c) {
+  for (NodeId o : c.outputs)
+    if (!inside(c, o)) return false;
   for (NodeId id : c.nodes) {
     const prim::Op& op = g[id].op;
     if (std::holds_alternative<prim::Input>(op) || std::holds_alternative<prim::Constant>(op))
