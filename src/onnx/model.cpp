@@ -48,7 +48,8 @@ std::string model_file(const std::string& path) {
   return fs::is_directory(path, error) ? (fs::path(path) / "model.onnx").string() : path;
 }
 
-Result<std::unique_ptr<::onnx::ModelProto>> parse_model(const std::byte* data, std::size_t size) {
+Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* data,
+                                                              std::size_t size) {
   if (size == 0) return fail("the model is empty");
   if (size > 0x7fffffff)
     return unsupported("the model has {} bytes, protobuf files end at 2 GB", size);
@@ -56,11 +57,11 @@ Result<std::unique_ptr<::onnx::ModelProto>> parse_model(const std::byte* data, s
   google::protobuf::io::CodedInputStream coded(&stream);
   coded.SetTotalBytesLimit(0x7fffffff);
   coded.SetRecursionLimit(64);
-  auto model = std::make_unique<::onnx::ModelProto>();
+  auto model = std::make_shared<::onnx::ModelProto>();
   if (!model->ParseFromCodedStream(&coded) || !coded.ConsumedEntireMessage())
     return fail("not an ONNX model: the file is damaged, truncated, or something else");
   if (!model->has_graph()) return fail("not an ONNX model: it holds no graph");
-  return model;
+  return std::shared_ptr<const ::onnx::ModelProto>(std::move(model));
 }
 
 std::string label_of(const ::onnx::NodeProto& node) {
@@ -92,6 +93,32 @@ Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view k
   return type;
 }
 
+namespace {
+
+/// Names a node reads: its inputs, and what its bodies read from around them. Names that a body
+/// makes itself may be among them; protobuf's recursion limit bounds the depth.
+void collect_reads(const ::onnx::NodeProto& node, std::set<std::string>& names) {
+  names.insert(node.input().begin(), node.input().end());
+  for (const auto& attribute : node.attribute()) {
+    if (!attribute.has_g()) continue;
+    std::set<std::string> inner;
+    for (const auto& nested : attribute.g().node()) collect_reads(nested, inner);
+    for (const auto& output : attribute.g().output()) inner.insert(output.name());
+    for (const auto& nested : attribute.g().node())
+      for (const std::string& output : nested.output()) inner.erase(output);
+    for (const auto& input : attribute.g().input()) inner.erase(input.name());
+    names.insert(inner.begin(), inner.end());
+  }
+}
+
+std::set<std::string> names_read(const ::onnx::NodeProto& node) {
+  std::set<std::string> names;
+  collect_reads(node, names);
+  return names;
+}
+
+}  // namespace
+
 Result<std::vector<int>> execution_order(
     const google::protobuf::RepeatedPtrField<::onnx::NodeProto>& nodes) {
   std::unordered_map<std::string, int> producer;
@@ -101,12 +128,13 @@ Result<std::vector<int>> execution_order(
         return fail("value '{}' is made by two nodes", output);
   std::vector<std::vector<int>> users(static_cast<std::size_t>(nodes.size()));
   std::vector<int> waiting(static_cast<std::size_t>(nodes.size()), 0);
-  for (int i = 0; i < nodes.size(); ++i)
-    for (const std::string& input : nodes[i].input())
-      if (const auto p = producer.find(input); p != producer.end()) {
-        users[static_cast<std::size_t>(p->second)].push_back(i);
-        ++waiting[static_cast<std::size_t>(i)];
-      }
+  for (int i = 0; i < nodes.size(); ++i) {
+    std::set<int> sources;
+    for (const std::string& name : names_read(nodes[i]))
+      if (const auto p = producer.find(name); p != producer.end()) sources.insert(p->second);
+    for (const int source : sources) users[static_cast<std::size_t>(source)].push_back(i);
+    waiting[static_cast<std::size_t>(i)] = static_cast<int>(sources.size());
+  }
   std::set<int> ready;  // smallest first: the file's order where it is valid
   for (int i = 0; i < nodes.size(); ++i)
     if (waiting[static_cast<std::size_t>(i)] == 0) ready.insert(i);

@@ -8,7 +8,8 @@
 namespace heddle::onnx {
 
 /// Parses a serialised ModelProto, with protobuf's recursion limit against nesting bombs.
-Result<std::unique_ptr<::onnx::ModelProto>> parse_model(const std::byte* data, std::size_t size);
+Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* data,
+                                                              std::size_t size);
 
 /// Positions of a graph's nodes in an order in which every value is made before it is used. ONNX
 /// asks for such an order; files that lack it are sorted, cyclic ones are an error that names a

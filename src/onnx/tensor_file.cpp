@@ -28,10 +28,7 @@ constexpr TypeRow kTypes[] = {
 
 /// Copies one of the typed fields, which hold one element per entry, narrow types widened.
 template <class Field>
-Status copy_field(const TensorProto& proto, const Field& field, Tensor& tensor) {
-  if (field.size() != tensor.count())
-    return fail("tensor '{}': found {} values, want {}", proto.name(), field.size(),
-                tensor.count());
+void copy_field(const Field& field, Tensor& tensor) {
   const bool half = tensor.dtype() == DType::f16 || tensor.dtype() == DType::bf16;
   for (int i = 0; i < field.size(); ++i) {
     if (half)  // the bits, in an int32
@@ -42,7 +39,6 @@ Status copy_field(const TensorProto& proto, const Field& field, Tensor& tensor) 
     else
       tensor.set_int(i, static_cast<std::int64_t>(field.Get(i)));
   }
-  return Ok{};
 }
 
 Status copy_bytes(const std::string& name, const void* data, std::size_t size, Tensor& tensor) {
@@ -74,30 +70,69 @@ Result<fs::path> external_path(const std::string& folder, const std::string& loc
   return file;
 }
 
-Status copy_external(const TensorProto& proto, const std::string& folder, Tensor& tensor) {
+/// A decimal entry of external_data, which files may leave out.
+Result<std::uint64_t> decimal(const TensorProto& proto, const std::string& key,
+                              const std::string& text) {
+  if (text.empty() || text.size() > 15 || text.find_first_not_of("0123456789") != std::string::npos)
+    return fail("tensor '{}': external data has {} '{}', want a number", proto.name(), key, text);
+  return std::stoull(text);
+}
+
+/// `size` bytes: a tensor over them where they can stay, a copy where they cannot.
+Result<Tensor> over_bytes(const TensorProto& proto, const TensorType& type,
+                          const std::shared_ptr<const void>& owner, const void* data,
+                          std::size_t size) {
+  const auto want = static_cast<std::size_t>(element_count(type.shape) * size_of(type.dtype));
+  if (size != want)
+    return fail("tensor '{}': found {} bytes, want {} for {}", proto.name(), size, want,
+                to_string(type));
+  const bool aligned =
+      reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(size_of(type.dtype)) ==
+      0;
+  if (owner && aligned && size > 0 && type.dtype != DType::b1)
+    return Tensor(type, owner, static_cast<const std::byte*>(data));
+  Tensor tensor(type);
+  HEDDLE_TRY(copy_bytes(proto.name(), data, size, tensor));
+  return tensor;
+}
+
+Result<Tensor> external_tensor(const TensorProto& proto, const TensorType& type,
+                               TensorSource& source) {
   std::string location;
   std::uint64_t offset = 0;
+  const auto bytes = static_cast<std::uint64_t>(element_count(type.shape) * size_of(type.dtype));
   for (const auto& entry : proto.external_data()) {
     if (entry.key() == "location") location = entry.value();
-    if (entry.key() == "offset") {
-      if (entry.value().size() > 15 ||
-          entry.value().find_first_not_of("0123456789") != std::string::npos)
-        return fail("tensor '{}': found offset '{}'", proto.name(), entry.value());
-      offset = entry.value().empty() ? 0 : std::stoull(entry.value());
+    if (entry.key() == "offset") offset = HEDDLE_TRY(decimal(proto, "offset", entry.value()));
+    if (entry.key() == "length") {
+      const std::uint64_t length = HEDDLE_TRY(decimal(proto, "length", entry.value()));
+      if (length != bytes)
+        return fail("tensor '{}': external data has length {}, want {} for {}", proto.name(),
+                    length, bytes, to_string(type));
     }
   }
-  const fs::path path = HEDDLE_TRY(external_path(folder, location));
-  const FileBytes file = HEDDLE_TRY(map_file(path.string()));
-  const std::uint64_t bytes = static_cast<std::uint64_t>(tensor.bytes());
+  auto found = source.files.find(location);
+  if (found == source.files.end()) {
+    const fs::path path = HEDDLE_TRY(external_path(source.folder, location));
+    found = source.files.emplace(location, HEDDLE_TRY(map_file(path.string()))).first;
+  }
+  const FileBytes& file = found->second;
   if (offset > file.size || bytes > file.size - offset)
     return fail("tensor '{}': external data '{}' has {} bytes, want {} at {}", proto.name(),
                 location, file.size, bytes, offset);
-  return copy_bytes(proto.name(), file.data + offset, bytes, tensor);
+  return over_bytes(proto, type, file.owner, file.data + offset, bytes);
 }
 
-/// Bytes that back the tensor: nothing is allocated for elements that are not there.
-std::int64_t backing_bytes(const TensorProto& proto) {
-  return static_cast<std::int64_t>(proto.ByteSizeLong());
+/// One of the typed fields; a field of another type than the tensor's is empty, so its size
+/// differs.
+template <class Field>
+Result<Tensor> from_field(const TensorProto& proto, const TensorType& type, const Field& field) {
+  if (field.size() != element_count(type.shape))
+    return fail("tensor '{}': found {} values, want {} for {}", proto.name(), field.size(),
+                element_count(type.shape), to_string(type));
+  Tensor tensor(type);
+  copy_field(field, tensor);
+  return tensor;
 }
 
 Result<Tensor> read_npy(const std::string& path) {
@@ -226,46 +261,39 @@ int dtype_to_onnx(DType type) {
   return 0;
 }
 
-Result<Tensor> tensor_from_proto(const TensorProto& proto, const std::string& folder) {
-  Result<DType> type = dtype_from_onnx(proto.data_type());
-  if (!type) return fail(type.error().code, "tensor '{}': {}", proto.name(), type.error().message);
-  const Shape shape(proto.dims().begin(), proto.dims().end());
-  const auto count = checked_element_count(shape, *type);
-  if (!count) return fail("tensor '{}': found impossible shape {}", proto.name(), to_string(shape));
-  const bool external = proto.data_location() == TensorProto::EXTERNAL;
-  if (!external && *count > 64 + 8 * backing_bytes(proto))
-    return fail("tensor '{}': found {} elements but only {} bytes", proto.name(), *count,
-                backing_bytes(proto));
-  if (external && *count * size_of(*type) > kMaxTensorBytes)
-    return fail(ErrorCode::out_of_memory, "tensor '{}': too large", proto.name());
-  Tensor tensor({*type, external ? Shape{} : shape});
-  if (external) {
-    // The file is checked before the memory is taken.
-    std::string location;
-    for (const auto& entry : proto.external_data())
-      if (entry.key() == "location") location = entry.value();
-    const fs::path path = HEDDLE_TRY(external_path(folder, location));
-    std::error_code error;
-    if (fs::file_size(path, error) < static_cast<std::uint64_t>(*count * size_of(*type)) || error)
-      return fail("tensor '{}': external data '{}' is too short for {}{}", proto.name(), location,
-                  name_of(*type), to_string(shape));
-    tensor = Tensor({*type, shape});
-    HEDDLE_TRY(copy_external(proto, folder, tensor));
-    return tensor;
-  }
+Result<Tensor> tensor_from_proto(const TensorProto& proto, TensorSource& source) {
+  const Result<DType> dtype = dtype_from_onnx(proto.data_type());
+  if (!dtype)
+    return fail(dtype.error().code, "tensor '{}': {}", proto.name(), dtype.error().message);
+  const TensorType type{*dtype, Shape(proto.dims().begin(), proto.dims().end())};
+  if (!checked_element_count(type.shape, type.dtype))
+    return fail("tensor '{}': found impossible shape {}", proto.name(), to_string(type.shape));
+  if (proto.has_segment())
+    return unsupported("tensor '{}': it is stored in segments", proto.name());
+  if (proto.data_location() == TensorProto::EXTERNAL) return external_tensor(proto, type, source);
   if (proto.has_raw_data())
-    HEDDLE_TRY(copy_bytes(proto.name(), proto.raw_data().data(), proto.raw_data().size(), tensor));
-  else if (*type == DType::f32)
-    HEDDLE_TRY(copy_field(proto, proto.float_data(), tensor));
-  else if (*type == DType::f64)
-    HEDDLE_TRY(copy_field(proto, proto.double_data(), tensor));
-  else if (*type == DType::i64)
-    HEDDLE_TRY(copy_field(proto, proto.int64_data(), tensor));
-  else if (*type == DType::u64 || *type == DType::u32)
-    HEDDLE_TRY(copy_field(proto, proto.uint64_data(), tensor));
-  else
-    HEDDLE_TRY(copy_field(proto, proto.int32_data(), tensor));
-  return tensor;
+    return over_bytes(proto, type, source.owner, proto.raw_data().data(), proto.raw_data().size());
+  switch (type.dtype) {
+    case DType::f32:
+      return from_field(proto, type, proto.float_data());
+    case DType::f64:
+      return from_field(proto, type, proto.double_data());
+    case DType::i64:
+      return from_field(proto, type, proto.int64_data());
+    case DType::u32:
+    case DType::u64:
+      return from_field(proto, type, proto.uint64_data());
+    case DType::f16:
+    case DType::bf16:
+    case DType::i8:
+    case DType::i16:
+    case DType::i32:
+    case DType::u8:
+    case DType::u16:
+    case DType::b1:
+      return from_field(proto, type, proto.int32_data());
+  }
+  return unsupported("tensor '{}': found element type {}", proto.name(), name_of(type.dtype));
 }
 
 Result<Tensor> read_tensor(const std::string& path) {
@@ -274,7 +302,8 @@ Result<Tensor> read_tensor(const std::string& path) {
   TensorProto proto;
   if (file.size > 0x7fffffff || !proto.ParseFromArray(file.data, static_cast<int>(file.size)))
     return fail("{}: not a serialised ONNX tensor", path);
-  Result<Tensor> tensor = tensor_from_proto(proto, "");
+  TensorSource source;
+  Result<Tensor> tensor = tensor_from_proto(proto, source);
   if (!tensor) return fail(tensor.error().code, "{}: {}", path, tensor.error().message);
   return tensor;
 }

@@ -1,6 +1,9 @@
 #pragma once
+#include <map>
+#include <memory>
 #include <string>
 
+#include "onnx/reader.h"
 #include "support/result.h"
 #include "support/tensor.h"
 
@@ -14,8 +17,16 @@ namespace heddle::onnx {
 Result<DType> dtype_from_onnx(int number);
 int dtype_to_onnx(DType type);
 
-/// Converts a TensorProto. `folder`: where external data may lie; it must not leave that folder.
-Result<Tensor> tensor_from_proto(const ::onnx::TensorProto& proto, const std::string& folder);
+/// What the bytes of a model's tensors come from.
+struct TensorSource {
+  std::string folder;  ///< where external data may lie, which must not leave it; empty: refused
+  /// Keeps the parsed model alive, so that tensors may share its bytes; null: bytes are copied.
+  std::shared_ptr<const void> owner;
+  std::map<std::string, FileBytes> files;  ///< external files that are mapped already
+};
+/// Converts a TensorProto, sharing its bytes or those of the external file where they are aligned.
+/// Nothing is allocated before the bytes are known to be there.
+Result<Tensor> tensor_from_proto(const ::onnx::TensorProto& proto, TensorSource& source);
 
 /// Reads a tensor from .npy or a serialised TensorProto (.pb), by extension.
 Result<Tensor> read_tensor(const std::string& path);

@@ -1,0 +1,292 @@
+// Functions, If, Loop and Scan: their bodies are expanded where they are used.
+#include <algorithm>
+
+#include "onnx/importer.h"
+
+namespace heddle::onnx {
+
+using ::onnx::AttributeProto;
+using ::onnx::GraphProto;
+using ::onnx::NodeProto;
+using prim::NodeId;
+
+namespace {
+
+/// Nesting of functions and bodies, at most.
+constexpr int kMaxDepth = 16;
+constexpr std::int64_t kMaxIterations = 1 << 12;
+
+Result<const GraphProto*> body_of(const NodeProto& node, std::string_view name) {
+  const AttributeProto* attribute = find_attribute(node, name);
+  if (attribute == nullptr || !attribute->has_g())
+    return node_error(node, "attribute '{}' is missing, want a graph", name);
+  return &attribute->g();
+}
+
+}  // namespace
+
+Result<const Value*> Importer::argument(const NodeProto& node, int i, const Scope& scope) const {
+  static const Value kAbsent{Value::Kind::absent, {}};
+  if (i >= node.input_size() || node.input(i).empty()) return &kAbsent;
+  const Value* value = scope.find(node.input(i));
+  if (value == nullptr)
+    return node_error(node, "input {}: no node, input or initializer makes '{}'", i, node.input(i));
+  return value;
+}
+
+std::optional<std::int64_t> Importer::known_int(const Value* value) const {
+  if (!value->is_tensor()) return std::nullopt;
+  const Tensor* tensor = graph_.constant_of(value->node());
+  if (tensor == nullptr || tensor->count() != 1) return std::nullopt;
+  return tensor->int_at(0);
+}
+
+Status Importer::bind_outputs(const NodeProto& node, const std::vector<Value>& results,
+                              Scope& scope) {
+  for (int i = 0; i < node.output_size(); ++i) {
+    if (node.output(i).empty()) continue;
+    if (i >= static_cast<int>(results.size()))
+      return node_error(node, "output {}: its body makes {}", i, results.size());
+    scope.values[node.output(i)] = results[static_cast<std::size_t>(i)];
+  }
+  return Ok{};
+}
+
+Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProto& function,
+                               Scope& scope) {
+  if (scope.depth >= kMaxDepth)
+    return node_error(node, "functions are nested deeper than {}", kMaxDepth);
+  if (node.input_size() > function.input_size())
+    return node_error(node, "has {} inputs, want at most {}", node.input_size(),
+                      function.input_size());
+  Scope body;
+  body.depth = scope.depth + 1;
+  std::map<std::string, const AttributeProto*> attributes;
+  for (const AttributeProto& a : node.attribute()) {
+    const AttributeProto* source = &a;
+    if (!a.ref_attr_name().empty()) {  // handed down from an outer function
+      if (scope.call_attributes == nullptr || !scope.call_attributes->contains(a.ref_attr_name()))
+        continue;
+      source = scope.call_attributes->at(a.ref_attr_name());
+    }
+    attributes[a.name()] = source;
+  }
+  body.call_attributes = &attributes;
+  for (int i = 0; i < function.input_size(); ++i)
+    body.values[function.input(i)] = *HEDDLE_TRY(argument(node, i, scope));
+  Opsets opsets = opsets_;
+  for (const auto& entry : function.opset_import())
+    opsets[canonical_domain(entry.domain())] =
+        static_cast<int>(std::clamp<std::int64_t>(entry.version(), 0, 1000));
+  HEDDLE_TRY(add_nodes(function.node(), opsets, body));
+  std::vector<Value> results;
+  for (const std::string& name : function.output()) {
+    const Value* value = body.find(name);
+    if (value == nullptr) return node_error(node, "nothing in the function makes '{}'", name);
+    results.push_back(*value);
+  }
+  return bind_outputs(node, results, scope);
+}
+
+Result<std::vector<Value>> Importer::run_body(const NodeProto& node, const Body& body,
+                                              const std::vector<Value>& inputs) {
+  if (body.parent->depth >= kMaxDepth)
+    return node_error(node, "bodies are nested deeper than {}", kMaxDepth);
+  Scope scope;
+  scope.parent = body.parent;
+  scope.depth = body.parent->depth + 1;
+  scope.call_attributes = body.parent->call_attributes;
+  HEDDLE_TRY(add_initializers(*body.graph, scope));
+  for (int i = 0; i < body.graph->input_size(); ++i) {
+    if (i >= static_cast<int>(inputs.size()))
+      return node_error(node, "its body wants {} inputs, there are {}", body.graph->input_size(),
+                        inputs.size());
+    scope.values[body.graph->input(i).name()] = inputs[static_cast<std::size_t>(i)];
+  }
+  HEDDLE_TRY(add_nodes(body.graph->node(), *body.opsets, scope));
+  std::vector<Value> results;
+  for (const auto& output : body.graph->output()) {
+    const Value* value = scope.find(output.name());
+    if (value == nullptr) return node_error(node, "nothing in its body makes '{}'", output.name());
+    results.push_back(*value);
+  }
+  return results;
+}
+
+/// With a known condition, the branch it takes; otherwise both, and a choice between their results,
+/// which must be tensors of equal types.
+Status Importer::add_if(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  const Value condition = *HEDDLE_TRY(argument(node, 0, scope));
+  const GraphProto* yes = HEDDLE_TRY(body_of(node, "then_branch"));
+  const GraphProto* no = HEDDLE_TRY(body_of(node, "else_branch"));
+  if (const auto known = known_int(&condition)) {
+    const Body body{*known != 0 ? yes : no, &opsets, &scope};
+    return bind_outputs(node, HEDDLE_TRY(run_body(node, body, {})), scope);
+  }
+  if (condition.kind == Value::Kind::unknown) {
+    return bind_outputs(node, std::vector<Value>(static_cast<std::size_t>(node.output_size())),
+                        scope);
+  }
+  if (!condition.is_tensor() || builder_.dtype(condition.node()) != DType::b1 ||
+      element_count(builder_.shape(condition.node())) != 1)
+    return node_error(node, "input 0 is no single boolean");
+  std::vector<Value> a = HEDDLE_TRY(run_body(node, {yes, &opsets, &scope}, {}));
+  const std::vector<Value> b = HEDDLE_TRY(run_body(node, {no, &opsets, &scope}, {}));
+  graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});
+  const NodeId choice = builder_.reshape(condition.node(), {});
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    if (a[i].kind == Value::Kind::unknown || b[i].kind == Value::Kind::unknown) {
+      a[i] = Value{};
+      continue;
+    }
+    if (!a[i].is_tensor() || !b[i].is_tensor() ||
+        builder_.type(a[i].node()) != builder_.type(b[i].node()))
+      return node_unsupported(
+          node,
+          "the condition is computed while running, and the branches' output {} "
+          "differs in type",
+          i);
+    a[i] = Value::of(builder_.select(choice, a[i].node(), b[i].node()));
+  }
+  if (a.size() != b.size())
+    return node_error(node, "the branches make {} and {} outputs", a.size(), b.size());
+  return bind_outputs(node, a, scope);
+}
+
+/// The values of one scan output, stacked along `axis`.
+Result<Value> Importer::gather_scans(const NodeProto& node, const std::vector<Value>& parts,
+                                     const ::onnx::ValueInfoProto& declared, int axis) {
+  std::vector<NodeId> items;
+  for (const Value& part : parts) {
+    if (part.kind == Value::Kind::unknown) return Value{};
+    if (!part.is_tensor()) return node_unsupported(node, "a scan output is a sequence");
+    if (builder_.type(part.node()) != builder_.type(parts[0].node()))
+      return node_unsupported(node, "scan output '{}' changes its type from {} to {}",
+                              declared.name(), to_string(builder_.type(parts[0].node())),
+                              to_string(builder_.type(part.node())));
+    items.push_back(part.node());
+  }
+  graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});
+  if (!items.empty()) {
+    const int rank = builder_.rank(items[0]) + 1;
+    if (axis < -rank || axis >= rank)
+      return node_error(node, "scan output axis is {}, rank {}", axis, rank);
+    return Value::of(folded(builder_.stack(items, axis < 0 ? axis + rank : axis)));
+  }
+  // No iteration: the declared type tells the other extents.
+  TensorType type{HEDDLE_TRY(tensor_type(declared, "scan output")), {0}};
+  for (const auto& dim : declared.type().tensor_type().shape().dim()) {
+    if (!dim.has_dim_value() || dim.dim_value() < 0)
+      return node_unsupported(node, "no iteration, and scan output '{}' has no fixed shape",
+                              declared.name());
+    type.shape.push_back(dim.dim_value());
+  }
+  return Value::of(graph_.add_constant(Tensor(type)));
+}
+
+/// Inputs: trip count, condition (both optional), carried values. Body: iteration, condition,
+/// carried → condition, carried, scan outputs.
+Status Importer::add_loop(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  const GraphProto* graph = HEDDLE_TRY(body_of(node, "body"));
+  const Value trips = *HEDDLE_TRY(argument(node, 0, scope));
+  Value condition = *HEDDLE_TRY(argument(node, 1, scope));
+  const std::size_t carried = static_cast<std::size_t>(std::max(0, node.input_size() - 2));
+  if (graph->output_size() < static_cast<int>(carried) + 1)
+    return node_error(node, "its body makes {} outputs, want at least {}", graph->output_size(),
+                      carried + 1);
+  const auto limit = known_int(&trips);
+  if (trips.kind != Value::Kind::absent && !limit)
+    return node_unsupported(node, "the trip count is computed while running, want a constant");
+  std::vector<Value> state;
+  for (std::size_t i = 0; i < carried; ++i)
+    state.push_back(*HEDDLE_TRY(argument(node, static_cast<int>(i) + 2, scope)));
+  std::vector<std::vector<Value>> scans(static_cast<std::size_t>(graph->output_size()) - 1 -
+                                        carried);
+  bool go = true;
+  for (std::int64_t i = 0; go; ++i) {
+    if (condition.kind != Value::Kind::absent) {
+      const auto known = known_int(&condition);
+      if (!known)
+        return node_unsupported(node, "the condition before iteration {} is computed while running",
+                                i);
+      go = *known != 0;
+    }
+    if (!go || (limit && i >= *limit)) break;
+    if (i >= kMaxIterations)
+      return node_unsupported(node, "runs more than {} iterations", kMaxIterations);
+    if (condition.kind == Value::Kind::absent)
+      condition = Value::of(builder_.scalar_int(DType::b1, 1));
+    std::vector<Value> inputs{Value::of(builder_.scalar_int(DType::i64, i)), condition};
+    inputs.insert(inputs.end(), state.begin(), state.end());
+    std::vector<Value> results = HEDDLE_TRY(run_body(node, {graph, &opsets, &scope}, inputs));
+    condition = results[0];
+    std::copy_n(results.begin() + 1, carried, state.begin());
+    for (std::size_t s = 0; s < scans.size(); ++s) scans[s].push_back(results[1 + carried + s]);
+  }
+  for (std::size_t s = 0; s < scans.size(); ++s)
+    state.push_back(HEDDLE_TRY(
+        gather_scans(node, scans[s], graph->output(static_cast<int>(1 + carried + s)), 0)));
+  return bind_outputs(node, state, scope);
+}
+
+/// Inputs: carried values, then `num_scan_inputs` tensors that are taken apart along an axis.
+Status Importer::add_scan(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  const GraphProto* graph = HEDDLE_TRY(body_of(node, "body"));
+  const std::int64_t scanned = int_attribute(node, "num_scan_inputs", 0);
+  if (scanned < 1 || scanned > node.input_size())
+    return node_error(node, "num_scan_inputs is {}, there are {} inputs", scanned,
+                      node.input_size());
+  const std::size_t carried = static_cast<std::size_t>(node.input_size() - scanned);
+  if (graph->output_size() < static_cast<int>(carried))
+    return node_error(node, "its body makes {} outputs, want at least {}", graph->output_size(),
+                      carried);
+  const std::size_t outputs = static_cast<std::size_t>(graph->output_size()) - carried;
+  const auto setting = [&](std::string_view key, std::size_t i) {
+    const auto values = ints_attribute(node, key);
+    return i < values.size() ? values[i] : 0;
+  };
+  std::vector<Value> state;
+  for (std::size_t i = 0; i < carried; ++i)
+    state.push_back(*HEDDLE_TRY(argument(node, static_cast<int>(i), scope)));
+  std::int64_t length = -1;
+  std::vector<std::pair<NodeId, int>> sources;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(scanned); ++i) {
+    const Value* value = HEDDLE_TRY(argument(node, static_cast<int>(carried + i), scope));
+    if (!value->is_tensor()) return node_unsupported(node, "scan input {} is no tensor", i);
+    const Shape& shape = builder_.shape(value->node());
+    const auto rank = static_cast<std::int64_t>(shape.size());
+    const std::int64_t axis = setting("scan_input_axes", i);
+    if (axis < -rank || axis >= rank) return node_error(node, "scan input axis is {}", axis);
+    sources.emplace_back(value->node(), static_cast<int>(axis < 0 ? axis + rank : axis));
+    const std::int64_t extent = shape[static_cast<std::size_t>(sources.back().second)];
+    if (length >= 0 && extent != length)
+      return node_error(node, "scan inputs have lengths {} and {}", length, extent);
+    length = extent;
+  }
+  if (length > kMaxIterations)
+    return node_unsupported(node, "runs {} iterations, want at most {}", length, kMaxIterations);
+  std::vector<std::vector<Value>> scans(outputs);
+  for (std::int64_t i = 0; i < length; ++i) {
+    std::vector<Value> inputs = state;
+    for (std::size_t s = 0; s < sources.size(); ++s) {
+      const auto [source, axis] = sources[s];
+      const std::int64_t at = setting("scan_input_directions", s) == 1 ? length - 1 - i : i;
+      inputs.push_back(
+          Value::of(folded(builder_.squeeze(builder_.slice_axis(source, axis, at, 1), {axis}))));
+    }
+    std::vector<Value> results = HEDDLE_TRY(run_body(node, {graph, &opsets, &scope}, inputs));
+    std::copy_n(results.begin(), carried, state.begin());
+    for (std::size_t s = 0; s < outputs; ++s) {
+      const bool backwards = setting("scan_output_directions", s) == 1;
+      scans[s].insert(backwards ? scans[s].begin() : scans[s].end(), results[carried + s]);
+    }
+  }
+  for (std::size_t s = 0; s < outputs; ++s) {
+    const std::int64_t axis = std::clamp<std::int64_t>(setting("scan_output_axes", s), -64, 64);
+    state.push_back(HEDDLE_TRY(gather_scans(
+        node, scans[s], graph->output(static_cast<int>(carried + s)), static_cast<int>(axis))));
+  }
+  return bind_outputs(node, state, scope);
+}
+
+}  // namespace heddle::onnx

@@ -1,0 +1,374 @@
+#include "onnx/importer.h"
+
+#include <algorithm>
+
+#include "prim/fold.h"
+
+namespace heddle::onnx {
+
+using ::onnx::AttributeProto;
+using ::onnx::GraphProto;
+using ::onnx::NodeProto;
+using ops::Attribute;
+using ops::Call;
+using prim::NodeId;
+
+namespace {
+
+/// Nodes after functions and loops are expanded, at most: small files can ask for a great many.
+constexpr int kMaxNodes = 1 << 18;
+constexpr std::int32_t kMaxPrimitives = 1 << 22;
+
+int version_of(std::int64_t version) {
+  return static_cast<int>(std::clamp<std::int64_t>(version, 0, 1000));
+}
+
+/// Old files leave out the attribute's type.
+AttributeProto::AttributeType type_of(const AttributeProto& a) {
+  if (a.has_type() && a.type() != AttributeProto::UNDEFINED) return a.type();
+  if (a.has_f()) return AttributeProto::FLOAT;
+  if (a.has_i()) return AttributeProto::INT;
+  if (a.has_s()) return AttributeProto::STRING;
+  if (a.has_t()) return AttributeProto::TENSOR;
+  if (a.has_g()) return AttributeProto::GRAPH;
+  if (a.floats_size() > 0) return AttributeProto::FLOATS;
+  if (a.strings_size() > 0) return AttributeProto::STRINGS;
+  return AttributeProto::INTS;
+}
+
+}  // namespace
+
+std::string canonical_domain(const std::string& domain) {
+  return domain == "ai.onnx" ? "" : domain;
+}
+
+const AttributeProto* find_attribute(const NodeProto& node, std::string_view name) {
+  for (const AttributeProto& a : node.attribute())
+    if (a.name() == name) return &a;
+  return nullptr;
+}
+
+std::int64_t int_attribute(const NodeProto& node, std::string_view name, std::int64_t otherwise) {
+  const AttributeProto* a = find_attribute(node, name);
+  return a != nullptr && type_of(*a) == AttributeProto::INT ? a->i() : otherwise;
+}
+
+std::vector<std::int64_t> ints_attribute(const NodeProto& node, std::string_view name) {
+  const AttributeProto* a = find_attribute(node, name);
+  if (a == nullptr) return {};
+  return {a->ints().begin(), a->ints().end()};
+}
+
+const Value* Scope::find(const std::string& name) const {
+  for (const Scope* scope = this; scope != nullptr; scope = scope->parent)
+    if (const auto it = scope->values.find(name); it != scope->values.end()) return &it->second;
+  return nullptr;
+}
+
+Importer::Importer(std::shared_ptr<const ::onnx::ModelProto> model, std::string folder,
+                   const ImportOptions& options, std::vector<Problem>* problems)
+    : model_(std::move(model)),
+      source_{std::move(folder), model_, {}},
+      options_(options),
+      problems_(problems),
+      builder_(graph_) {
+  for (const auto& entry : model_->opset_import())
+    opsets_[canonical_domain(entry.domain())] = version_of(entry.version());
+  for (const auto& function : model_->functions())
+    functions_[canonical_domain(function.domain()) + "::" + function.name()] = &function;
+}
+
+Result<prim::Graph> Importer::run() {
+  const GraphProto& graph = model_->graph();
+  Scope scope;
+  HEDDLE_TRY(add_initializers(graph, scope));
+  HEDDLE_TRY(bind_dimensions(graph));
+  HEDDLE_TRY(add_inputs(graph, scope));
+  HEDDLE_TRY(add_nodes(graph.node(), opsets_, scope));
+  for (const auto& output : graph.output()) {
+    const Value* value = scope.find(output.name());
+    if (value == nullptr) return fail("output '{}': no node makes it", output.name());
+    if (value->kind == Value::Kind::sequence || value->kind == Value::Kind::absent)
+      return unsupported(
+          "output '{}': sequences and optional values are not supported, want a tensor",
+          output.name());
+    if (value->is_tensor()) graph_.outputs.push_back({output.name(), value->node()});
+  }
+  if (graph_.outputs.empty() && problems_ == nullptr) return fail("the model has no outputs");
+  graph_.set_origin(prim::OriginId{});
+  return std::move(graph_);
+}
+
+Status Importer::add_initializers(const GraphProto& graph, Scope& scope) {
+  for (const auto& proto : graph.initializer()) {
+    const Tensor value = HEDDLE_TRY(tensor_from_proto(proto, source_));
+    if (!scope.values.emplace(proto.name(), Value::of(graph_.add_constant(value))).second)
+      return fail("initializer '{}' is given twice", proto.name());
+  }
+  if (graph.sparse_initializer_size() > 0)
+    return unsupported("initializer '{}': sparse tensors are not supported",
+                       graph.sparse_initializer(0).values().name());
+  return Ok{};
+}
+
+/// Shapes given for inputs tell what the symbolic dimensions in them are.
+Status Importer::bind_dimensions(const GraphProto& graph) {
+  for (const auto& input : graph.input()) {
+    const auto given = options_.shapes.find(input.name());
+    const auto& shape = input.type().tensor_type().shape();
+    if (given == options_.shapes.end() ||
+        static_cast<int>(given->second.size()) != shape.dim_size())
+      continue;
+    for (int d = 0; d < shape.dim_size(); ++d) {
+      if (shape.dim(d).dim_param().empty()) continue;
+      const std::int64_t extent = given->second[static_cast<std::size_t>(d)];
+      const auto [it, fresh] = dimensions_.emplace(shape.dim(d).dim_param(), extent);
+      if (!fresh && it->second != extent)
+        return fail(ErrorCode::usage,
+                    "input '{}': the shape given makes '{}' {}, another makes it {}", input.name(),
+                    it->first, extent, it->second);
+    }
+  }
+  return Ok{};
+}
+
+Status Importer::add_inputs(const GraphProto& graph, Scope& scope) {
+  for (const auto& [name, shape] : options_.shapes)
+    if (std::none_of(graph.input().begin(), graph.input().end(),
+                     [&](const auto& input) { return input.name() == name; }))
+      return fail(ErrorCode::usage, "shape given for '{}', which is no input of the model", name);
+  for (const auto& input : graph.input()) {
+    if (scope.values.contains(input.name())) {  // a declaration of an initializer, or a repetition
+      if (scope.values[input.name()].is_tensor() &&
+          graph_.constant_of(scope.values[input.name()].node()) != nullptr)
+        continue;
+      return fail("input '{}' is declared twice", input.name());
+    }
+    const Result<DType> dtype = tensor_type(input, "input");
+    if (!dtype) return dtype.error();
+    const TensorType type{*dtype, HEDDLE_TRY(input_shape(input))};
+    if (!checked_element_count(type.shape, type.dtype))
+      return fail(ErrorCode::out_of_memory,
+                  "input '{}': {} is negative or above the limit of {} bytes", input.name(),
+                  to_string(type), kMaxTensorBytes);
+    if (const auto bound = options_.values.find(input.name()); bound != options_.values.end()) {
+      if (bound->second.type() != type)
+        return fail(ErrorCode::usage, "input '{}': given {}, want {}", input.name(),
+                    to_string(bound->second.type()), to_string(type));
+      scope.values[input.name()] = Value::of(graph_.add_constant(bound->second));
+      continue;
+    }
+    scope.values[input.name()] = Value::of(graph_.add_input(input.name(), type));
+  }
+  return Ok{};
+}
+
+Result<Shape> Importer::input_shape(const ::onnx::ValueInfoProto& input) const {
+  const auto& declared = input.type().tensor_type();
+  const std::string& name = input.name();
+  const auto given = options_.shapes.find(name);
+  if (!declared.has_shape()) {
+    if (given != options_.shapes.end()) return given->second;
+    return unsupported("input '{}': the model gives no shape; give one: --shape {}=1x3x224x224",
+                       name, name);
+  }
+  const int rank = declared.shape().dim_size();
+  if (given != options_.shapes.end() && static_cast<int>(given->second.size()) != rank)
+    return fail(ErrorCode::usage, "input '{}': the shape given, {}, has rank {}, want {}", name,
+                to_string(given->second), given->second.size(), rank);
+  Shape shape;
+  for (int d = 0; d < rank; ++d) {
+    const auto& dim = declared.shape().dim(d);
+    std::optional<std::int64_t> extent;
+    if (given != options_.shapes.end()) extent = given->second[static_cast<std::size_t>(d)];
+    if (dim.has_dim_value()) {
+      if (extent && *extent != dim.dim_value())
+        return fail(ErrorCode::usage,
+                    "input '{}': the shape given is {}, dimension {} is fixed to {}", name,
+                    to_string(given->second), d, dim.dim_value());
+      extent = dim.dim_value();
+    } else if (!extent) {
+      const auto bound = dimensions_.find(dim.dim_param());
+      if (!dim.dim_param().empty() && bound != dimensions_.end()) extent = bound->second;
+    }
+    if (!extent)
+      return unsupported(
+          "input '{}': dimension {} is symbolic ('{}'); give the shape: --shape {}=…", name, d,
+          dim.dim_param(), name);
+    if (*extent < 0) return fail("input '{}': dimension {} is {}", name, d, *extent);
+    shape.push_back(*extent);
+  }
+  return shape;
+}
+
+Status Importer::add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scope) {
+  for (const int i : HEDDLE_TRY(execution_order(nodes))) {
+    if (++nodes_ > kMaxNodes || graph_.size() > kMaxPrimitives)
+      return unsupported("the model has more than {} nodes with its functions and loops expanded",
+                         kMaxNodes);
+    Status status = add_node(nodes[i], opsets, scope);
+    if (status) continue;
+    if (problems_ == nullptr) return status;
+    problems_->push_back(
+        {label_of(nodes[i]), nodes[i].op_type(), std::move(status).error().message});
+    for (const std::string& output : nodes[i].output())
+      if (!output.empty()) scope.values[output] = Value{};
+  }
+  return Ok{};
+}
+
+Status Importer::add_node(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  for (const std::string& output : node.output())
+    if (!output.empty() && scope.values.contains(output))
+      return node_error(node, "makes '{}', which is an input or initializer already", output);
+  const std::string domain = canonical_domain(node.domain());
+  const auto function = functions_.find(domain + "::" + node.op_type());
+  if (function != functions_.end()) return call_function(node, *function->second, scope);
+  const auto imported = opsets.find(domain);
+  const int opset = imported == opsets.end() ? 1 : imported->second;
+  if (domain.empty()) {
+    if (node.op_type() == "If") return add_if(node, opsets, scope);
+    if (node.op_type() == "Loop") return add_loop(node, opsets, scope);
+    if (node.op_type() == "Scan" && opset >= 9) return add_scan(node, opsets, scope);
+    if (auto status = add_sequence_node(node, opset, scope)) return *std::move(status);
+  }
+  return add_operator(node, domain.empty() ? node.op_type() : domain + "::" + node.op_type(), opset,
+                      scope);
+}
+
+Status Importer::add_operator(const NodeProto& node, const std::string& name, int opset,
+                              Scope& scope) {
+  Call call;
+  call.op = node.op_type();
+  call.name = label_of(node);
+  call.opset = opset;
+  call.graph = &graph_;
+  for (const std::string& output : node.output()) call.output_used.push_back(!output.empty());
+  while (!call.output_used.empty() && !call.output_used.back()) call.output_used.pop_back();
+  call.outputs = static_cast<int>(call.output_used.size());
+  if (ops::find_op(name, opset) == nullptr)
+    return node_unsupported(node, "operator {} (opset {}) is not supported", name, opset);
+  bool known = true;
+  HEDDLE_TRY(collect_arguments(node, scope, call, known));
+  HEDDLE_TRY(collect_attributes(node, scope, call));
+  if (!known) {  // a failed node upstream has been reported already
+    for (const std::string& output : node.output())
+      if (!output.empty()) scope.values[output] = Value{};
+    return Ok{};
+  }
+  graph_.set_origin(prim::Origin{call.op, call.name});
+  call.op = name;
+  const ops::Values values = HEDDLE_TRY(expand(call));
+  for (int i = 0; i < call.outputs; ++i)
+    if (call.output_used[static_cast<std::size_t>(i)])
+      scope.values[node.output(i)] = Value::of(folded(values[static_cast<std::size_t>(i)]));
+  return Ok{};
+}
+
+/// The fission; a misfit that the operator overlooked is an error of this node, not the end.
+Result<ops::Values> Importer::expand(const Call& call) {
+  try {
+    return ops::expand(call, builder_);
+  } catch (const InternalError& e) {
+    return fail("{} '{}': internal error: {}", call.op, call.name, e.what());
+  }
+}
+
+Status Importer::collect_arguments(const NodeProto& node, const Scope& scope, Call& call,
+                                   bool& known) {
+  for (int i = 0; i < node.input_size(); ++i) {
+    if (node.input(i).empty()) {
+      call.args.emplace_back();
+      continue;
+    }
+    const Value* value = HEDDLE_TRY(argument(node, i, scope));
+    switch (value->kind) {
+      case Value::Kind::tensor:
+        call.args.emplace_back(value->node());
+        break;
+      case Value::Kind::absent:
+        call.args.emplace_back();
+        break;
+      case Value::Kind::sequence:
+        return node_unsupported(node, "input {} is a sequence, want a tensor", i);
+      case Value::Kind::unknown:
+        call.args.emplace_back();
+        known = false;
+        break;
+    }
+  }
+  while (!call.args.empty() && !call.args.back() && known) call.args.pop_back();
+  return Ok{};
+}
+
+Status Importer::collect_attributes(const NodeProto& node, const Scope& scope, Call& call) {
+  for (const AttributeProto& attribute : node.attribute()) {
+    const AttributeProto* source = &attribute;
+    if (!attribute.ref_attr_name().empty()) {
+      if (scope.call_attributes == nullptr)
+        return node_error(node, "attribute '{}' refers to a function's, outside a function",
+                          attribute.name());
+      const auto found = scope.call_attributes->find(attribute.ref_attr_name());
+      if (found == scope.call_attributes->end()) continue;  // optional, not given
+      source = found->second;
+    }
+    auto value = attribute_of(*source);
+    if (!value)
+      return fail(value.error().code, "{} '{}': attribute '{}': {}", call.op, call.name,
+                  attribute.name(), value.error().message);
+    if (!*value)
+      return node_unsupported(node, "attribute '{}' holds a graph, a sparse tensor or a type",
+                              attribute.name());
+    call.attributes.insert_or_assign(attribute.name(), **std::move(value));
+  }
+  return Ok{};
+}
+
+Result<std::optional<Attribute>> Importer::attribute_of(const AttributeProto& a) {
+  using Found = std::optional<Attribute>;
+  switch (type_of(a)) {
+    case AttributeProto::INT:
+      return Found(a.i());
+    case AttributeProto::FLOAT:
+      return Found(static_cast<double>(a.f()));
+    case AttributeProto::STRING:
+      return Found(a.s());
+    case AttributeProto::TENSOR:
+      return Found(HEDDLE_TRY(tensor_from_proto(a.t(), source_)));
+    case AttributeProto::INTS:
+      return Found(std::vector<std::int64_t>(a.ints().begin(), a.ints().end()));
+    case AttributeProto::FLOATS:
+      return Found(std::vector<double>(a.floats().begin(), a.floats().end()));
+    case AttributeProto::STRINGS:
+      return Found(std::vector<std::string>(a.strings().begin(), a.strings().end()));
+    default:
+      return Found();
+  }
+}
+
+bool Importer::is_fixed(NodeId id) {
+  // Ids are a topological order, so everything before is decided when a node is reached.
+  for (auto i = static_cast<std::int32_t>(fixed_.size()); i <= id.value; ++i) {
+    const prim::Node& node = graph_[NodeId{i}];
+    const bool fixed = !std::holds_alternative<prim::Input>(node.op) &&
+                       !std::holds_alternative<prim::Random>(node.op) &&
+                       std::all_of(node.args.begin(), node.args.end(), [&](NodeId a) {
+                         return fixed_[static_cast<std::size_t>(a.value)];
+                       });
+    fixed_.push_back(fixed);
+  }
+  return fixed_[static_cast<std::size_t>(id.value)];
+}
+
+NodeId Importer::folded(NodeId value) {
+  if (graph_.constant_of(value) != nullptr || !is_fixed(value)) return value;
+  const TensorType& type = builder_.type(value);
+  if (element_count(type.shape) > options_.fold_elements) return value;
+  prim::FoldLimits limits;
+  limits.max_bytes = 64 * options_.fold_elements;
+  limits.max_work = 64.0 * static_cast<double>(options_.fold_elements);
+  const auto constant = prim::evaluate_constant(graph_, value, limits);
+  return constant ? graph_.add_constant(*constant) : value;
+}
+
+}  // namespace heddle::onnx
