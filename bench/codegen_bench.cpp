@@ -35,19 +35,19 @@ double best_seconds(int repeats, F f) {
 constexpr std::int64_t kSteps = 1 << 20;
 
 #if defined(__x86_64__)
-#define HEDDLE_PEAK(name, features, type, set, fma)                                       \
-  __attribute__((target(features), noinline)) void name(float* out) {                     \
-    type a[10], x = set(1.0f), y = set(1e-9f);                                            \
-    for (auto& v : a) v = x;                                                              \
-    for (std::int64_t i = 0; i < kSteps; ++i) {                                           \
-      asm volatile("" : "+x"(x), "+x"(y));                                                \
-      a[0] = fma(a[0], x, y), a[1] = fma(a[1], x, y), a[2] = fma(a[2], x, y);             \
-      a[3] = fma(a[3], x, y), a[4] = fma(a[4], x, y), a[5] = fma(a[5], x, y);             \
-      a[6] = fma(a[6], x, y), a[7] = fma(a[7], x, y), a[8] = fma(a[8], x, y);             \
-      a[9] = fma(a[9], x, y);                                                             \
-    }                                                                                     \
-    for (int i = 1; i < 10; ++i) a[0] = a[0] + a[i];                                      \
-    std::memcpy(out, &a[0], sizeof(a[0]));                                                \
+#define HEDDLE_PEAK(name, features, type, set, fma)                           \
+  __attribute__((target(features), noinline)) void name(float* out) {         \
+    type a[10], x = set(1.0f), y = set(1e-9f);                                \
+    for (auto& v : a) v = x;                                                  \
+    for (std::int64_t i = 0; i < kSteps; ++i) {                               \
+      asm volatile("" : "+x"(x), "+x"(y));                                    \
+      a[0] = fma(a[0], x, y), a[1] = fma(a[1], x, y), a[2] = fma(a[2], x, y); \
+      a[3] = fma(a[3], x, y), a[4] = fma(a[4], x, y), a[5] = fma(a[5], x, y); \
+      a[6] = fma(a[6], x, y), a[7] = fma(a[7], x, y), a[8] = fma(a[8], x, y); \
+      a[9] = fma(a[9], x, y);                                                 \
+    }                                                                         \
+    for (int i = 1; i < 10; ++i) a[0] = a[0] + a[i];                          \
+    std::memcpy(out, &a[0], sizeof(a[0]));                                    \
   }
 HEDDLE_PEAK(peak_avx512, "avx512f", __m512, _mm512_set1_ps, _mm512_fmadd_ps)
 HEDDLE_PEAK(peak_avx2, "avx2,fma", __m256, _mm256_set1_ps, _mm256_fmadd_ps)
@@ -107,20 +107,23 @@ std::string gemm_text(int mr, int vectors, int lanes, int k, int blocks, int pan
   s += fmt::format("buffer b3 \"acc\" f32[{}] lane lanes={}\n", mr * nr, lanes);
   s += fmt::format("for grid d0 in 0..{} {{ for serial d1 in 0..{} {{\n", blocks, panels);
   const auto tile = [&](int v) {
-    return fmt::format("for unroll d{} in 0..{} {{ for unroll d{} in 0..{} {{ for vector d{} in "
-                       "0..{} {{ ",
-                       v, mr, v + 1, vectors, v + 2, lanes);
+    return fmt::format(
+        "for unroll d{} in 0..{} {{ for unroll d{} in 0..{} {{ for vector d{} in "
+        "0..{} {{ ",
+        v, mr, v + 1, vectors, v + 2, lanes);
   };
   s += tile(2) + fmt::format("b3[d2*{} + d3*{} + d4] = f32(0) }} }} }}\n", nr, lanes);
   s += fmt::format("for serial d5 in 0..{} {{ for unroll d6 in 0..{} {{ {}", k / unroll, unroll,
                    tile(7));
   const std::string acc = fmt::format("b3[d7*{} + d8*{} + d9]", nr, lanes);
-  s += fmt::format("{0} = add.f32(load.f32 {0}, mul.f32(load.f32 b0[d0*{1} + d7*{2} + d5*{3} + "
-                   "d6], load.f32 b1[d1*{4} + d5*{5} + d6*{6} + d8*{7} + d9])) }} }} }} }} }}\n",
-                   acc, mr * k, k, unroll, nr * k, nr * unroll, nr, lanes);
-  s += tile(10) + fmt::format("b2[d0*{} + d10*{} + d1*{} + d11*{} + d12] = load.f32 b3[d10*{} + "
-                              "d11*{} + d12] }} }} }} }} }} }}\n",
-                              mr * n, n, nr, lanes, nr, lanes);
+  s += fmt::format(
+      "{0} = add.f32(load.f32 {0}, mul.f32(load.f32 b0[d0*{1} + d7*{2} + d5*{3} + "
+      "d6], load.f32 b1[d1*{4} + d5*{5} + d6*{6} + d8*{7} + d9])) }} }} }} }} }}\n",
+      acc, mr * k, k, unroll, nr * k, nr * unroll, nr, lanes);
+  s += tile(10) + fmt::format(
+                      "b2[d0*{} + d10*{} + d1*{} + d11*{} + d12] = load.f32 b3[d10*{} + "
+                      "d11*{} + d12] }} }} }} }} }} }}\n",
+                      mr * n, n, nr, lanes, nr, lanes);
   return s;
 }
 
@@ -129,9 +132,9 @@ void bench_gemm(const codegen::cpu::Machine& m, double peak) {
   struct Tile {
     int mr, vectors, unroll;
   };
-  const std::vector<Tile> tiles = m.vector_registers >= 32
-                                      ? std::vector<Tile>{{6, 4, 1}, {8, 2, 1}, {14, 2, 1}, {14, 2, 4}}
-                                      : std::vector<Tile>{{6, 2, 1}, {6, 2, 4}, {4, 3, 1}, {4, 3, 2}};
+  const std::vector<Tile> tiles =
+      m.vector_registers >= 32 ? std::vector<Tile>{{6, 4, 1}, {8, 2, 1}, {14, 2, 1}, {14, 2, 4}}
+                               : std::vector<Tile>{{6, 2, 1}, {6, 2, 4}, {4, 3, 1}, {4, 3, 2}};
   for (const Tile& t : tiles) {
     const int blocks = 120 / t.mr;
     const Code code = build(gemm_text(t.mr, t.vectors, lanes, k, blocks, panels, t.unroll), m);
@@ -142,10 +145,11 @@ void bench_gemm(const codegen::cpu::Machine& m, double peak) {
     const auto f = code.module->find(code.info.phases[0].symbol);
     const double s = best_seconds(200, [&] { f(args, 0, blocks, nullptr); });
     const double gflops = 2.0 * static_cast<double>(rows * columns) * k / s / 1e9;
-    std::printf("gemm %2dx%-3d k unrolled %d: %6.1f GFLOP/s = %5.1f %% of peak %.1f; compile %.1f ms, "
-                "load %.2f ms, c[0]=%g\n",
-                t.mr, t.vectors * lanes, t.unroll, gflops, 100 * gflops / peak, peak,
-                code.compile_ms, code.load_ms, c[0]);
+    std::printf(
+        "gemm %2dx%-3d k unrolled %d: %6.1f GFLOP/s = %5.1f %% of peak %.1f; compile %.1f ms, "
+        "load %.2f ms, c[0]=%g\n",
+        t.mr, t.vectors * lanes, t.unroll, gflops, 100 * gflops / peak, peak, code.compile_ms,
+        code.load_ms, c[0]);
   }
 }
 
@@ -159,7 +163,8 @@ void bench_unary(const codegen::cpu::Machine& m, const char* fn) {
                   fn, n, n / lanes, lanes),
       m);
   std::vector<float> x(n), y(n);
-  for (int i = 0; i < n; ++i) x[static_cast<std::size_t>(i)] = 6.0F * static_cast<float>(i - n / 2) / n;
+  for (int i = 0; i < n; ++i)
+    x[static_cast<std::size_t>(i)] = 6.0F * static_cast<float>(i - n / 2) / n;
   void* args[] = {x.data(), y.data()};
   const auto f = code.module->find(code.info.phases[0].symbol);
   const double s = best_seconds(300, [&] { f(args, 0, 1, nullptr); });
@@ -170,13 +175,14 @@ void bench_unary(const codegen::cpu::Machine& m, const char* fn) {
 void bench_stream(const codegen::cpu::Machine& m) {
   const std::int64_t lanes = m.vector_bytes / 4, n = std::int64_t{1} << 25;
   const std::int64_t tasks = 64, rows = n / tasks / lanes;
-  const Code code = build(
-      fmt::format("kernel \"relu\" vars=3 {{ buffer b0 \"x\" f32[{1}] grid arg=0\n buffer b1 \"y\" "
-                  "f32[{1}] grid arg=1 written\n for grid d0 in 0..{0} {{ for serial d1 in 0..{2} {{ "
-                  "for vector d2 in 0..{3} {{ b1[d0*{4} + d1*{3} + d2] = max.f32(f32(0), load.f32 "
-                  "b0[d0*{4} + d1*{3} + d2]) }} }} }} }}",
-                  tasks, n, rows, lanes, rows * lanes),
-      m);
+  const Code code =
+      build(fmt::format(
+                "kernel \"relu\" vars=3 {{ buffer b0 \"x\" f32[{1}] grid arg=0\n buffer b1 \"y\" "
+                "f32[{1}] grid arg=1 written\n for grid d0 in 0..{0} {{ for serial d1 in 0..{2} {{ "
+                "for vector d2 in 0..{3} {{ b1[d0*{4} + d1*{3} + d2] = max.f32(f32(0), load.f32 "
+                "b0[d0*{4} + d1*{3} + d2]) }} }} }} }}",
+                tasks, n, rows, lanes, rows * lanes),
+            m);
   Tensor x({DType::f32, {n}}), y({DType::f32, {n}});
   const auto f = code.module->find(code.info.phases[0].symbol);
   const auto both = [&](const auto& half) {

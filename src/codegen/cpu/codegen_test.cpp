@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cmath>
 
 #include "codegen/cpu/test_util.h"
@@ -29,20 +30,23 @@ void fill(Tensor& t, std::mt19937& random) {
 
 /// One guard page worth of bytes around each argument, checked after the run.
 struct Padded {
-  explicit Padded(const Tensor& t) : bytes(static_cast<std::size_t>(t.bytes()) + 512, std::byte{0xA5}) {
+  explicit Padded(const Tensor& t)
+      : bytes(static_cast<std::size_t>(t.bytes()) + 512, std::byte{0xA5}) {
     std::memcpy(data(), t.data(), static_cast<std::size_t>(t.bytes()));
   }
   std::byte* data() { return bytes.data() + 256; }
   bool intact() const {
     for (std::size_t i = 0; i < 256; ++i) {
-      if (bytes[i] != std::byte{0xA5} || bytes[bytes.size() - 1 - i] != std::byte{0xA5}) return false;
+      if (bytes[i] != std::byte{0xA5} || bytes[bytes.size() - 1 - i] != std::byte{0xA5})
+        return false;
     }
     return true;
   }
   std::vector<std::byte> bytes;
 };
 
-void expect_close(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
+void expect_close(const Tensor& got, const Tensor& want, double tolerance,
+                  const std::string& what) {
   int shown = 0;
   for (std::int64_t i = 0; i < got.count() && shown < 3; ++i) {
     const double g = got.at(i), w = want.at(i);
@@ -122,13 +126,14 @@ std::string kernel_text(const std::string& buffers, const std::string& body, int
                      buffers, body);
 }
 std::string plain(const std::string& body) {
-  return kernel_text("buffer b0 \"x\" f32[256] grid arg=0\n"
-                     "buffer b1 \"y\" f32[256] grid arg=1 written\n"
-                     "buffer b2 \"acc\" f32[32] lane lanes=8\n"
-                     "buffer b3 \"s\" f32[4] lane\n"
-                     "buffer b4 \"tile\" f32[64] block\n"
-                     "buffer b5 \"i\" i64[64] grid arg=2\n",
-                     body);
+  return kernel_text(
+      "buffer b0 \"x\" f32[256] grid arg=0\n"
+      "buffer b1 \"y\" f32[256] grid arg=1 written\n"
+      "buffer b2 \"acc\" f32[32] lane lanes=8\n"
+      "buffer b3 \"s\" f32[4] lane\n"
+      "buffer b4 \"tile\" f32[64] block\n"
+      "buffer b5 \"i\" i64[64] grid arg=2\n",
+      body);
 }
 
 const Case kCases[] = {
@@ -156,7 +161,9 @@ const Case kCases[] = {
       for vector d4 in 0..8 { if 2 <= d4 + d0 < 6 { b1[d0*64 + d4 + 41] = load.f32 b0[d4] } }
       for vector d5 in 0..5 { if 1 <= d5 < 4 { b1[d0*64 + d5*2 + 50] = load.f32 b0[d5] } }
       if 1 <= d0 < 2 { b1[d0*64 + 62] = f32(5) })")},
-    {"guards", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1] = guard.f32(0 <= d0*3 + d1 - 4 < 9; load.f32 b0[d0*3 + d1 - 4]; f32(-1)) }
+    {"guards",
+     plain(
+         R"(for vector d1 in 0..8 { b1[d0*64 + d1] = guard.f32(0 <= d0*3 + d1 - 4 < 9; load.f32 b0[d0*3 + d1 - 4]; f32(-1)) }
       for vector d2 in 0..8 { b1[d0*64 + d2 + 8] = guard.f32(1 <= d0 < 2; load.f32 b0[d2 + d0*64 - 64]; f32(2)) }
       for vector d3 in 0..5 { b1[d0*64 + d3 + 16] = guard.f32(0 <= d0 - 1 < 9 & 0 <= d3 - 2 < 9; add.f32(load.f32 b0[d3 - 2], load.f32 b0[d0*255 - 255]); load.f32 b0[d3]) }
       for vector d4 in 0..8 { b1[d0*64 + d4 + 24] = guard.f32(250 <= d4 + 246 + d0 < 254; load.f32 b0[(d4 + 246 + d0 - 250) * 7]; load.f32 b0[d4]) }
@@ -165,14 +172,19 @@ const Case kCases[] = {
       for serial d2 in 0..5 { for serial d3 in 0..5 { for vector d4 in 0..8 {
         b2[d4] = add.f32(load.f32 b2[d4], guard.f32(0 <= d2 + d0 - 1 < 4 & 0 <= d3 - 1 < 3; load.f32 b0[d2*8 + d0*8 - 8 + d4 + d3*2 - 2]; f32(0.5))) } } }
       for vector d5 in 0..8 { b1[d0*64 + d5] = load.f32 b2[d5] })")},
-    {"gather", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1] = load.f32 b0[d1; load.i64 b5[d1 + d0] : 10 * 8] }
+    {"gather",
+     plain(
+         R"(for vector d1 in 0..8 { b1[d0*64 + d1] = load.f32 b0[d1; load.i64 b5[d1 + d0] : 10 * 8] }
       for vector d2 in 0..8 { b1[d0*64 + d2 + 8] = load.f32 b0[d2; load.i64 b5[d0] : 10 * 8] }
       for vector d3 in 0..5 { b1[d0*64 + d3 + 16] = load.f32 b0[0; load.i64 b5[d3] : 4 * 1; load.i64 b5[d0 + 9] : 6 * 20] }
       for vector d4 in 0..8 { b1[d0*64 + d4 + 24] = guard.f32(3 <= d4 < 6; load.f32 b0[d4 - 3; load.i64 b5[d4 - 3] : 10 * 3]; f32(0)) }
       b1[d0*64 + 60] = load.f32 b0[d0; load.i64 b5[d0] : 10 * 8])")},
-    {"scatter", plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1; load.i64 b5[d1] : 5 * 8] = load.f32 b0[d1] }
+    {"scatter",
+     plain(R"(for vector d1 in 0..8 { b1[d0*64 + d1; load.i64 b5[d1] : 5 * 8] = load.f32 b0[d1] }
       for serial d2 in 0..9 { b1[d0*64 + 50; load.i64 b5[d2] : 3 * 2] = load.f32 b0[d2] })")},
-    {"row_norm", plain(R"(for vector d1 in 0..8 { b2[d1] = f32(0) b2[d1 + 8] = f32(-1000) b2[d1 + 16] = f32(1000) }
+    {"row_norm",
+     plain(
+         R"(for vector d1 in 0..8 { b2[d1] = f32(0) b2[d1 + 8] = f32(-1000) b2[d1 + 16] = f32(1000) }
       for serial d2 in 0..4 { for vector d3 in 0..8 { let %0 = load.f32 b0[d0*40 + d2*8 + d3]
         b2[d3] = add.f32(load.f32 b2[d3], %0) b2[d3 + 8] = max.f32(load.f32 b2[d3 + 8], %0) b2[d3 + 16] = min.f32(%0, load.f32 b2[d3 + 16]) } }
       for vector d4 in 0..5 { let %1 = load.f32 b0[d0*40 + d4 + 32]
@@ -188,7 +200,9 @@ const Case kCases[] = {
       for serial d2 in 0..4 { b1[d0*64 + d2] = %0 b4[d0] = add.f32(%0, f32(1)) b1[d0*64 + d2 + 8] = %0
         if 1 <= d2 < 3 { b4[d0] = f32(3) b1[d0*64 + d2 + 16] = %0 } b1[d0*64 + d2 + 24] = %0 }
       b1[d0*64 + 40] = %0)")},
-    {"gemm_tile", plain(R"(for unroll d1 in 0..2 { for unroll d2 in 0..2 { for vector d3 in 0..8 { b2[d1*16 + d2*8 + d3] = f32(0) } } }
+    {"gemm_tile",
+     plain(
+         R"(for unroll d1 in 0..2 { for unroll d2 in 0..2 { for vector d3 in 0..8 { b2[d1*16 + d2*8 + d3] = f32(0) } } }
       for serial d4 in 0..12 { for unroll d5 in 0..2 { for unroll d6 in 0..2 { for vector d7 in 0..8 {
         b2[d5*16 + d6*8 + d7] = add.f32(load.f32 b2[d5*16 + d6*8 + d7], mul.f32(load.f32 b0[d0*24 + d5*12 + d4], load.f32 b0[d4*16 + d6*8 + d7])) } } } }
       for unroll d8 in 0..2 { for unroll d9 in 0..2 { for vector d10 in 0..8 { b1[d0*64 + d8*32 + d9*8 + d10] = max.f32(load.f32 b2[d8*16 + d9*8 + d10], f32(0)) } } })")},
@@ -241,11 +255,12 @@ constexpr DType kTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DTy
 
 /// y[i] = expression of %0 = a[i] and %1 = b[i], with tails.
 std::string map_text(DType in, DType out, const std::string& expression) {
-  const std::string loads = fmt::format(
-      "let %0 = load.{0} b0[d0*17 + {1}] let %1 = load.{0} b1[d0*17 + {1}]",
-      name_of(compute_type(in)), "{}");
+  const std::string loads =
+      fmt::format("let %0 = load.{0} b0[d0*17 + {1}] let %1 = load.{0} b1[d0*17 + {1}]",
+                  name_of(compute_type(in)), "{}");
   const auto part = [&](const std::string& at) {
-    return fmt::format(fmt::runtime(loads), at, at) + fmt::format(" b2[d0*17 + {}] = {}\n", at, expression);
+    return fmt::format(fmt::runtime(loads), at, at) +
+           fmt::format(" b2[d0*17 + {}] = {}\n", at, expression);
   };
   return kernel_text(fmt::format("buffer b0 \"a\" {0}[51] grid arg=0\nbuffer b1 \"b\" {0}[51] grid "
                                  "arg=1\nbuffer b2 \"y\" {1}[51] grid arg=2 written",
@@ -279,16 +294,22 @@ TEST(Functions, OfEveryType) {
 TEST(Functions, CastsBetweenAllTypes) {
   for (const DType from : kTypes) {
     for (const DType to : kTypes) {
-      const std::string scale = is_float(from) ? fmt::format("mul.{0}(%0, {0}(37.25))", name_of(compute_type(from))) : "%0";
+      const std::string scale =
+          is_float(from) ? fmt::format("mul.{0}(%0, {0}(37.25))", name_of(compute_type(from)))
+                         : "%0";
       const std::string e = fmt::format("cast.{}({})", name_of(compute_type(to)), scale);
       SCOPED_TRACE(fmt::format("{} to {}", name_of(from), name_of(to)));
-      check(parsed(map_text(from, to, e)), host_machine(), to == DType::f16 ? 2e-3 : to == DType::bf16 ? 2e-2 : 1e-6);
+      check(parsed(map_text(from, to, e)), host_machine(),
+            to == DType::f16    ? 2e-3
+            : to == DType::bf16 ? 2e-2
+                                : 1e-6);
     }
   }
 }
 
 TEST(Functions, NansPropagateThroughMinAndMax) {
-  for (const char* e : {"max.f32(%0, %1)", "min.f32(%0, %1)", "max.f32(%0, f32(0))", "max.f32(f32(0), %0)"}) {
+  for (const char* e :
+       {"max.f32(%0, %1)", "min.f32(%0, %1)", "max.f32(%0, f32(0))", "max.f32(f32(0), %0)"}) {
     const Compiled code(parsed(map_text(DType::f32, DType::f32, e)));
     std::vector<float> a(51, 1), b(51, 2), y(51);
     for (std::size_t i = 0; i < 51; i += 3) a[i] = NAN;
@@ -302,9 +323,10 @@ TEST(Functions, NansPropagateThroughMinAndMax) {
 }
 
 TEST(Random, IsThePhiloxOfTheReference) {
-  const Compiled code(parsed(kernel_text("buffer b0 \"y\" f32[48] grid arg=0 written",
-                                         "for vector d1 in 0..8 { b0[d0*16 + d1] = random_uniform.f32(42; d0*8 + d1)\n"
-                                         "b0[d0*16 + d1 + 8] = random_normal.f32(42; d0*8 + d1) }")));
+  const Compiled code(parsed(
+      kernel_text("buffer b0 \"y\" f32[48] grid arg=0 written",
+                  "for vector d1 in 0..8 { b0[d0*16 + d1] = random_uniform.f32(42; d0*8 + d1)\n"
+                  "b0[d0*16 + d1 + 8] = random_normal.f32(42; d0*8 + d1) }")));
   std::vector<float> y(48);
   code.run({y.data()});
   for (std::uint64_t i = 0; i < 24; ++i) {
@@ -357,6 +379,35 @@ TEST(Compile, OtherMachinesCode) {
   EXPECT_NE(text->find("zmm"), std::string::npos) << "16 lanes of f32 fill one register";
 #endif
   EXPECT_FALSE(machine_named("no such processor").ok());
+}
+
+TEST(Compile, EveryCaseForEveryVectorWidth) {
+#if defined(__x86_64__)
+  std::vector<kernel::Kernel> kernels;
+  for (const Case& c : kCases) kernels.push_back(parsed(c.text));
+  for (const char* name : {"x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4"}) {
+    auto m = machine_named(name);
+    ASSERT_TRUE(m.ok()) << name;
+    EXPECT_TRUE(compile(kernels, *m, "w").ok()) << name;
+  }
+#endif
+}
+
+TEST(Load, HundredKernelsInTime) {
+  std::vector<kernel::Kernel> kernels;
+  while (kernels.size() < 100)
+    kernels.push_back(parsed(kCases[kernels.size() % std::size(kCases)].text));
+  auto object = compile(kernels, host_machine(), "h");
+  ASSERT_TRUE(object.ok());
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    ASSERT_TRUE(load({&object->bytes, 1}).ok());
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::printf("100 kernels, %zu bytes: loaded in %.2f ms\n", object->bytes.size(), best * 1e3);
+  EXPECT_LT(best, 0.1);
 }
 
 TEST(Load, DamagedObjectsAreErrors) {

@@ -73,9 +73,12 @@ Emitter::V Emitter::index(const Expr& e) {
 Emitter::V Emitter::make_index(const Expr& e, int level) {
   const IndexNode& n = e.node();
   switch (n.kind) {
-    case IndexNode::Kind::sum: return make_sum(e, level);
-    case IndexNode::Kind::var: return phis_[static_cast<std::size_t>(n.var.index)];
-    case IndexNode::Kind::div: return divide(n);
+    case IndexNode::Kind::sum:
+      return make_sum(e, level);
+    case IndexNode::Kind::var:
+      return phis_[static_cast<std::size_t>(n.var.index)];
+    case IndexNode::Kind::div:
+      return divide(n);
     case IndexNode::Kind::mod: {
       V x = index(n.args[0]);
       V q = index(ir::floor_div(n.args[0], n.constant));
@@ -139,7 +142,8 @@ Emitter::V Emitter::divide(const IndexNode& n) {
   return lift == 0 ? q : b_.CreateSub(q, b_.getInt64(static_cast<std::uint64_t>(lift)));
 }
 
-/// True if 32-bit lanes compute `e` exactly: sums wrap harmlessly, arguments of other nodes may not.
+/// True if 32-bit lanes compute `e` exactly: sums wrap harmlessly, arguments of other nodes may
+/// not.
 bool Emitter::fits32(const Expr& e) const {
   const auto range = ir::bounds(e, ranges_);
   constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max();

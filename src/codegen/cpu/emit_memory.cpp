@@ -50,8 +50,9 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
     if (V mask = scope().mask) {
       at = b_.CreateSelect(b_.CreateOrReduce(mask), at, b_.getInt64(0));
     }
-    return ops_.cast(load_at(id, b_.CreateGEP(element, bases_[static_cast<std::size_t>(id)], at), 1),
-                     stored, dtype);
+    return ops_.cast(
+        load_at(id, b_.CreateGEP(element, bases_[static_cast<std::size_t>(id)], at), 1), stored,
+        dtype);
   }
   // One load per lane; inactive lanes read element 0, which every buffer has.
   V at = varies(offset) ? lane_index(offset, b_.getInt64Ty()) : index(offset);

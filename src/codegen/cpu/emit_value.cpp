@@ -64,8 +64,7 @@ Emitter::V Emitter::value(const Value& v) {
 
 Emitter::V Emitter::make_value(const ValueNode& v) {
   return match(
-      v.op,
-      [&](const Imm& x) -> V { return ops_.constant(v.dtype, x.real, x.integer); },
+      v.op, [&](const Imm& x) -> V { return ops_.constant(v.dtype, x.real, x.integer); },
       [&](const Load& x) { return load(x, v.dtype); },
       [&](const Apply& x) { return make_apply(x, v.dtype); },
       [&](const Index& x) { return index_data(bound(x.expr), v.dtype); },
@@ -94,7 +93,9 @@ Emitter::V Emitter::make_guard(const Guard& x) {
   if (!left) return value(x.otherwise);
   std::vector<ir::Condition> uniform, varying;
   for (const ir::Condition& c : *left) (varies(c.expr) ? varying : uniform).push_back(c);
-  const auto then = [&]() -> V { return varying.empty() ? value(x.then) : masked_guard(varying, x); };
+  const auto then = [&]() -> V {
+    return varying.empty() ? value(x.then) : masked_guard(varying, x);
+  };
   if (uniform.empty()) return then();
   V all = nullptr;
   for (const ir::Condition& c : uniform) {
@@ -102,9 +103,10 @@ Emitter::V Emitter::make_guard(const Guard& x) {
     all = all ? b_.CreateAnd(all, one) : one;
   }
   // A phi needs one shape, known only after both sides: in a vector loop make it the vector.
-  const bool vector = vector_ && (!varying.empty() ||
-                                  contains(analysis_.of(x.then).variables, vector_->var.index) ||
-                                  contains(analysis_.of(x.otherwise).variables, vector_->var.index));
+  const bool vector =
+      vector_ &&
+      (!varying.empty() || contains(analysis_.of(x.then).variables, vector_->var.index) ||
+       contains(analysis_.of(x.otherwise).variables, vector_->var.index));
   const unsigned width = vector ? vector_->width : 1;
   return branch_value(
       all, [&] { return ops_.splat(then(), width); },
@@ -138,8 +140,8 @@ Emitter::V Emitter::make_random(const RandomBits& x) {
   const Expr e = bound(x.counter);
   V counter = varies(e) ? lane_index(e, b_.getInt64Ty()) : index(e);
   V seed = ops_.splat(b_.getInt64(x.seed), varies(e) ? vector_->width : 1);
-  return ops_.per_lane(x.normal ? "heddle_random_normal" : "heddle_random_uniform",
-                       {counter, seed}, b_.getFloatTy());
+  return ops_.per_lane(x.normal ? "heddle_random_normal" : "heddle_random_uniform", {counter, seed},
+                       b_.getFloatTy());
 }
 
 Emitter::V Emitter::lane_reduce(const LaneReduce& x, DType dtype) {

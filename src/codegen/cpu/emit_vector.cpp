@@ -1,6 +1,6 @@
 // The lanes of one access as few instructions: whole vectors where addresses are consecutive or lie
-// within two vectors, else one element at a time. Nothing outside the lanes' own elements is read or
-// written.
+// within two vectors, else one element at a time. Nothing outside the lanes' own elements is read
+// or written.
 #include <algorithm>
 
 #include "codegen/cpu/emitter.h"
@@ -79,8 +79,9 @@ Emitter::V Emitter::load_lanes(std::int32_t id, const Expr& e) {
     if (!mask || in_registers(id)) return load_at(id, address(id, a.base), 1);
     // Some lane must want it, or the address may be anywhere.
     V at = b_.CreateSelect(b_.CreateOrReduce(mask), index(a.base), b_.getInt64(0));
-    return load_at(id, b_.CreateGEP(ops_.storage(buffer(id).dtype),
-                                    bases_[static_cast<std::size_t>(id)], at), 1);
+    return load_at(
+        id, b_.CreateGEP(ops_.storage(buffer(id).dtype), bases_[static_cast<std::size_t>(id)], at),
+        1);
   }
   if (in_registers(id) && a.contiguous) return load_lane_buffer(id, a.base);
   if (mask) {
@@ -106,11 +107,9 @@ Emitter::V Emitter::load_masked(std::int32_t id, const Access& a, V mask) {
 Emitter::V Emitter::load_each(std::int32_t id, const Access& a, V mask) {
   const DType t = buffer(id).dtype;
   llvm::Type* element = ops_.storage(t);
-  V out = llvm::Constant::getNullValue(
-      llvm::FixedVectorType::get(ops_.compute(t), vector_->width));
+  V out = llvm::Constant::getNullValue(llvm::FixedVectorType::get(ops_.compute(t), vector_->width));
   for (unsigned i = 0; i < vector_->lanes; ++i) {
-    const Expr at =
-        a.kind == Access::Kind::general ? a.lanes[i] : a.base + Expr(a.offsets[i]);
+    const Expr at = a.kind == Access::Kind::general ? a.lanes[i] : a.base + Expr(a.offsets[i]);
     V ptr;
     if (mask) {
       V safe = b_.CreateSelect(lane(mask, i), index(at), b_.getInt64(0));
@@ -231,8 +230,7 @@ Emitter::V Emitter::resize(V v, unsigned width) {
 
 void Emitter::store_each(std::int32_t id, const Access& a, V v, V mask) {
   for (unsigned i = 0; i < vector_->lanes; ++i) {
-    const Expr at =
-        a.kind == Access::Kind::general ? a.lanes[i] : a.base + Expr(a.offsets[i]);
+    const Expr at = a.kind == Access::Kind::general ? a.lanes[i] : a.base + Expr(a.offsets[i]);
     V ptr = address(id, at);
     if (mask) {
       store_if(lane(mask, i), id, ptr, lane(v, i));

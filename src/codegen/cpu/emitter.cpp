@@ -16,7 +16,11 @@ std::size_t Emitter::ValueKeyHash::operator()(const ValueKey& k) const {
 }
 
 Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analysis& analysis)
-    : module_(module), k_(k), machine_(m), analysis_(analysis), b_(module.getContext()),
+    : module_(module),
+      k_(k),
+      machine_(m),
+      analysis_(analysis),
+      b_(module.getContext()),
       // All x86 machines with AVX2 have FMA and F16C, and so have 64-bit ARM's.
       ops_(module, b_, m.vector_bytes >= 32 || !llvm::StringRef(m.triple).starts_with("x86_64"),
            [this](V condition, const Ops::Make& then, const Ops::Make& otherwise) {
@@ -213,9 +217,9 @@ void Emitter::routine(const Routine& x) {
     args.push_back(index(bound(e)));
     types.push_back(b_.getInt64Ty());
   }
-  b_.CreateCall(module_.getOrInsertFunction(
-                    x.name, llvm::FunctionType::get(b_.getVoidTy(), types, false)),
-                args);
+  b_.CreateCall(
+      module_.getOrInsertFunction(x.name, llvm::FunctionType::get(b_.getVoidTy(), types, false)),
+      args);
   touch(ids);
 }
 

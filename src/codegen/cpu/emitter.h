@@ -13,10 +13,10 @@ namespace heddle::codegen::cpu {
 using ir::Expr;
 using ir::Var;
 
-/// Translates one phase of a kernel to one LLVM function, statement by statement. Nothing is decided
-/// here, but everything is computed in the outermost place where it can be: each expression and value
-/// has a level (the innermost loop it depends on), is emitted just before the loop inside that level,
-/// and is remembered there. No mid-end pass is needed to move or merge it.
+/// Translates one phase of a kernel to one LLVM function, statement by statement. Nothing is
+/// decided here, but everything is computed in the outermost place where it can be: each expression
+/// and value has a level (the innermost loop it depends on), is emitted just before the loop inside
+/// that level, and is remembered there. No mid-end pass is needed to move or merge it.
 class Emitter {
  public:
   Emitter(llvm::Module& module, const kernel::Kernel& k, const Machine& m, Analysis& analysis);
@@ -46,8 +46,8 @@ class Emitter {
   struct Scope {
     llvm::Instruction* before = nullptr;  ///< the jump that enters it; null: no control flow
     const std::vector<std::int32_t>* writes = nullptr;  ///< loops: buffers written inside
-    bool conditional = false;             ///< loads must not be moved out
-    V mask = nullptr;                     ///< lanes that are active; null: all
+    bool conditional = false;                           ///< loads must not be moved out
+    V mask = nullptr;                                   ///< lanes that are active; null: all
     std::unordered_map<ValueKey, Remembered, ValueKeyHash> values;
     std::unordered_map<Expr, V> indices;
     std::map<std::int32_t, std::unordered_map<Expr, V>> pointers;  ///< by buffer
@@ -110,7 +110,9 @@ class Emitter {
 
   // emit_value.cpp
   V value(const kernel::Value& v);
-  V vector_value(const kernel::Value& v) { return ops_.splat(value(v), vector_ ? vector_->width : 1); }
+  V vector_value(const kernel::Value& v) {
+    return ops_.splat(value(v), vector_ ? vector_->width : 1);
+  }
   int level_of(const kernel::Value& v);
   V make_value(const kernel::ValueNode& v);
   V make_apply(const kernel::Apply& x, DType dtype);
@@ -159,12 +161,12 @@ class Emitter {
   Ops ops_;
   llvm::Function* function_ = nullptr;
   Scopes scopes_;
-  std::vector<V> bases_;                              ///< by buffer id
-  std::vector<std::optional<std::int64_t>> bound_;    ///< by variable: unrolled, or one iteration
-  std::vector<V> phis_;                               ///< by variable: loop counter
-  std::vector<int> levels_;                           ///< by variable: depth of its loop
+  std::vector<V> bases_;                            ///< by buffer id
+  std::vector<std::optional<std::int64_t>> bound_;  ///< by variable: unrolled, or one iteration
+  std::vector<V> phis_;                             ///< by variable: loop counter
+  std::vector<int> levels_;                         ///< by variable: depth of its loop
   ir::Ranges ranges_;
-  std::vector<std::int64_t> stored_;                  ///< by buffer: time of the last store
+  std::vector<std::int64_t> stored_;  ///< by buffer: time of the last store
   std::int64_t time_ = 0;
   std::vector<std::int32_t> streamed_;
   std::optional<Vector> vector_;

@@ -86,8 +86,8 @@ class LinkedModule : public Module {
 Result<std::shared_ptr<Module>> load(std::span<const std::string> objects) {
   auto control = orc::SelfExecutorProcessControl::Create();
   if (!control) return convert(control.takeError());
-  auto module = std::make_shared<LinkedModule>(
-      std::make_unique<orc::ExecutionSession>(std::move(*control)));
+  auto module =
+      std::make_shared<LinkedModule>(std::make_unique<orc::ExecutionSession>(std::move(*control)));
   HEDDLE_TRY(module->link(objects));
   return std::shared_ptr<Module>(std::move(module));
 }

@@ -56,9 +56,9 @@ V Ops::log_f32(V x) {
   e = b_.CreateSelect(tiny, b_.CreateFSub(e, real(x, 25)), e);
   V m = b_.CreateFSub(b_.CreateBitCast(mantissa, x->getType()), real(x, 1));
   V z = b_.CreateFMul(m, m);
-  V p = polynomial(m, {7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1,
-                       1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1,
-                       3.3333331174e-1});
+  V p = polynomial(
+      m, {7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+          -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1});
   V y = b_.CreateFMul(b_.CreateFMul(m, z), p);
   y = b_.CreateFAdd(y, b_.CreateFMul(e, real(x, -2.12194440e-4)));
   y = b_.CreateFSub(y, b_.CreateFMul(z, real(x, 0.5)));
@@ -87,12 +87,11 @@ V Ops::tanh_f32(V x) {
 }
 
 V Ops::erf_f32(V x) {
-  return odd_rational(x, 3.93,
-                      {1.981423558561346e-08, -1.9552333014871692e-06, 0.00014247739454731345,
-                       0.003736267564818263, 0.05068771913647652, 0.20079530775547028,
-                       1.1283791065216064},
-                      {0.0009637675830163062, 0.014425930567085743, 0.11535723507404327,
-                       0.5112817883491516, 1.0});
+  return odd_rational(
+      x, 3.93,
+      {1.981423558561346e-08, -1.9552333014871692e-06, 0.00014247739454731345, 0.003736267564818263,
+       0.05068771913647652, 0.20079530775547028, 1.1283791065216064},
+      {0.0009637675830163062, 0.014425930567085743, 0.11535723507404327, 0.5112817883491516, 1.0});
 }
 
 /// Cody and Waite's reduction by π/2 in three parts (exact products thanks to fused multiply-adds),
@@ -123,7 +122,8 @@ V Ops::sine_f32(V x, bool cosine) {
   };
   V far = b_.CreateFCmpUGT(intrinsic(Intrinsic::fabs, {x}), real(x, 65536));
   if (far->getType()->isVectorTy()) far = b_.CreateOrReduce(far);
-  return branch_(far, [&] { return libm(fn, {x}, DType::f32); }, near);
+  return branch_(
+      far, [&] { return libm(fn, {x}, DType::f32); }, near);
 }
 
 }  // namespace heddle::codegen::cpu

@@ -15,7 +15,8 @@ kernel::Kernel unary(const std::string& fn) {
       for vector d2 in 0..8 {{ b1[d1*8 + d2] = {0}.f32(load.f32 b0[d1*8 + d2]) }}
     }}
   }}
-}})", fn));
+}})",
+                            fn));
 }
 
 /// Distance to the exact result in units of its last place (of the smallest normal below that).
@@ -39,7 +40,8 @@ const Function kFunctions[] = {
     {"log", std::log, 0.5F, 2, 2},       {"tanh", std::tanh, -10, 10, 4.5},
     {"erf", std::erf, -5, 5, 6},         {"tanh", std::tanh, -1e-3F, 1e-3F, 2},
     {"erf", std::erf, -1e-3F, 1e-3F, 3}, {"sin", std::sin, -100, 100, 2},
-    {"cos", std::cos, -100, 100, 2},     {"sin", std::sin, -1e9F, 1e9F, 2}, {"cos", std::cos, -65536, 65536, 2}, {"sin", std::sin, -3.2F, 3.2F, 2},
+    {"cos", std::cos, -100, 100, 2},     {"sin", std::sin, -1e9F, 1e9F, 2},
+    {"cos", std::cos, -65536, 65536, 2}, {"sin", std::sin, -3.2F, 3.2F, 2},
 };
 
 TEST(Math, ErrorsInUlps) {
@@ -65,8 +67,9 @@ TEST(Math, ErrorsInUlps) {
 
 TEST(Math, LimitsAndNans) {
   const float inf = INFINITY;
-  const float special[] = {0.0F, -0.0F, inf, -inf, NAN, 1e-45F, -1e-45F, 1e-38F, 3e38F, -3e38F,
-                           88.7F, 88.8F, -87.4F, -103.9F, -110.0F, 1.0F, -1.0F, 20.0F, -20.0F};
+  const float special[] = {0.0F,    -0.0F, inf,    -inf,  NAN,   1e-45F, -1e-45F,
+                           1e-38F,  3e38F, -3e38F, 88.7F, 88.8F, -87.4F, -103.9F,
+                           -110.0F, 1.0F,  -1.0F,  20.0F, -20.0F};
   for (const Function& f : kFunctions) {
     const Compiled code(unary(f.name));
     std::vector<float> x(4096), y(4096);
@@ -74,7 +77,8 @@ TEST(Math, LimitsAndNans) {
     code.run({x.data(), y.data()});
     for (std::size_t i = 0; i < std::size(special); ++i) {
       const double want = f.reference(x[i]);
-      EXPECT_LE(ulps(y[i], want), 5) << f.name << "(" << x[i] << ") = " << y[i] << ", want " << want;
+      EXPECT_LE(ulps(y[i], want), 5)
+          << f.name << "(" << x[i] << ") = " << y[i] << ", want " << want;
     }
   }
 }

@@ -35,17 +35,24 @@ llvm::Type* Ops::compute(DType t) const {
   switch (t) {
     case DType::f32:
     case DType::f16:
-    case DType::bf16: return b_.getFloatTy();
-    case DType::f64: return b_.getDoubleTy();
-    case DType::b1: return b_.getInt1Ty();
+    case DType::bf16:
+      return b_.getFloatTy();
+    case DType::f64:
+      return b_.getDoubleTy();
+    case DType::b1:
+      return b_.getInt1Ty();
     case DType::i8:
-    case DType::u8: return b_.getInt8Ty();
+    case DType::u8:
+      return b_.getInt8Ty();
     case DType::i16:
-    case DType::u16: return b_.getInt16Ty();
+    case DType::u16:
+      return b_.getInt16Ty();
     case DType::i32:
-    case DType::u32: return b_.getInt32Ty();
+    case DType::u32:
+      return b_.getInt32Ty();
     case DType::i64:
-    case DType::u64: return b_.getInt64Ty();
+    case DType::u64:
+      return b_.getInt64Ty();
   }
   HEDDLE_CHECK(false, "dtype {}", static_cast<int>(t));
 }
@@ -132,32 +139,49 @@ V Ops::apply(ScalarFn fn, llvm::ArrayRef<V> args, DType from, DType to) {
 V Ops::float_unary(ScalarFn fn, V x, DType type) {
   const bool single = compute_type(type) == DType::f32;
   switch (fn) {
-    case ScalarFn::neg: return b_.CreateFNeg(x);
-    case ScalarFn::abs: return intrinsic(Intrinsic::fabs, {x});
-    case ScalarFn::sqrt: return intrinsic(Intrinsic::sqrt, {x});
-    case ScalarFn::rsqrt: return b_.CreateFDiv(real(x, 1), intrinsic(Intrinsic::sqrt, {x}));
-    case ScalarFn::recip: return b_.CreateFDiv(real(x, 1), x);
-    case ScalarFn::floor: return intrinsic(Intrinsic::floor, {x});
-    case ScalarFn::ceil: return intrinsic(Intrinsic::ceil, {x});
-    case ScalarFn::round: return intrinsic(Intrinsic::roundeven, {x});
-    case ScalarFn::trunc: return intrinsic(Intrinsic::trunc, {x});
+    case ScalarFn::neg:
+      return b_.CreateFNeg(x);
+    case ScalarFn::abs:
+      return intrinsic(Intrinsic::fabs, {x});
+    case ScalarFn::sqrt:
+      return intrinsic(Intrinsic::sqrt, {x});
+    case ScalarFn::rsqrt:
+      return b_.CreateFDiv(real(x, 1), intrinsic(Intrinsic::sqrt, {x}));
+    case ScalarFn::recip:
+      return b_.CreateFDiv(real(x, 1), x);
+    case ScalarFn::floor:
+      return intrinsic(Intrinsic::floor, {x});
+    case ScalarFn::ceil:
+      return intrinsic(Intrinsic::ceil, {x});
+    case ScalarFn::round:
+      return intrinsic(Intrinsic::roundeven, {x});
+    case ScalarFn::trunc:
+      return intrinsic(Intrinsic::trunc, {x});
     case ScalarFn::sign: {
       // ±1 by the sign bit; zeros and NaN stay as they are.
       V one = b_.CreateIntrinsic(Intrinsic::copysign, {x->getType()}, {real(x, 1), x});
       V nonzero = b_.CreateFCmpONE(x, real(x, 0));
       return b_.CreateSelect(nonzero, one, x);
     }
-    case ScalarFn::logical_not: return b_.CreateFCmpOEQ(x, real(x, 0));
-    case ScalarFn::isnan: return b_.CreateFCmpUNO(x, x);
+    case ScalarFn::logical_not:
+      return b_.CreateFCmpOEQ(x, real(x, 0));
+    case ScalarFn::isnan:
+      return b_.CreateFCmpUNO(x, x);
     case ScalarFn::isinf:
       return b_.CreateFCmpOEQ(intrinsic(Intrinsic::fabs, {x}), real(x, INFINITY));
-    case ScalarFn::exp: return single ? exp_f32(x) : libm(fn, {x}, type);
-    case ScalarFn::log: return single ? log_f32(x) : libm(fn, {x}, type);
-    case ScalarFn::tanh: return single ? tanh_f32(x) : libm(fn, {x}, type);
-    case ScalarFn::erf: return single ? erf_f32(x) : libm(fn, {x}, type);
+    case ScalarFn::exp:
+      return single ? exp_f32(x) : libm(fn, {x}, type);
+    case ScalarFn::log:
+      return single ? log_f32(x) : libm(fn, {x}, type);
+    case ScalarFn::tanh:
+      return single ? tanh_f32(x) : libm(fn, {x}, type);
+    case ScalarFn::erf:
+      return single ? erf_f32(x) : libm(fn, {x}, type);
     case ScalarFn::sin:
-    case ScalarFn::cos: return single ? sine_f32(x, fn == ScalarFn::cos) : libm(fn, {x}, type);
-    default: return libm(fn, {x}, type);
+    case ScalarFn::cos:
+      return single ? sine_f32(x, fn == ScalarFn::cos) : libm(fn, {x}, type);
+    default:
+      return libm(fn, {x}, type);
   }
 }
 
@@ -165,13 +189,20 @@ V Ops::apply_float(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
   if (args.size() == 1) return float_unary(fn, args[0], type);
   V x = args[0], y = args[1], zero = real(args[0], 0);
   switch (fn) {
-    case ScalarFn::add: return b_.CreateFAdd(x, y);
-    case ScalarFn::sub: return b_.CreateFSub(x, y);
-    case ScalarFn::mul: return b_.CreateFMul(x, y);
-    case ScalarFn::div: return b_.CreateFDiv(x, y);
-    case ScalarFn::min: return extreme(x, y, false);
-    case ScalarFn::max: return extreme(x, y, true);
-    case ScalarFn::pow: return power(x, y, type);
+    case ScalarFn::add:
+      return b_.CreateFAdd(x, y);
+    case ScalarFn::sub:
+      return b_.CreateFSub(x, y);
+    case ScalarFn::mul:
+      return b_.CreateFMul(x, y);
+    case ScalarFn::div:
+      return b_.CreateFDiv(x, y);
+    case ScalarFn::min:
+      return extreme(x, y, false);
+    case ScalarFn::max:
+      return extreme(x, y, true);
+    case ScalarFn::pow:
+      return power(x, y, type);
     case ScalarFn::floor_mod: {
       V r = libm(ScalarFn::fmod, {x, y}, type);
       V differ = b_.CreateXor(b_.CreateFCmpOLT(r, zero), b_.CreateFCmpOLT(y, zero));
@@ -184,13 +215,20 @@ V Ops::apply_float(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
       return b_.CreateOr(b_.CreateFCmpUNE(x, zero), b_.CreateFCmpUNE(y, zero));
     case ScalarFn::logical_xor:
       return b_.CreateXor(b_.CreateFCmpUNE(x, zero), b_.CreateFCmpUNE(y, zero));
-    case ScalarFn::equal: return b_.CreateFCmpOEQ(x, y);
-    case ScalarFn::not_equal: return b_.CreateFCmpUNE(x, y);
-    case ScalarFn::less: return b_.CreateFCmpOLT(x, y);
-    case ScalarFn::less_equal: return b_.CreateFCmpOLE(x, y);
-    case ScalarFn::greater: return b_.CreateFCmpOGT(x, y);
-    case ScalarFn::greater_equal: return b_.CreateFCmpOGE(x, y);
-    default: return libm(fn, args, type);
+    case ScalarFn::equal:
+      return b_.CreateFCmpOEQ(x, y);
+    case ScalarFn::not_equal:
+      return b_.CreateFCmpUNE(x, y);
+    case ScalarFn::less:
+      return b_.CreateFCmpOLT(x, y);
+    case ScalarFn::less_equal:
+      return b_.CreateFCmpOLE(x, y);
+    case ScalarFn::greater:
+      return b_.CreateFCmpOGT(x, y);
+    case ScalarFn::greater_equal:
+      return b_.CreateFCmpOGE(x, y);
+    default:
+      return libm(fn, args, type);
   }
 }
 
@@ -254,26 +292,33 @@ V Ops::int_unary(ScalarFn fn, V x, DType type) {
   llvm::Type* t = x->getType();
   V zero = integer(t, 0);
   switch (fn) {
-    case ScalarFn::neg: return b_.CreateNeg(x);
+    case ScalarFn::neg:
+      return b_.CreateNeg(x);
     case ScalarFn::abs:
       if (!is_signed_int(type)) return x;
       return b_.CreateIntrinsic(Intrinsic::abs, {t}, {x, b_.getFalse()});
     case ScalarFn::floor:
     case ScalarFn::ceil:
     case ScalarFn::round:
-    case ScalarFn::trunc: return x;
+    case ScalarFn::trunc:
+      return x;
     case ScalarFn::sign: {
       V positive = b_.CreateZExt(
           is_signed_int(type) ? b_.CreateICmpSGT(x, zero) : b_.CreateICmpNE(x, zero), t);
       if (!is_signed_int(type)) return positive;
       return b_.CreateSub(positive, b_.CreateZExt(b_.CreateICmpSLT(x, zero), t));
     }
-    case ScalarFn::logical_not: return b_.CreateICmpEQ(x, zero);
-    case ScalarFn::bit_not: return b_.CreateNot(x);
+    case ScalarFn::logical_not:
+      return b_.CreateICmpEQ(x, zero);
+    case ScalarFn::bit_not:
+      return b_.CreateNot(x);
     case ScalarFn::isnan:
-    case ScalarFn::isinf: return llvm::Constant::getNullValue(shaped(b_.getInt1Ty(), x));
-    case ScalarFn::recip: return int_division(ScalarFn::div, integer(t, 1), x, !is_signed_int(type));
-    default: HEDDLE_CHECK(false, "{} has no meaning on {}", ir::info(fn).name, name_of(type));
+    case ScalarFn::isinf:
+      return llvm::Constant::getNullValue(shaped(b_.getInt1Ty(), x));
+    case ScalarFn::recip:
+      return int_division(ScalarFn::div, integer(t, 1), x, !is_signed_int(type));
+    default:
+      HEDDLE_CHECK(false, "{} has no meaning on {}", ir::info(fn).name, name_of(type));
   }
 }
 
@@ -286,33 +331,51 @@ V Ops::apply_int(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
   };
   using P = llvm::CmpInst;
   switch (fn) {
-    case ScalarFn::add: return type == DType::b1 ? b_.CreateOr(x, y) : b_.CreateAdd(x, y);
-    case ScalarFn::sub: return b_.CreateSub(x, y);
-    case ScalarFn::mul: return b_.CreateMul(x, y);
+    case ScalarFn::add:
+      return type == DType::b1 ? b_.CreateOr(x, y) : b_.CreateAdd(x, y);
+    case ScalarFn::sub:
+      return b_.CreateSub(x, y);
+    case ScalarFn::mul:
+      return b_.CreateMul(x, y);
     case ScalarFn::div:
     case ScalarFn::fmod:
-    case ScalarFn::floor_mod: return int_division(fn, x, y, !is_signed);
-    case ScalarFn::pow: return int_power(x, y, type);
-    case ScalarFn::min: return b_.CreateSelect(compare(P::ICMP_SLT, P::ICMP_ULT), x, y);
-    case ScalarFn::max: return b_.CreateSelect(compare(P::ICMP_SLT, P::ICMP_ULT), y, x);
+    case ScalarFn::floor_mod:
+      return int_division(fn, x, y, !is_signed);
+    case ScalarFn::pow:
+      return int_power(x, y, type);
+    case ScalarFn::min:
+      return b_.CreateSelect(compare(P::ICMP_SLT, P::ICMP_ULT), x, y);
+    case ScalarFn::max:
+      return b_.CreateSelect(compare(P::ICMP_SLT, P::ICMP_ULT), y, x);
     case ScalarFn::logical_and:
       return b_.CreateAnd(b_.CreateICmpNE(x, zero), b_.CreateICmpNE(y, zero));
     case ScalarFn::logical_or:
       return b_.CreateOr(b_.CreateICmpNE(x, zero), b_.CreateICmpNE(y, zero));
     case ScalarFn::logical_xor:
       return b_.CreateXor(b_.CreateICmpNE(x, zero), b_.CreateICmpNE(y, zero));
-    case ScalarFn::bit_and: return b_.CreateAnd(x, y);
-    case ScalarFn::bit_or: return b_.CreateOr(x, y);
-    case ScalarFn::bit_xor: return b_.CreateXor(x, y);
+    case ScalarFn::bit_and:
+      return b_.CreateAnd(x, y);
+    case ScalarFn::bit_or:
+      return b_.CreateOr(x, y);
+    case ScalarFn::bit_xor:
+      return b_.CreateXor(x, y);
     case ScalarFn::shift_left:
-    case ScalarFn::shift_right: return shift(fn, x, y, type);
-    case ScalarFn::equal: return b_.CreateICmpEQ(x, y);
-    case ScalarFn::not_equal: return b_.CreateICmpNE(x, y);
-    case ScalarFn::less: return compare(P::ICMP_SLT, P::ICMP_ULT);
-    case ScalarFn::less_equal: return compare(P::ICMP_SLE, P::ICMP_ULE);
-    case ScalarFn::greater: return compare(P::ICMP_SGT, P::ICMP_UGT);
-    case ScalarFn::greater_equal: return compare(P::ICMP_SGE, P::ICMP_UGE);
-    default: HEDDLE_CHECK(false, "{} has no meaning on {}", ir::info(fn).name, name_of(type));
+    case ScalarFn::shift_right:
+      return shift(fn, x, y, type);
+    case ScalarFn::equal:
+      return b_.CreateICmpEQ(x, y);
+    case ScalarFn::not_equal:
+      return b_.CreateICmpNE(x, y);
+    case ScalarFn::less:
+      return compare(P::ICMP_SLT, P::ICMP_ULT);
+    case ScalarFn::less_equal:
+      return compare(P::ICMP_SLE, P::ICMP_ULE);
+    case ScalarFn::greater:
+      return compare(P::ICMP_SGT, P::ICMP_UGT);
+    case ScalarFn::greater_equal:
+      return compare(P::ICMP_SGE, P::ICMP_UGE);
+    default:
+      HEDDLE_CHECK(false, "{} has no meaning on {}", ir::info(fn).name, name_of(type));
   }
 }
 

@@ -8,8 +8,8 @@
 
 namespace heddle::codegen::cpu {
 
-/// LLVM spelling of scalar functions. Every function works alike on scalars and on vectors: operands
-/// have equal shapes, and shapes are carried by the LLVM types.
+/// LLVM spelling of scalar functions. Every function works alike on scalars and on vectors:
+/// operands have equal shapes, and shapes are carried by the LLVM types.
 class Ops {
  public:
   using Make = std::function<llvm::Value*()>;

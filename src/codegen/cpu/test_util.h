@@ -50,7 +50,8 @@ class Compiled {
 
  private:
   static std::byte* aligned(std::vector<std::byte>& v) {
-    return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(v.data()) + 63) / 64 * 64);
+    return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(v.data()) + 63) / 64 *
+                                        64);
   }
   KernelInfo info_;
   std::shared_ptr<Module> module_;
