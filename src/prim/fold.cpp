@@ -5,6 +5,8 @@
 #include <unordered_map>
 
 #include "prim/interpret.h"
+#include "prim/lines.h"
+#include "prim/rewrite.h"
 
 namespace heddle::prim {
 namespace {
@@ -45,6 +47,37 @@ std::vector<NodeId> constant_cone(const Graph& g, NodeId id, const FoldLimits& l
   return cone;
 }
 
+/// A Map over f32 constants and views of them without working copies in double: weights that are
+/// scaled are large.
+std::optional<Tensor> map_directly(const Graph& g, NodeId id) {
+  const Node& n = g[id];
+  const auto* m = std::get_if<Map>(&n.op);
+  if (m == nullptr || n.type.dtype != DType::f32) return std::nullopt;
+  const Access place = identity_access(n.type.shape);
+  std::vector<LineWalker::Operand> operands = {{&place, &n.type.shape}};
+  std::vector<const float*> data;
+  for (const NodeId a : n.args) {
+    const bool view = plain_view(g, a) != nullptr;
+    const Tensor* t = g.constant_of(view ? g[a].args[0] : a);
+    if (t == nullptr || t->dtype() != DType::f32) return std::nullopt;
+    operands.push_back({view ? plain_view(g, a) : &place, &t->shape()});
+    data.push_back(t->as<float>().data());
+  }
+  Tensor out(n.type);
+  float* to = out.as_mutable<float>().data();
+  LineWalker lines(n.type.shape, operands);
+  lines.walk([&](const auto& base, const auto& step, std::int64_t length) {
+    double args[3] = {};
+    for (std::int64_t i = 0; i < length; ++i) {
+      for (std::size_t k = 0; k < data.size(); ++k)
+        args[k] = data[k][base[k + 1] + i * step[k + 1]];
+      to[base[0] + i * step[0]] =
+          static_cast<float>(ir::apply(m->fn, std::span<const double>(args, data.size())));
+    }
+  });
+  return out;
+}
+
 }  // namespace
 
 std::optional<Tensor> evaluate_constant(const Graph& g, NodeId id, const FoldLimits& limits) {
@@ -53,6 +86,7 @@ std::optional<Tensor> evaluate_constant(const Graph& g, NodeId id, const FoldLim
   if (cone.empty()) return std::nullopt;
   std::unordered_map<NodeId, Tensor> values;
   try {
+    if (auto direct = map_directly(g, id)) return direct;
     for (const NodeId at : cone) {
       std::vector<Tensor> args;
       for (const NodeId a : g[at].args) args.push_back(values.at(a));
