@@ -17,7 +17,8 @@ std::span<const OpDef> shape_ops();        // shape.cpp
 std::span<const OpDef> index_ops();        // index.cpp: slice, pad, split and their like
 std::span<const OpDef> reduce_ops();       // reduce.cpp
 std::span<const OpDef> gather_ops();       // gather.cpp
-std::span<const OpDef> vision_ops();       // vision.cpp: sampling, regions, unpooling
+std::span<const OpDef> vision_ops();       // vision.cpp: sampling, unpooling
+std::span<const OpDef> region_ops();       // region.cpp: pooling over regions of interest
 std::span<const OpDef> resize_ops();       // resize.cpp
 std::span<const OpDef> recurrent_ops();    // recurrent.cpp
 std::span<const OpDef> misc_ops();         // misc.cpp

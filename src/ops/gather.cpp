@@ -189,6 +189,38 @@ Result<Values> compress(const Call& call, Builder& b) {
   return Values{b.take(x, constant_i64(b, kept), axis)};
 }
 
+/// Writes update into a cache along `axis`, from position write_indices[n] of batch n on; circular
+/// positions wrap, linear ones must fit.
+Result<Values> tensor_scatter(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_rank(call, b, 0, 2, 32));
+  HEDDLE_TRY(want_type(call, b, 1, b.dtype(call.in(0))));
+  const Shape in = b.shape(call.in(0)), update = b.shape(call.in(1));
+  const int rank = static_cast<int>(in.size());
+  const int axis = HEDDLE_TRY(call.axis("axis", -2, rank));
+  const int circular = HEDDLE_TRY(choice(call, "mode", "linear", {"linear", "circular"}));
+  Shape want = in;
+  if (update.size() == in.size()) want[static_cast<std::size_t>(axis)] = at(update, axis);
+  if (axis == 0 || update != want || at(update, axis) > at(in, axis)) {
+    return call.error("update of shape {} does not fit a cache of shape {} along axis {}",
+                      to_string(update), to_string(in), axis);
+  }
+  if (element_count(update) == 0) return Values{call.in(0)};
+  NodeId position = b.iota({DType::i64, update}, axis);
+  if (call.has(2)) {
+    HEDDLE_TRY(want_int(call, b, 2));
+    HEDDLE_TRY(want_shape(call, b, 2, {in[0]}));
+    Shape column(in.size(), 1);
+    column[0] = in[0];
+    position = b.add(position, b.reshape(b.cast(call.in(2), DType::i64), column));
+  }
+  if (circular != 0) {
+    position = b.map(ir::ScalarFn::floor_mod, {position, b.scalar_int(DType::i64, at(in, axis))});
+  }
+  prim::Scatter s{{axis}, dims(rank), Combine::assign};
+  s.base[static_cast<std::size_t>(axis)] = ir::Expr(0);
+  return Values{b.scatter(call.in(0), call.in(1), {position}, s)};
+}
+
 constexpr OpDef kGatherOps[] = {
     {"Gather", 1, 2, 2, gather},
     {"GatherElements", 11, 2, 2, gather_elements},
@@ -197,6 +229,7 @@ constexpr OpDef kGatherOps[] = {
     {"ScatterElements", 11, 3, 3, scatter_elements},
     {"ScatterND", 11, 3, 3, scatter_nd},
     {"Compress", 9, 2, 2, compress},
+    {"TensorScatter", 24, 2, 3, tensor_scatter},
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include "ops/families.h"
 #include "ops/util.h"
 
-/// Sampling at computed positions, regions of interest, and the inverses of pooling and im2col.
+/// Sampling at computed positions, and the inverses of pooling and im2col.
 namespace heddle::ops {
 namespace {
 
@@ -145,104 +145,6 @@ Result<Values> grid_sample(const Call& call, Builder& b) {
     axes.push_back(taps(b, x, at(in, 2 + d), mode, outside, align));
   }
   return Values{weighted_sum(b, call.in(0), axes, out)};
-}
-
-/// Sampling positions along one axis: [rois, pooled · samples], and the region's two neighbours.
-struct RoiAxis {
-  NodeId low, high;      ///< i64
-  NodeId w_low, w_high;  ///< both 0 where the position is outside by more than one element
-};
-RoiAxis roi_axis(Builder& b, NodeId from, NodeId to, std::int64_t pooled, std::int64_t samples,
-                 std::int64_t extent, bool half_pixel) {
-  const DType type = b.dtype(from);
-  const std::int64_t rois = b.shape(from)[0];
-  NodeId size = b.sub(to, from);
-  if (!half_pixel) size = b.max(size, b.scalar(type, 1));
-  std::vector<double> offsets;
-  for (std::int64_t p = 0; p < pooled * samples; ++p) {
-    offsets.push_back((static_cast<double>(p) + 0.5) / static_cast<double>(pooled * samples));
-  }
-  const NodeId steps = constant_real(b, type, offsets, {1, pooled * samples});
-  const NodeId y = b.add(b.reshape(from, {rois, 1}), b.mul(b.reshape(size, {rois, 1}), steps));
-  const auto last = static_cast<double>(extent - 1);
-  const NodeId inside =
-      b.map(ScalarFn::logical_and, {b.map(ScalarFn::greater_equal, {y, b.scalar(type, -1)}),
-                                    b.map(ScalarFn::less_equal, {y, b.scalar(type, last + 1)})});
-  const NodeId clamped = b.min(b.max(y, b.scalar(type, 0)), b.scalar(type, last));
-  const NodeId low = b.map(ScalarFn::floor, {clamped});
-  const NodeId t = b.sub(clamped, low), counts = b.cast(inside, type);
-  const NodeId high = b.min(b.add(low, 1.0), b.scalar(type, last));
-  return {b.cast(low, DType::i64), b.cast(high, DType::i64),
-          b.mul(b.sub(b.full(b.type(t), 1), t), counts), b.mul(t, counts)};
-}
-
-Status want_rois(const Call& call, Builder& b) {
-  HEDDLE_TRY(want_rank(call, b, 0, 4, 4));
-  HEDDLE_TRY(want_float(call, b, 0));
-  HEDDLE_TRY(want_rank(call, b, 1, 2, 2));
-  HEDDLE_TRY(want_type(call, b, 1, b.dtype(call.in(0))));
-  HEDDLE_TRY(want_int(call, b, 2));
-  const Shape rois = b.shape(call.in(1));
-  HEDDLE_TRY(want_shape(call, b, 1, {rois[0], 4}));
-  return want_shape(call, b, 2, {rois[0]});
-}
-
-/// Average (or maximum) of bilinear samples on a regular grid in each bin of each region.
-Result<Values> roi_align(const Call& call, Builder& b) {
-  HEDDLE_TRY(want_rois(call, b));
-  const NodeId x = call.in(0);
-  const Shape in = b.shape(x);
-  const std::int64_t rois = b.shape(call.in(1))[0];
-  const std::int64_t ph = call.attribute_int("output_height", 1);
-  const std::int64_t pw = call.attribute_int("output_width", 1);
-  const std::int64_t s = call.attribute_int("sampling_ratio", 0);
-  const int max_mode = HEDDLE_TRY(choice(call, "mode", "avg", {"avg", "max"}));
-  const int half_pixel = HEDDLE_TRY(choice(call, "coordinate_transformation_mode",
-                                           call.opset >= 16 ? "half_pixel" : "output_half_pixel",
-                                           {"output_half_pixel", "half_pixel"}));
-  if (s == 0) {
-    return call.unsupported(
-        "sampling_ratio 0 takes the number of samples from the regions' sizes, "
-        "want a fixed one");
-  }
-  constexpr std::int64_t kLimit = 4096;
-  if (s < 0 || s > 64 || ph < 1 || pw < 1 || ph > kLimit || pw > kLimit) {
-    return call.error("output {}x{} with sampling_ratio {}, want small positive numbers", ph, pw,
-                      s);
-  }
-  const Shape out = HEDDLE_TRY(checked(call, {rois, in[1], ph, pw}, b.dtype(x)));
-  const Shape space = HEDDLE_TRY(checked(call, {rois, in[1], ph * s, pw * s}, b.dtype(x)));
-  if (element_count(out) == 0) return Values{b.full({b.dtype(x), out}, 0)};
-  if (element_count(in) == 0)
-    return call.error("input 0 has shape {}: nothing to sample", to_string(in));
-  const double scale = call.attribute_float("spatial_scale", 1.0);
-  const auto edge = [&](int column) {
-    const NodeId c = b.squeeze(b.slice_axis(call.in(1), 1, column, 1), {1});
-    return b.sub(b.mul(c, scale), half_pixel != 0 ? 0.5 : 0.0);
-  };
-  const RoiAxis rows = roi_axis(b, edge(1), edge(3), ph, s, in[2], half_pixel != 0);
-  const RoiAxis cols = roi_axis(b, edge(0), edge(2), pw, s, in[3], half_pixel != 0);
-  const NodeId image =
-      b.broadcast(b.reshape(b.cast(call.in(2), DType::i64), {rois, 1, 1, 1}), space);
-  const auto down = [&](NodeId v) {
-    return b.broadcast(b.reshape(v, {rois, 1, ph * s, 1}), space);
-  };
-  const auto across = [&](NodeId v) {
-    return b.broadcast(b.reshape(v, {rois, 1, 1, pw * s}), space);
-  };
-  const prim::Gather g{{0, 2, 3}, {ir::Expr(0), dim(1), ir::Expr(0), ir::Expr(0)}};
-  const auto corner = [&](NodeId row, NodeId col, NodeId wr, NodeId wc) {
-    const NodeId value = b.gather(x, {image, down(row), across(col)}, g, space);
-    return b.mul(value, b.mul(down(wr), across(wc)));
-  };
-  // The maximum is taken over weighted corners, as the specification's reference does.
-  const auto join = [&](NodeId p, NodeId q) { return max_mode != 0 ? b.max(p, q) : b.add(p, q); };
-  const NodeId top = join(corner(rows.low, cols.low, rows.w_low, cols.w_low),
-                          corner(rows.low, cols.high, rows.w_low, cols.w_high));
-  const NodeId bottom = join(corner(rows.high, cols.low, rows.w_high, cols.w_low),
-                             corner(rows.high, cols.high, rows.w_high, cols.w_high));
-  const NodeId bins = b.reshape(join(top, bottom), {rois, in[1], ph, s, pw, s});
-  return Values{max_mode != 0 ? b.reduce_max(bins, {3, 5}, false) : b.mean(bins, {3, 5}, false)};
 }
 
 /// Values back at the flat positions they were pooled from; zero elsewhere.
@@ -407,14 +309,115 @@ Result<Values> affine_grid(const Call& call, Builder& b) {
   return Values{b.reshape(b.matmul(grid, b.transpose(call.in(0), {0, 2, 1})), out)};
 }
 
-Result<Values> max_roi_pool(const Call& call, Builder&) {
-  return call.unsupported("the extent of each bin depends on data; RoiAlign is supported");
+/// Convolution whose kernel positions are moved by data: offset [N, groups · kernel · 2, out…]
+/// (row, column), each sample weighted by mask. Samples are gathered bilinearly, then contracted
+/// with W.
+struct Deform {
+  std::int64_t n = 0, c = 0, o = 0, offset_groups = 1;
+  Shape kernel, out, strides, dilations, pads;
+};
+Result<Deform> deform_parameters(const Call& call, Builder& b) {
+  for (int i = 0; i < 3; ++i) {
+    HEDDLE_TRY(want_rank(call, b, i, 4, 4));
+    HEDDLE_TRY(want_type(call, b, i, b.dtype(call.in(0))));
+  }
+  HEDDLE_TRY(want_float(call, b, 0));
+  const Shape x = b.shape(call.in(0)), w = b.shape(call.in(1));
+  const std::int64_t groups = call.attribute_int("group", 1);
+  Deform p{x[0], x[1], w[0], call.attribute_int("offset_group", 1), {w[2], w[3]}, {}, {}, {}, {}};
+  p.strides = call.attribute_ints("strides", {1, 1});
+  p.dilations = call.attribute_ints("dilations", {1, 1});
+  p.pads = call.attribute_ints("pads", {0, 0, 0, 0});
+  if (p.strides.size() != 2 || p.dilations.size() != 2 || p.pads.size() != 4 || groups < 1 ||
+      p.offset_groups < 1 || x[1] < 1 || w[0] < 1 || x[1] % p.offset_groups != 0 ||
+      x[1] % groups != 0 || w[0] % groups != 0 || w[1] != x[1] / groups) {
+    return call.error("input {} and weights {} in {} groups, {} of offsets, do not fit",
+                      to_string(x), to_string(w), groups, p.offset_groups);
+  }
+  for (std::size_t d = 0; d < 2; ++d) {
+    constexpr std::int64_t kLimit = 1 << 20;
+    for (const std::int64_t v : {p.strides[d], p.dilations[d], p.kernel[d], x[2 + d]}) {
+      if (v < 1 || v > kLimit) return call.error("an extent, stride or dilation is {}", v);
+    }
+    if (std::abs(p.pads[d]) > kLimit || std::abs(p.pads[d + 2]) > kLimit) {
+      return call.error("pads are {}", to_string(p.pads));
+    }
+    const std::int64_t span = x[2 + d] + p.pads[d] + p.pads[d + 2];
+    const std::int64_t reach = p.dilations[d] * (p.kernel[d] - 1) + 1;
+    if (reach > span) return call.error("kernel {} is larger than the padded input", p.kernel[d]);
+    p.out.push_back((span - reach) / p.strides[d] + 1);
+  }
+  const std::int64_t taps = p.kernel[0] * p.kernel[1];
+  HEDDLE_TRY(want_shape(call, b, 2, {p.n, p.offset_groups * taps * 2, p.out[0], p.out[1]}));
+  if (call.has(3)) {
+    HEDDLE_TRY(want_shape(call, b, 3, {p.o}));
+    HEDDLE_TRY(want_type(call, b, 3, b.dtype(call.in(0))));
+  }
+  if (call.has(4)) {
+    HEDDLE_TRY(want_shape(call, b, 4, {p.n, p.offset_groups * taps, p.out[0], p.out[1]}));
+    HEDDLE_TRY(want_type(call, b, 4, b.dtype(call.in(0))));
+  }
+  return p;
+}
+
+/// Sampling positions along axis d: [N, offset groups, taps, out…].
+NodeId deformed_positions(const Call& call, Builder& b, const Deform& p, int d) {
+  const DType type = b.dtype(call.in(0));
+  const std::int64_t kh = p.kernel[0], kw = p.kernel[1];
+  const NodeId offsets = b.slice_axis(
+      b.reshape(call.in(2), {p.n, p.offset_groups, kh * kw, 2, p.out[0], p.out[1]}), 3, d, 1);
+  const NodeId place = b.iota({type, {p.out[0], p.out[1]}}, d);
+  const NodeId tap = b.reshape(b.iota({type, {kh, kw}}, d), {kh * kw, 1, 1});
+  const NodeId regular = b.add(b.add(b.mul(place, static_cast<double>(at(p.strides, d))),
+                                     b.mul(tap, static_cast<double>(at(p.dilations, d)))),
+                               -static_cast<double>(at(p.pads, d)));
+  return b.add(b.squeeze(offsets, {3}), regular);
+}
+
+Result<Values> deform_conv(const Call& call, Builder& b) {
+  const Deform p = HEDDLE_TRY(deform_parameters(call, b));
+  const DType type = b.dtype(call.in(0));
+  const std::int64_t taps_count = p.kernel[0] * p.kernel[1];
+  const Shape space = HEDDLE_TRY(checked(call, {p.n, p.c, taps_count, p.out[0], p.out[1]}, type));
+  if (p.n == 0) return Values{b.full({type, {0, p.o, p.out[0], p.out[1]}}, 0)};
+  const Shape in = b.shape(call.in(0));
+  const auto rows =
+      taps(b, deformed_positions(call, b, p, 0), in[2], Mode::linear, Outside::zeros, false);
+  const auto columns =
+      taps(b, deformed_positions(call, b, p, 1), in[3], Mode::linear, Outside::zeros, false);
+  const ir::Expr group = ir::floor_div(dim(1), p.c / p.offset_groups);
+  const auto spread = [&](NodeId v) {
+    return b.view(v, space, {{dim(0), group, dim(2), dim(3), dim(4)}, {}});
+  };
+  const prim::Gather g{{2, 3}, {dim(0), dim(1), ir::Expr(0), ir::Expr(0)}};
+  std::optional<NodeId> samples;
+  for (const Tap& row : rows) {
+    for (const Tap& column : columns) {
+      const NodeId value =
+          b.gather(call.in(0), {spread(row.index), spread(column.index)}, g, space);
+      const NodeId term = b.mul(value, spread(b.mul(row.weight, column.weight)));
+      samples = samples ? b.add(*samples, term) : term;
+    }
+  }
+  if (call.has(4)) {
+    const Shape masks{p.n, p.offset_groups, taps_count, p.out[0], p.out[1]};
+    samples = b.mul(*samples, spread(b.reshape(call.in(4), masks)));
+  }
+  const Shape w = b.shape(call.in(1));
+  const std::int64_t per_group = p.o / (p.c / w[1]);
+  const NodeId weights = b.reshape(call.in(1), {w[0], w[1], taps_count});
+  const ir::Expr channel = ir::floor_div(dim(1), per_group) * ir::Expr(w[1]) + dim(4);
+  NodeId y = b.contract(*samples, weights, {p.n, p.o, p.out[0], p.out[1]}, {w[1], taps_count},
+                        {{dim(0), channel, dim(5), dim(2), dim(3)}, {}},
+                        {{dim(1), dim(4), dim(5)}, {}}, type);
+  if (call.has(3)) y = b.add(y, b.reshape(call.in(3), {p.o, 1, 1}));
+  return Values{y};
 }
 
 constexpr OpDef kVisionOps[] = {
-    {"GridSample", 16, 2, 2, grid_sample}, {"RoiAlign", 10, 3, 3, roi_align},
+    {"DeformConv", 19, 3, 5, deform_conv}, {"GridSample", 16, 2, 2, grid_sample},
     {"MaxUnpool", 9, 2, 3, max_unpool},    {"Col2Im", 18, 3, 3, col2im},
-    {"AffineGrid", 20, 2, 2, affine_grid}, {"MaxRoiPool", 1, 2, 2, max_roi_pool},
+    {"AffineGrid", 20, 2, 2, affine_grid},
 };
 
 }  // namespace
