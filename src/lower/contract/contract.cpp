@@ -59,7 +59,10 @@ bool worth_main_loop(const prim::Graph& g, NodeId contract) {
   const std::int64_t m = p.count(Role::m), n = p.count(Role::n), k = p.count(Role::k);
   // One row against many batches is a reduction (depthwise convolution): stitching does it better.
   if (std::min(m, n) == 1 && p.count(Role::batch) > 1) return false;
-  return n >= 4 && k >= 2 && p.count(Role::batch) * m * n * k >= 512;
+  if (std::min(m, n) == 1 && !g.constant_of(p.b) && !p.b_access.inside.empty()) return false;
+  // Few columns leave most lanes idle, which still beats a reduction when there is much to do.
+  if (n < 4 && (n < 2 || m * k < 4096)) return false;
+  return k >= 2 && p.count(Role::batch) * m * n * k >= 512;
 }
 
 bool supports(const prim::Graph& g, const Cluster& c) {

@@ -235,8 +235,9 @@ class Maker {
     }
     const int lanes = request().target.lanes(p_.type);
     const bool unit = out_->n && stride_of(load, out_->n->var) == 1 && out_->n_axes.size() == 1;
-    if (plain && unit && out_->n->extent % lanes == 0 && plain_load(out_->b, p_.of(Role::k)))
-      s.b = BSource::in_place;
+    // Many rows of a long operand would each walk its scattered lines again: those are packed.
+    const bool long_walk = p_.count(Role::k) > 256 && p_.count(Role::m) > 32;
+    if (plain && unit && out_->n->extent % lanes == 0 && !long_walk) s.b = BSource::in_place;
   }
 
   void choose_a() {

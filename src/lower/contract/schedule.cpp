@@ -24,8 +24,8 @@ double step_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int6
   const double vectors = static_cast<double>(nv * t.vector_bytes);
   const double panel = static_cast<double>(e.k) * vectors;
   const double per_cycle = panel <= 0.6 * static_cast<double>(t.l1_bytes)   ? 64
-                           : panel <= 0.6 * static_cast<double>(t.l2_bytes) ? 18
-                                                                            : 9;
+                           : panel <= 0.9 * static_cast<double>(t.l2_bytes) ? 18
+                                                                            : 14;
   return std::max({fma, loads, 4.0, vectors / per_cycle});
 }
 
