@@ -336,6 +336,31 @@ TEST(Random, IsThePhiloxOfTheReference) {
   }
 }
 
+TEST(Routine, SortsStablyWithNanLast) {
+  const auto sorted = [](int descending, int count) {
+    const Compiled code(parsed(fmt::format(R"(kernel "sort" vars=3 {{
+  buffer b0 "x" f32[8] grid arg=0
+  buffer b1 "y" i64[8] grid arg=1 written
+  buffer b2 "k" f32[8] block
+  buffer b3 "p" i64[8] block
+  for grid d0 in 0..1 {{
+    for serial d1 in 0..8 {{ b2[d1] = load.f32 b0[d1] }}
+    routine heddle_sort(b2, b3; 8, {}, {}, 0)
+    for serial d2 in 0..{} {{ b1[d2] = load.i64 b3[d2] }}
+  }}
+}})",
+                                           count, descending, count)));
+    std::vector<float> x = {2, NAN, 1, 2, -3, INFINITY, 1, 0};
+    std::vector<std::int64_t> y(8, -1);
+    code.run({x.data(), y.data()});
+    return y;
+  };
+  using P = std::vector<std::int64_t>;
+  EXPECT_EQ(sorted(0, 8), (P{4, 7, 2, 6, 0, 3, 5, 1}));
+  EXPECT_EQ(sorted(1, 8), (P{1, 5, 0, 3, 2, 6, 7, 4}));
+  EXPECT_EQ(sorted(1, 3), (P{1, 5, 0, -1, -1, -1, -1, -1}));
+}
+
 TEST(Compile, ManyKernelsInOneObjectFromManyThreads) {
   std::vector<kernel::Kernel> kernels;
   for (const Case& c : kCases) kernels.push_back(parsed(c.text));

@@ -28,8 +28,8 @@ void initialize_llvm() {
   std::call_once(once, [] {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
-    // Addresses come as one base and a displacement. Loop strength reduction makes a pointer of each
-    // of them, which spills: without it register-tile loops run up to three times as fast.
+    // Addresses come as one base and a displacement. Loop strength reduction makes a pointer of
+    // each of them, which spills: without it register-tile loops run up to three times as fast.
     auto& options = llvm::cl::getRegisteredOptions();
     if (const auto lsr = options.find("disable-lsr"); lsr != options.end())
       lsr->second->addOccurrence(0, "disable-lsr", "true");

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "codegen/cpu/cpu.h"
+#include "codegen/cpu/routines.h"
 #include "ir/philox.h"
 
 namespace heddle::codegen::cpu {
@@ -86,6 +87,7 @@ std::span<const Symbol> runtime_symbols() {
       {"memcpy", erase<void*(void*, const void*, std::size_t)>(memcpy)},
       {"memmove", erase<void*(void*, const void*, std::size_t)>(memmove)},
       {"memset", erase<void*(void*, int, std::size_t)>(memset)},
+      {"heddle_sort", erase(sort)},
       {"heddle_ipow", erase(signed_power)},
       {"heddle_upow", erase(unsigned_power)},
       {"heddle_random_uniform", erase(random_uniform)},
