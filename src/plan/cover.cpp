@@ -5,6 +5,11 @@
 #include "plan/cover.h"
 
 namespace heddle::plan {
+namespace {
+
+bool heavy(const Facts& f, NodeId id) { return f.as<prim::Contract>(id) || f.as<prim::Reduce>(id); }
+
+}  // namespace
 
 CoverProblem::CoverProblem(const Facts& facts, const Region& region,
                            const std::vector<Candidate>& candidates)
@@ -132,26 +137,46 @@ double CoverProblem::cost(const std::vector<int>& chosen) const {
   return sum;
 }
 
-std::vector<NodeId> CoverProblem::necessary(const Region& region) const {
-  std::vector<NodeId> out;
+bool CoverProblem::unavoidable(const std::vector<NodeId>& nodes) const {
+  std::vector<int> without;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const bool computes = std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) {
+      const auto& members = all[k].cluster.nodes;
+      return std::binary_search(members.begin(), members.end(), id);
+    });
+    if (!computes) without.push_back(static_cast<int>(k));
+  }
+  // Whatever can run without them, runs: are the outputs made?
+  const auto waiting = stuck(without);
+  std::set<NodeId> made;
+  for (int k : without) {
+    if (waiting.count(k)) continue;
+    for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs) {
+      made.insert(f.class_of_node(o));
+    }
+  }
+  return !std::all_of(goals.begin(), goals.end(), [&](NodeId g) { return made.count(g) > 0; });
+}
+
+std::vector<std::vector<NodeId>> CoverProblem::necessary(const Region& region) const {
+  std::vector<std::vector<NodeId>> out;
+  std::vector<NodeId> avoidable;
   for (NodeId id : region.nodes) {
-    std::vector<int> without;
-    for (std::size_t k = 0; k < all.size(); ++k) {
-      const auto& nodes = all[k].cluster.nodes;
-      if (!std::binary_search(nodes.begin(), nodes.end(), id))
-        without.push_back(static_cast<int>(k));
+    if (unavoidable({id})) {
+      out.push_back({id});
+    } else {
+      avoidable.push_back(id);
     }
-    // Whatever can run without it, runs: are the outputs made?
-    const auto waiting = stuck(without);
-    std::set<NodeId> made;
-    for (int k : without) {
-      if (waiting.count(k)) continue;
-      for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs)
-        made.insert(f.class_of_node(o));
+  }
+  if (f.class_members.empty()) return out;
+  // One of two: expensive nodes that only one alternative of something needs.
+  for (std::size_t i = 0; i < avoidable.size(); ++i) {
+    for (std::size_t j = i + 1; j < avoidable.size(); ++j) {
+      const NodeId a = avoidable[i], b = avoidable[j];
+      const bool alternatives = f.class_of_node(a) == f.class_of_node(b);
+      if (!alternatives && !(heavy(f, a) && heavy(f, b))) continue;
+      if (unavoidable({a, b})) out.push_back({a, b});
     }
-    const bool all_made =
-        std::all_of(goals.begin(), goals.end(), [&](NodeId g) { return made.count(g) > 0; });
-    if (!all_made) out.push_back(id);
   }
   return out;
 }

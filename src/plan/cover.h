@@ -28,8 +28,11 @@ struct CoverProblem {
                                        const Flows& best) const;
   std::vector<int> drop_unneeded(std::vector<int> chosen) const;
   double cost(const std::vector<int>& chosen) const;
-  /// Nodes that some kernel of every plan computes.
-  std::vector<NodeId> necessary(const Region& region) const;
+  /// Sets of nodes (mostly of one) of which every plan computes at least one: what alternatives
+  /// cannot avoid, and either way where they differ.
+  std::vector<std::vector<NodeId>> necessary(const Region& region) const;
+  /// True if no plan makes the goals without computing one of `nodes`.
+  bool unavoidable(const std::vector<NodeId>& nodes) const;
   /// Chosen kernels that can never start, each with a value it waits for.
   std::map<int, NodeId> stuck(const std::vector<int>& chosen) const;
   /// Everything needed is made, in some order.

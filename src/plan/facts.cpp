@@ -103,6 +103,8 @@ void find_live(Facts& f) {
     for (NodeId a : f[id].args) reach(a);
     for (NodeId m : f.members_of(id)) reach(m);
   }
+  f.written.assign(f.is_live.size(), false);
+  for (NodeId id : prim::live_nodes(*f.graph)) f.written[static_cast<std::size_t>(id.value)] = true;
   for (std::int32_t i = 0; i < f.graph->size(); ++i) {
     if (f.is_live[static_cast<std::size_t>(i)]) f.live.push_back(NodeId{i});
   }

@@ -25,6 +25,7 @@ struct Facts {
   const prim::Graph* graph = nullptr;
   std::vector<NodeId> live;  ///< topological order
   std::vector<bool> is_live, leaf, inlined, main_loop, output;
+  std::vector<bool> written;  ///< live without alternatives
   std::vector<double> elements, bytes;
   std::vector<std::vector<NodeId>> consumers;  ///< live ones, each once
   /// Consumers of the value's whole class, kept for its members; empty when they are `consumers`.

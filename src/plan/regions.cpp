@@ -22,8 +22,17 @@ void real_readers(const Facts& f, NodeId id, std::vector<NodeId>& out) {
   }
 }
 
+/// Readers in the graph as it is written: what alternatives read does not decide where to cut.
+std::vector<NodeId> written_readers(const Facts& f, NodeId id) {
+  std::vector<NodeId> out;
+  for (NodeId r : f.readers_of(id)) {
+    if (f.written[static_cast<std::size_t>(r.value)]) out.push_back(r);
+  }
+  return out;
+}
+
 bool feeds_main_loop(const Facts& f, NodeId id, int depth = 0) {
-  for (NodeId c : f.readers_of(id)) {
+  for (NodeId c : written_readers(f, id)) {
     if (f.is_main_loop(c)) return true;
     if (depth < 4 && f.as<prim::View>(c) && feeds_main_loop(f, c, depth + 1)) return true;
   }
@@ -33,9 +42,9 @@ bool feeds_main_loop(const Facts& f, NodeId id, int depth = 0) {
 /// In memory in any sensible plan: read by main loops, and by something else or by nothing else.
 bool surely_stored(const Facts& f, NodeId id) {
   if (f.as<prim::View>(id) || !feeds_main_loop(f, id)) return false;
-  if (f.readers_of(id).size() > 1) return true;
+  const std::vector<NodeId> readers = written_readers(f, id);
   // A view in between may be part of either side's kernel.
-  return f.is_main_loop(f.readers_of(id)[0]);
+  return readers.size() > 1 || f.is_main_loop(readers[0]);
 }
 
 /// Order in which branches are contiguous: depth first from the outputs.
@@ -129,7 +138,9 @@ struct Cutter {
       if (surely_stored(f, id)) {
         ++good;
       } else if (!free_in_frontier(id)) {
-        if (!f.as<prim::Map>(id) || f.readers_of(id).size() < 2) return false;
+        if (!f.as<prim::Map>(id) || written_readers(f, id).size() < 2) {
+          return false;
+        }
         ++others;
       }
     }

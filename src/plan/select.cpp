@@ -42,13 +42,16 @@ ilp::Model build(const Facts& f, const Region& region, const CoverProblem& p,
                     static_cast<int>(k));
     }
   }
-  for (NodeId id : p.necessary(region)) {
+  for (const std::vector<NodeId>& nodes : p.necessary(region)) {
     // Implied for whole kernels, not for fractions of them: this is what makes the relaxation
     // tight.
-    ilp::Row row{fmt::format("computes_{}", id.value), {}, ilp::Sense::at_least, 1};
+    ilp::Row row{fmt::format("computes_{}", nodes[0].value), {}, ilp::Sense::at_least, 1};
     for (std::size_t k = 0; k < p.all.size(); ++k) {
-      const auto& nodes = p.all[k].cluster.nodes;
-      if (std::binary_search(nodes.begin(), nodes.end(), id)) {
+      const auto& members = p.all[k].cluster.nodes;
+      const bool computes = std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) {
+        return std::binary_search(members.begin(), members.end(), id);
+      });
+      if (computes) {
         row.terms.push_back({var(static_cast<int>(k)), 1});
       }
     }
