@@ -1,0 +1,15 @@
+// The ONNX reader on arbitrary bytes: it must end in a graph that verifies, or in an error.
+#include <cstddef>
+#include <cstdint>
+
+#include "onnx/reader.h"
+#include "prim/builder.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  heddle::onnx::ImportOptions options;
+  options.fold_elements = 1 << 8;
+  const auto graph =
+      heddle::onnx::import_bytes(reinterpret_cast<const std::byte*>(data), size, "", options);
+  if (graph && !heddle::prim::verify(*graph)) __builtin_trap();
+  return 0;
+}
