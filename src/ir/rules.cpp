@@ -172,9 +172,36 @@ Rewritten split_rejoin(const Expr& e, const Ranges& ranges) {
     if (!scale) continue;
     const Expr quotient = simplify(floor_div(mod.args[0], mod.constant), ranges);
     if (quotient.constant()) continue;
-    const Expr rejoined =
-        e - t.atom * t.coefficient - quotient * *scale + mod.args[0] * t.coefficient;
+    const Expr others = e - t.atom * t.coefficient, rest = others - quotient * *scale;
+    // The quotient must be there: what is left over of it would loosen the bounds.
+    if (node_count(rest) >= node_count(others)) continue;
+    const Expr rejoined = rest + mod.args[0] * t.coefficient;
     if (node_count(rejoined) < node_count(e)) return rejoined;
+  }
+  return std::nullopt;
+}
+
+/// k·m·(x / m) + k·(y % m) → k·x, where y differs from x by multiples of m.
+Rewritten rejoin_modulo(const Expr& e, const Ranges&) {
+  for (const Term& t : e.node().terms) {
+    const IndexNode& mod = t.atom.node();
+    if (mod.kind != Kind::mod) continue;
+    const auto scale = mul_or_none(t.coefficient, mod.constant);
+    if (!scale) continue;
+    for (const Term& u : e.node().terms) {
+      const IndexNode& div = u.atom.node();
+      if (div.kind != Kind::div || div.constant != mod.constant || u.coefficient != *scale)
+        continue;
+      bool multiple = true;
+      const std::int64_t c =
+          for_each_term(div.args[0] - mod.args[0], [&](std::int64_t k, const Expr&) {
+            multiple &= k % mod.constant == 0;
+          });
+      if (!multiple || c % mod.constant != 0) continue;
+      const Expr rejoined =
+          e - t.atom * t.coefficient - u.atom * *scale + div.args[0] * t.coefficient;
+      if (node_count(rejoined) < node_count(e)) return rejoined;
+    }
   }
   return std::nullopt;
 }
@@ -207,6 +234,8 @@ constexpr IndexRule kRules[] = {
     {"fixed-variable", "x -> c  if x is always c", Kind::var, fixed, "d4"},
     {"split-rejoin", "(x/m)*(k*m) + (x%m)*k -> x*k", Kind::sum, split_rejoin,
      "(d5 / 8)*8 + d5 % 8"},
+    {"rejoin-modulo", "(x/m)*(k*m) + (y%m)*k -> x*k  if m divides x - y", Kind::sum, rejoin_modulo,
+     "((d0*9 + d5) / 8)*8 + (d0 + d5) % 8"},
     {"sub-multiple", "x*k - (x/m)*(k*m) -> (x%m)*k", Kind::sum, sub_multiple, "d5*2 - (d5 / 8)*16"},
     {"fixed-div", "x / d -> c  if it is always c", Kind::div, fixed, "d0 / 16"},
     {"div-multiple", "(x*(q*d) + y) / d -> x*q + y / d", Kind::div, div_multiple,

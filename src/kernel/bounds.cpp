@@ -181,6 +181,11 @@ std::optional<Interval> bounds_under(const Expr& expr, const Conditions& given,
     const Expr condition = conditions[i].expr;
     quotients(condition, {}, ranges, conditions);
   }
+  // What quotients say of themselves brings them in, the conditions may then bound them; and where
+  // a condition brings in a quotient, the other way round.
+  const Conditions facts(conditions.begin() + static_cast<std::ptrdiff_t>(explicit_count),
+                         conditions.end());
+  conditions.insert(conditions.begin(), facts.begin(), facts.end());
   Search search{conditions, ranges, static_cast<std::int32_t>(ranges.size()), needed, plain};
   for (const ir::Condition& c : conditions) {
     Interval value{c.low, c.high - 1};
