@@ -1,7 +1,7 @@
 #include "plan/cost.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
 
 namespace heddle::plan {
@@ -275,7 +275,13 @@ struct CostModel::State {
       for (std::size_t side = 0; side < 2; ++side) {
         Use in = through(accesses[side], vars, use);
         if (!loops.empty()) in.innermost = loops.back();
-        if (main) in.scale *= operand_repeats(id, side, in);
+        if (main) {
+          in.scale *= operand_repeats(id, side, in);
+          // Any order of loops will do for a main loop: strided is what no loop walks through.
+          if (!in.dims.empty() && in.dims.back().unit) {
+            in.innermost = std::countr_zero(in.dims.back().unit);
+          }
+        }
         add_use(f[id].args[side], std::move(in));
       }
     }

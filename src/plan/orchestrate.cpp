@@ -108,22 +108,33 @@ Result<Plan> ruled(const Facts& facts, const Options& options, CostModel& cost) 
   return *std::move(plan);
 }
 
+Result<Plan> orchestrate_once(const prim::Graph& g, const Options& options) {
+  const Facts facts = facts_of(g, options.legality, options.class_of);
+  CostModel cost(facts, options.machine);
+  if (options.strategy == Strategy::single || options.strategy == Strategy::greedy) {
+    return ruled(facts, options, cost);
+  }
+  Orchestrator o{facts, options, cost, {}, {}, {}, {}, {}, {}, 0};
+  return o.run();
+}
+
 }  // namespace
 
 Result<Plan> orchestrate(const prim::Graph& g, const Options& options) {
-  // Rules know no alternatives: they plan the graph as it is written.
-  const bool rule = options.strategy == Strategy::single || options.strategy == Strategy::greedy;
-  const Facts facts =
-      facts_of(g, options.legality, rule ? std::vector<NodeId>() : options.class_of);
   for (const prim::GraphOutput& o : g.outputs) {
-    if (facts.is_leaf(o.node)) {
+    if (std::holds_alternative<prim::Input>(g[o.node].op) || g.constant_of(o.node)) {
       return fail("output '{}' is an input or a constant, want a copy of it", o.name);
     }
   }
-  CostModel cost(facts, options.machine);
-  if (rule) return ruled(facts, options, cost);
-  Orchestrator o{facts, options, cost, {}, {}, {}, {}, {}, {}, 0};
-  return o.run();
+  // The graph as it is written first: rules know no alternatives, and alternatives move the cuts
+  // between regions, which may cost more than they gain.
+  Options plain = options;
+  plain.class_of.clear();
+  Plan plan = HEDDLE_TRY(orchestrate_once(g, plain));
+  const bool rule = options.strategy == Strategy::single || options.strategy == Strategy::greedy;
+  if (rule || options.class_of.empty()) return plan;
+  Plan other = HEDDLE_TRY(orchestrate_once(g, options));
+  return other.cost_us < plan.cost_us ? std::move(other) : std::move(plan);
 }
 
 }  // namespace heddle::plan

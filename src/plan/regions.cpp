@@ -116,35 +116,44 @@ struct Cutter {
     return out;
   }
 
-  bool free_in_frontier(NodeId id) const {
-    return known.count(id) || f.is_output(id) || f.bytes_of(id) <= kTinyBytes;
+  /// What a frontier holds: values in memory anyway that are new, and others that would be forced.
+  struct Frontier {
+    int stored = 0, forced = 0, waiting = 0;
+    bool wide = false;
+  };
+  Frontier classify(const std::vector<NodeId>& frontier) const {
+    Frontier out;
+    for (NodeId id : frontier) {
+      if (!id) {
+        out.wide = true;
+      } else if (known.count(id) || f.is_output(id)) {
+        continue;
+      } else if (surely_stored(f, id)) {
+        ++out.stored;
+      } else if (f.bytes_of(id) > kTinyBytes) {
+        const bool shared = f.as<prim::Map>(id) && written_readers(f, id).size() > 1;
+        ++(shared ? out.waiting : out.forced);
+      } else {
+        out.waiting += out.waiting == 0;  // tiny ones count together
+      }
+    }
+    return out;
   }
   bool strong(const std::vector<NodeId>& frontier) const {
-    int good = 0;
-    for (NodeId id : frontier) {
-      if (!id) return false;
-      if (surely_stored(f, id)) {
-        ++good;
-      } else if (!free_in_frontier(id)) {
-        return false;
-      }
-    }
-    return good == 1;
+    const Frontier x = classify(frontier);
+    if (x.wide || x.forced) return false;
+    return x.stored == 1 && only_tiny_wait(frontier);
   }
+  bool only_tiny_wait(const std::vector<NodeId>& frontier) const {
+    return std::all_of(frontier.begin(), frontier.end(), [&](NodeId id) {
+      return known.count(id) || f.is_output(id) || surely_stored(f, id) ||
+             f.bytes_of(id) <= kTinyBytes;
+    });
+  }
+  /// A residual stream and a value that feeds main loops, say.
   bool weak(const std::vector<NodeId>& frontier) const {
-    int good = 0, others = 0;
-    for (NodeId id : frontier) {
-      if (!id) return false;
-      if (surely_stored(f, id)) {
-        ++good;
-      } else if (!free_in_frontier(id)) {
-        if (!f.as<prim::Map>(id) || written_readers(f, id).size() < 2) {
-          return false;
-        }
-        ++others;
-      }
-    }
-    return good >= 1 && good + others <= 3;
+    const Frontier x = classify(frontier);
+    return !x.wide && !x.forced && x.stored >= 1 && x.stored + x.waiting <= 3;
   }
 
   std::set<NodeId> fan_in(NodeId id) const {
