@@ -42,6 +42,16 @@ TEST(Ilp, FindsTheCheapestCover) {
   EXPECT_NEAR(s->bound, 5, 1e-4);
 }
 
+TEST(Ilp, RepeatedTermsOfARowAreSummed) {
+  Model m;
+  const VarId a = m.add_variable("a", 1), b = m.add_variable("b", 3);
+  m.add_row({"two", {{a, 1}, {b, 2}, {a, 1}, {a, -1}}, Sense::at_least, 2});
+  auto s = solve(m);
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_EQ(s->status, Solution::Status::optimal);
+  EXPECT_EQ(s->values, (std::vector<bool>{false, true}));
+}
+
 TEST(Ilp, SaysInfeasible) {
   Model m = cover({{1, {0}}}, 2);
   m.add_row({"both", {{VarId{0}, 1}}, Sense::equal, 0});

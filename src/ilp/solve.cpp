@@ -3,6 +3,7 @@
 #include <coin/Cbc_C_Interface.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <mutex>
 
@@ -12,11 +13,14 @@ namespace {
 using Cbc = std::unique_ptr<Cbc_Model, decltype(&Cbc_deleteModel)>;
 
 void add_row(Cbc_Model* cbc, const Row& row) {
+  // CBC writes outside its arrays when a column occurs twice in a row: terms are summed here.
+  std::map<int, double> sums;
+  for (const Term& t : row.terms) sums[t.var.value] += t.coefficient;
   std::vector<int> columns;
   std::vector<double> coefficients;
-  for (const Term& t : row.terms) {
-    columns.push_back(t.var.value);
-    coefficients.push_back(t.coefficient);
+  for (const auto& [column, coefficient] : sums) {
+    columns.push_back(column);
+    coefficients.push_back(coefficient);
   }
   const char sense = row.sense == Sense::at_most ? 'L' : row.sense == Sense::at_least ? 'G' : 'E';
   Cbc_addRow(cbc, row.name.c_str(), static_cast<int>(columns.size()), columns.data(),
