@@ -57,6 +57,26 @@ Rewritten contract_of_splat(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
+/// Nodes that are not affine. With `splittable`, a bare variable divided by a divisor of its extent
+/// does not count: contract-split-axis turns it into two variables.
+std::int64_t kinks(const Expr& e, const Shape& variables, bool splittable) {
+  const IndexNode& n = e.node();
+  const bool division = n.kind == IndexNode::Kind::div || n.kind == IndexNode::Kind::mod;
+  std::int64_t count = division || n.kind == IndexNode::Kind::min || n.kind == IndexNode::Kind::max;
+  if (division && splittable)
+    if (const auto v = n.args[0].variable())
+      count = variables[static_cast<std::size_t>(v->index)] % n.constant != 0;
+  for (const auto& t : n.terms) count += kinks(t.atom, variables, splittable);
+  for (const Expr& a : n.args) count += kinks(a, variables, splittable);
+  return count;
+}
+std::int64_t kinks(const Access& a, const Shape& variables, bool splittable = false) {
+  std::int64_t count = 0;
+  for (const Expr& e : a.index) count += kinks(e, variables, splittable);
+  for (const auto& c : a.inside) count += kinks(c.expr, variables, splittable);
+  return count;
+}
+
 Rewritten contract_of_view(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr) return std::nullopt;
@@ -68,9 +88,12 @@ Rewritten contract_of_view(RewriteContext& c, const Node& n) {
     if (!v->pieces[0].inside.empty() && v->fill != 0) continue;
     if (splat(c.g, n.args[at]) != nullptr) continue;
     const NodeId source = c.g[n.args[at]].args[0];
-    const auto a = simplified(compose(side == 0 ? k->lhs : k->rhs, v->pieces[0]), variables);
+    const Access& direct = side == 0 ? k->lhs : k->rhs;
+    const auto a = simplified(compose(direct, v->pieces[0]), variables);
     if (!a || size_of(*a) > kMaxAccessSize || !shown_in_bounds(*a, variables, c.b.shape(source)))
       continue;
+    // Reflected or resampled operands are better laid out once than computed per product.
+    if (kinks(*a, variables, true) > kinks(direct, variables)) continue;
     Contract next = *k;
     (side == 0 ? next.lhs : next.rhs) = *a;
     std::vector<NodeId> args = n.args;
@@ -80,19 +103,6 @@ Rewritten contract_of_view(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
-std::int64_t divisions(const Expr& e) {
-  const IndexNode& n = e.node();
-  std::int64_t count = n.kind == IndexNode::Kind::div || n.kind == IndexNode::Kind::mod;
-  for (const auto& t : n.terms) count += divisions(t.atom);
-  for (const Expr& a : n.args) count += divisions(a);
-  return count;
-}
-std::int64_t divisions(const Access& a) {
-  std::int64_t count = 0;
-  for (const Expr& e : a.index) count += divisions(e);
-  for (const auto& c : a.inside) count += divisions(c.expr);
-  return count;
-}
 /// The divisors by which `v` itself is divided somewhere in e.
 void divisors_of(const Expr& e, Var v, std::vector<std::int64_t>& out) {
   const IndexNode& n = e.node();
@@ -102,39 +112,47 @@ void divisors_of(const Expr& e, Var v, std::vector<std::int64_t>& out) {
   for (const Expr& a : n.args) divisors_of(a, v, out);
 }
 
-/// A reduction variable that is divided somewhere becomes two: r = r1·s + r0.
+/// The contraction with variable v (of extent e) written as v1·s + v0; nullopt if that does not
+/// make its accesses straighter.
+std::optional<Contract> split_variable(RewriteContext& c, const Node& n, const Contract& k,
+                                       std::size_t v, std::int64_t s, Shape& out) {
+  Shape variables = variables_of(n, k);
+  const std::int64_t before = kinks(k.lhs, variables) + kinks(k.rhs, variables);
+  std::vector<Expr> to;
+  for (std::size_t i = 0; i < variables.size(); ++i)
+    to.push_back(Var{static_cast<std::int32_t>(i > v ? i + 1 : i)});
+  const auto at = static_cast<std::int32_t>(v);
+  to[v] = Expr(Var{at}) * s + Expr(Var{at + 1});
+  variables[v] /= s;
+  variables.insert(variables.begin() + at + 1, s);
+  const std::size_t rank = n.type.shape.size() + (v < n.type.shape.size() ? 1 : 0);
+  const auto lhs = simplified(substitute(k.lhs, to), variables);
+  const auto rhs = simplified(substitute(k.rhs, to), variables);
+  if (!lhs || !rhs || kinks(*lhs, variables) + kinks(*rhs, variables) >= before ||
+      !shown_in_bounds(*lhs, variables, c.b.shape(n.args[0])) ||
+      !shown_in_bounds(*rhs, variables, c.b.shape(n.args[1])))
+    return std::nullopt;
+  const auto first_reduced = variables.begin() + static_cast<std::ptrdiff_t>(rank);
+  out.assign(variables.begin(), first_reduced);
+  return Contract{{first_reduced, variables.end()}, *lhs, *rhs};
+}
+
+/// A variable that is divided somewhere becomes two; an output variable is joined again by a view,
+/// which goes on to the readers.
 Rewritten contract_split_axis(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr) return std::nullopt;
-  const std::int64_t before = divisions(k->lhs) + divisions(k->rhs);
-  if (before == 0) return std::nullopt;
-  const std::size_t rank = n.type.shape.size();
-  for (std::size_t j = 0; j < k->reduced.size(); ++j) {
+  const Shape variables = variables_of(n, *k);
+  for (std::size_t v = 0; v < variables.size(); ++v) {
     std::vector<std::int64_t> divisors;
-    const Var v{static_cast<std::int32_t>(rank + j)};
     for (const Access* a : {&k->lhs, &k->rhs})
-      for (const Expr& e : a->index) divisors_of(e, v, divisors);
+      for (const Expr& e : a->index) divisors_of(e, Var{static_cast<std::int32_t>(v)}, divisors);
     for (const std::int64_t s : divisors) {
-      if (s <= 1 || k->reduced[j] % s != 0 || k->reduced[j] == s) continue;
-      std::vector<Expr> to;
-      for (std::size_t i = 0; i < rank + k->reduced.size(); ++i) {
-        const auto shifted = static_cast<std::int32_t>(i > rank + j ? i + 1 : i);
-        to.push_back(Var{shifted});
-      }
-      to[rank + j] = Expr(v) * s + Expr(Var{v.index + 1});
-      Contract next = *k;
-      next.reduced[j] = k->reduced[j] / s;
-      next.reduced.insert(next.reduced.begin() + static_cast<std::ptrdiff_t>(j) + 1, s);
-      const Shape variables = variables_of(n, next);
-      const auto lhs = simplified(substitute(k->lhs, to), variables);
-      const auto rhs = simplified(substitute(k->rhs, to), variables);
-      if (!lhs || !rhs || divisions(*lhs) + divisions(*rhs) >= before) continue;
-      if (!shown_in_bounds(*lhs, variables, c.b.shape(n.args[0])) ||
-          !shown_in_bounds(*rhs, variables, c.b.shape(n.args[1])))
-        continue;
-      next.lhs = *lhs;
-      next.rhs = *rhs;
-      return c.g.add(std::move(next), n.args, n.type);
+      if (s <= 1 || variables[v] % s != 0 || variables[v] == s) continue;
+      Shape out;
+      auto next = split_variable(c, n, *k, v, s, out);
+      if (!next) continue;
+      return c.b.reshape(c.g.add(*std::move(next), n.args, {n.type.dtype, out}), n.type.shape);
     }
   }
   return std::nullopt;
@@ -250,7 +268,7 @@ constexpr RewriteRule kRules[] = {
        const NodeId x = b.pad(x_of(b, {1, 3, 4, 4}), {0, 0, 1, 1}, {0, 0, 1, 1}, 0);
        return b.conv(x, weight(b, {2, 3, 3, 3}), {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1});
      }},
-    {"contract-split-axis", "a divided reduction variable r -> r1*s + r0", contract_split_axis,
+    {"contract-split-axis", "a divided variable v -> v1*s + v0", contract_split_axis,
      [](Builder& b) {
        const Expr r = Var{2};
        return b.contract(x_of(b, {3, 4, 5}), weight(b, {20, 6}), {3, 6}, {20},
