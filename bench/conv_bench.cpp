@@ -1,6 +1,6 @@
 // ResNet-50's convolutions, batch 1, bias and ReLU fused: our contraction kernels on channels-last
 // memory against oneDNN choosing its own layouts, interleaved in one run. GFLOP/s; ratio to oneDNN.
-// usage: conv_bench [threads] [seconds per contender] [--tune|--dump] [layer number]
+// usage: conv_bench [threads] [seconds per contender] [--tune|--dump|--cold] [layer number]
 #include <cmath>
 #include <cstdio>
 #include <dnnl.hpp>
@@ -34,6 +34,7 @@ constexpr Layer kLayers[] = {
     {2048, 512, 1, 1, 7, 2}, {512, 512, 3, 1, 7, 2}};
 
 bool dump = false;  ///< print kernels and their assembly
+bool cold = false;  ///< empty the caches before every run
 
 struct Dnnl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -141,7 +142,7 @@ std::pair<double, double> compare(const Layer& l, const codegen::cpu::Machine& m
       in[l.ic == 3 ? c * l.h * l.h + p : p * l.ic + c] = x.data()[p * l.ic + c];
   Dnnl dnnl(l, x.data(), w.data(), bias.data());
   const auto times =
-      interleaved({[&] { ours.runner->run(); }, [&] { dnnl.run(); }}, seconds, 4);
+      interleaved({[&] { ours.runner->run(); }, [&] { dnnl.run(); }}, seconds, 4, cold);
   dnnl.read(l, y.data());
   double error = 0;
   for (std::int64_t i = 0; i < l.oc * o * o; ++i)
@@ -161,6 +162,7 @@ int main(int argc, char** argv) {
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.2;
   const bool tune = argc > 3 && std::strcmp(argv[3], "--tune") == 0;
   dump = argc > 3 && std::strcmp(argv[3], "--dump") == 0;
+  cold = argc > 3 && std::strcmp(argv[3], "--cold") == 0;
   const int only = argc > 4 ? std::atoi(argv[4]) : -1;
   omp_set_num_threads(threads);
   const auto machine = codegen::cpu::host_machine();

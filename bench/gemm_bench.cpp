@@ -1,6 +1,6 @@
 // Matrix products of transformer and square shapes: our contraction kernels against oneDNN with
 // packed weights and OpenBLAS, interleaved in one run. GFLOP/s; ratio to oneDNN.
-// usage: gemm_bench [threads] [seconds per contender] [--tune|--dump]
+// usage: gemm_bench [threads] [seconds per contender] [--tune|--dump|--cold]
 #include <dlfcn.h>
 
 #include <cmath>
@@ -40,6 +40,7 @@ struct BlasLibrary {
 
 /// oneDNN's matmul with its own weight layout, optionally bias and GELU.
 bool dump = false;  ///< print kernels and their assembly
+bool cold = false;  ///< empty the caches before every run
 
 struct Dnnl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -140,7 +141,7 @@ void compare(const Shape3& s, const codegen::cpu::Machine& machine, ThreadPool& 
                       static_cast<int>(s.k), 1.F, a.data(), static_cast<int>(s.k), b.data(),
                       static_cast<int>(s.n), 0.F, c.data(), static_cast<int>(s.n));
        }},
-      seconds, 4);
+      seconds, 4, cold);
   double error = 0;
   dnnl_plain.run();
   for (std::int64_t i = 0; i < s.m * s.n; ++i) {
@@ -206,7 +207,7 @@ void compare_attention(std::int64_t heads, std::int64_t seq, std::int64_t width,
                                     peer.execute(stream, args);
                                     stream.wait();
                                   }},
-                                 seconds, 4);
+                                 seconds, 4, cold);
   const double work = 2e-9 * static_cast<double>(heads * seq * n * k);
   std::printf("attention %s heads %ld seq %ld width %ld %7.1f %7.1f %5.1f%% | %s\n",
               scores ? "q.kT" : "p.v ", heads, seq, width, work / times[0], work / times[1],
@@ -221,6 +222,7 @@ int main(int argc, char** argv) {
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.3;
   const bool tune = argc > 3 && std::strcmp(argv[3], "--tune") == 0;
   dump = argc > 3 && std::strcmp(argv[3], "--dump") == 0;
+  cold = argc > 3 && std::strcmp(argv[3], "--cold") == 0;
   const int only = argc > 4 ? std::atoi(argv[4]) : -1;
   omp_set_num_threads(threads);
   const auto machine = codegen::cpu::host_machine();

@@ -136,20 +136,27 @@ class KernelRunner {
   double compile_ms_ = 0;
 };
 
-/// Seconds of the quickest run, each contender in turn so that all see the same machine.
+/// Empties the caches of weights, as the other layers of a network do.
+inline void flush_caches() {
+  static Floats other(24 << 20);
+  volatile float sum = 0;
+  for (std::int64_t i = 0; i < other.count(); i += 16) sum = sum + other.data()[i];
+}
+
+/// Seconds of the quickest run, each contender in turn so that all see the same machine; `cold`
+/// empties the caches before every run.
 inline std::vector<double> interleaved(const std::vector<std::function<void()>>& contenders,
-                                       double seconds_each, int rounds) {
+                                       double seconds_each, int rounds, bool cold = false) {
   std::vector<double> best(contenders.size(), 1e9);
   for (int round = 0; round < rounds; ++round)
     for (std::size_t i = 0; i < contenders.size(); ++i) {
       contenders[i]();
       const double begin = now();
-      int runs = 0;
-      for (double at = begin; runs < 3 || at - begin < seconds_each / rounds; ++runs) {
+      for (int runs = 0; runs < 3 || now() - begin < seconds_each / rounds; ++runs) {
+        if (cold) flush_caches();
+        const double start = now();
         contenders[i]();
-        const double end = now();
-        best[i] = std::min(best[i], end - at);
-        at = end;
+        best[i] = std::min(best[i], now() - start);
       }
     }
   return best;
