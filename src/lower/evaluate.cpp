@@ -52,6 +52,7 @@ void Evaluator::place(NodeId node, kernel::BufferId buffer, Layout layout) {
 
 void Evaluator::clear() {
   memo_.clear();
+  reduced_.clear();
   loads_.clear();
 }
 
@@ -99,9 +100,10 @@ Value Evaluator::at(NodeId node, const Index& index, const Conditions& condition
   key.index.reserve(index.size());
   for (const Expr& e : index) key.index.push_back(simplified(e));
   key.conditions = needed(node, key.index, conditions);
-  if (const auto found = memo_.find(key); found != memo_.end()) return found->second;
+  const auto memo = [&]() -> Memo& { return is_reduction(g_, node) ? reduced_ : memo_; };
+  if (const auto found = memo().find(key); found != memo().end()) return found->second;
   Value out = compute(node, key.index, key.conditions);
-  memo_.emplace(std::move(key), out);
+  memo().emplace(std::move(key), out);
   return out;
 }
 

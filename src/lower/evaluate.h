@@ -70,6 +70,8 @@ class Evaluator {
                      const std::vector<bool>& dynamic_dimension = {});
   /// Forgets what was built: the next values are new nodes.
   void clear();
+  /// Forgets all but the values of reductions: the others may be given differently from now on.
+  void forget_pointwise() { memo_.clear(); }
   /// Same places, bindings and ranges; nothing built, no hooks.
   Evaluator blank() const;
 
@@ -101,7 +103,8 @@ class Evaluator {
   Combine combine_;
   Observer observer_;
   Lookup lookup_;
-  std::unordered_map<Key, kernel::Value, KeyHash> memo_;
+  using Memo = std::unordered_map<Key, kernel::Value, KeyHash>;
+  Memo memo_, reduced_;
   std::map<std::pair<kernel::BufferId, ir::Expr>, kernel::Value> loads_;
 };
 

@@ -102,8 +102,9 @@ bool Emitter::on_lanes(const std::vector<Expr>& exprs) const {
 }
 
 Emitter::State Emitter::enter(Level* level, bool keep_lanes) {
-  State s{current_, lanes_, std::move(pending_), phase_};
+  State s{current_, lanes_, std::move(pending_), phase_, dry_};
   pending_.clear();
+  dry_ = false;
   current_ = level;
   if (!keep_lanes) lanes_ = nullptr;
   return s;
@@ -115,6 +116,16 @@ void Emitter::restore(State s) {
   lanes_ = s.lanes;
   pending_ = std::move(s.pending);
   phase_ = s.phase;
+  dry_ = s.dry;
+}
+
+std::vector<Value> Emitter::prepared(const std::function<std::vector<Value>()>& make) {
+  if (save_.empty()) return make();
+  const bool dry = std::exchange(dry_, true);
+  make();
+  values_.forget_pointwise();
+  dry_ = dry;
+  return make();
 }
 
 namespace {
@@ -185,7 +196,12 @@ void Emitter::store_at_level(const std::vector<Expr>& depends,
                              const std::function<Store()>& make) {
   State s = enter(level_of(depends), on_lanes(depends));
   phase_ = {};
-  store({make()});
+  std::optional<Store> made;
+  prepared([&] {
+    made = make();
+    return std::vector<Value>{made->value};
+  });
+  store({*made});
   restore(std::move(s));
 }
 

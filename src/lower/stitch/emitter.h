@@ -67,6 +67,9 @@ class Emitter {
   void store(std::vector<kernel::Store> stores);
   /// Stores where all variables of `depends` are bound: once per row, not per element.
   void store_at_level(const std::vector<Expr>& depends, const std::function<kernel::Store()>& make);
+  /// The values of `make`, with all reductions they need emitted before anything is saved or read
+  /// back: what a reduction saves is used by the rest of the statement that needed it.
+  std::vector<Value> prepared(const std::function<std::vector<Value>()>& make);
   /// The combined value; loops are emitted where `r.depends` is bound.
   Value reduce(const Reduction& r);
   /// Nodes worth keeping between phases (see save.h).
@@ -90,6 +93,7 @@ class Emitter {
     const Lanes* lanes;
     std::vector<kernel::Store> pending;
     Phase phase;
+    bool dry;
   };
   Level* level_of(const std::vector<Expr>& exprs) const;
   bool on_lanes(const std::vector<Expr>& exprs) const;
@@ -132,6 +136,7 @@ class Emitter {
   std::int64_t saved_bytes_ = 0;
   Phase phase_;
   int phases_ = 0;
+  bool dry_ = false;       ///< values are computed for their reductions only
   std::vector<int> done_;  ///< phases whose loops are closed
 };
 

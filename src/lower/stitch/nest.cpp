@@ -360,18 +360,26 @@ Index Nest::current_index() const {
 void Nest::innermost() {
   const Index index = current_index();
   std::vector<Store> stores;
+  const auto make = [&](const NestOutput& o, const Index& own) {
+    return Store{o.buffer, out_.values().simplified(offset_in(o.layout, own)),
+                 o.value(out_.values(), own), {}};
+  };
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const NestOutput& o = outputs_[i];
     const Index own = own_index(o, index);
-    const auto make = [&] {
-      Value v = o.value(out_.values(), own);
-      return Store{o.buffer, out_.values().simplified(offset_in(o.layout, own)), std::move(v), {}};
-    };
-    if (!o.row)
-      stores.push_back(make());
-    else if (rows_done_.insert({i, own}).second)
-      out_.store_at_level(own, make);
+    if (o.row && rows_done_.insert({i, own}).second)
+      out_.store_at_level(own, [&] { return make(o, own); });
   }
+  out_.prepared([&] {
+    stores.clear();
+    std::vector<Value> values;
+    for (const NestOutput& o : outputs_) {
+      if (o.row) continue;
+      stores.push_back(make(o, own_index(o, index)));
+      values.push_back(stores.back().value);
+    }
+    return values;
+  });
   out_.store(std::move(stores));
 }
 

@@ -141,7 +141,9 @@ void Emitter::accumulate(const Sum& s, const Expr& at) {
   phase_.coordinates.clear();
   for (const auto& [original, e] : s.axes.originals)
     phase_.coordinates.push_back(values_.simplified(ir::substitute(e, rule)));
-  Value term = s.r.term(values_, phase_.coordinates);
+  const Value term = prepared([&] {
+    return std::vector<Value>{s.r.term(values_, phase_.coordinates)};
+  })[0];
   Value old = kernel::load(s.acc, at, s.r.type);
   store({Store{s.acc, at, combined(s.r.fn, s.r.type, old, term), {}}});
 }
