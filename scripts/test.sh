@@ -5,5 +5,6 @@ cd "$(dirname "$0")/.."
 scripts/deps.sh
 scripts/build.sh
 scripts/venv.sh
+scripts/zoo.sh
 python3 scripts/check_includes.py
 ctest --test-dir build --output-on-failure "$@"
