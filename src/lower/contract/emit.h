@@ -55,7 +55,7 @@ class Emitter {
   void copy_box_range(std::size_t level, Position position, std::int64_t begin, std::int64_t end,
                       kernel::Body& body);
   void zero_box(std::size_t level, Position position, kernel::Body& body);
-  kernel::Stmt box_element(const Position& position, const std::vector<ir::Condition>& when);
+  kernel::Stmt box_element(const Position& position, std::vector<ir::Condition> when);
   kernel::Stmt box_zero(const Position& position);
   Env box_env() const;
 

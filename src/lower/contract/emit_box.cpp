@@ -58,30 +58,35 @@ kernel::Stmt Emitter::box_zero(const Position& position) {
   return kernel::store(a_buffer_, offset, kernel::imm(p_.problem.type, 0));
 }
 
-kernel::Stmt Emitter::box_element(const Position& position,
-                                  const std::vector<ir::Condition>& when) {
-  const Env env = box_env();
+/// The operand at a place of the box, zero unless `when` and the conditions of the place hold.
+kernel::Stmt Emitter::box_element(const Position& position, std::vector<ir::Condition> when) {
+  Env env = box_env();
   std::vector<Expr> index;
   Expr offset(0);
+  for (std::size_t d = 0; d < position.size(); ++d)
+    set(env, p_.box->dims[d].u, at(p_.box->dims[d].low, box_env()) + position[d]);
   for (std::size_t d = 0; d < position.size(); ++d) {
-    index.push_back(at(p_.box->dims[d].low, env) + position[d]);
+    index.push_back(at(p_.box->dims[d].index, env));
     offset = offset + position[d] * Expr(box_strides_[d]);
+    for (const ir::Condition& c : p_.box->dims[d].more)
+      when.push_back({at(c.expr, env), c.low, c.high});
   }
   const DType type = p_.problem.type;
-  Value value = p_.values.at(p_.problem.a, index);
+  Value value = p_.values.at(p_.problem.a, {index, when});
   if (value->dtype != type) value = kernel::apply(ir::ScalarFn::cast, {value}, type);
-  return kernel::store(a_buffer_, offset, kernel::guard(when, value, kernel::imm(type, 0)));
+  return kernel::store(a_buffer_, offset, value);
 }
 
 /// Splits one dimension of the box into what lies before the operand (zeros), inside and after.
 void Emitter::copy_box(std::size_t level, const Position& position, Body& body) {
   const auto d = static_cast<std::size_t>(p_.box->order[level]);
   const Expr low = at(p_.box->dims[d].low, box_env());
-  const std::int64_t extent = box_extents_[d], bound = p_.box->dims[d].bound;
+  const std::int64_t extent = box_extents_[d];
+  const ir::Interval inside = p_.box->dims[d].inside;
   Position here = position;
   if (const auto fixed = low.constant()) {
-    const std::int64_t begin = std::clamp<std::int64_t>(-*fixed, 0, extent);
-    const std::int64_t end = std::clamp<std::int64_t>(bound - *fixed, begin, extent);
+    const std::int64_t begin = std::clamp<std::int64_t>(inside.low - *fixed, 0, extent);
+    const std::int64_t end = std::clamp<std::int64_t>(inside.high + 1 - *fixed, begin, extent);
     for (const auto& [from, to] : {std::pair{std::int64_t{0}, begin}, std::pair{end, extent}}) {
       if (from >= to) continue;
       const Var x = k_.new_var();
@@ -95,10 +100,10 @@ void Emitter::copy_box(std::size_t level, const Position& position, Body& body) 
   // Where the task lies decides: every outcome is tested once for each position.
   const Var x = k_.new_var();
   here[d] = Expr(x);
-  const Expr coordinate = low + Expr(x);
+  const Expr u = low + Expr(x);
   if (level + 1 == p_.box->order.size()) {
     body.push_back(kernel::loop(x, 0, extent, Binding::serial,
-                                {box_element(here, {{coordinate, 0, bound}})}));
+                                {box_element(here, {{u, inside.low, inside.high + 1}})}));
     return;
   }
   Body copied, before, after;
@@ -106,9 +111,9 @@ void Emitter::copy_box(std::size_t level, const Position& position, Body& body) 
   zero_box(level + 1, here, before);
   zero_box(level + 1, here, after);
   Body either;
-  either.push_back(kernel::when({{coordinate, 0, bound}}, std::move(copied)));
-  either.push_back(kernel::when({{coordinate, -kFar, 0}}, std::move(before)));
-  either.push_back(kernel::when({{coordinate, bound, kFar}}, std::move(after)));
+  either.push_back(kernel::when({{u, inside.low, inside.high + 1}}, std::move(copied)));
+  either.push_back(kernel::when({{u, -kFar, inside.low}}, std::move(before)));
+  either.push_back(kernel::when({{u, inside.high + 1, kFar}}, std::move(after)));
   body.push_back(kernel::loop(x, 0, extent, Binding::serial, std::move(either)));
 }
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "kernel/traverse.h"
+#include "lower/contract/box.h"
 
 namespace heddle::lower::contract {
 namespace {
@@ -254,61 +255,38 @@ class Maker {
     if (out_->box) s.a = ASource::box;
   }
 
-  /// A box exists if every coordinate is affine and is only tested against the operand's bounds.
+  /// A box exists if every coordinate is a function of one affine form of the loops of a task.
   void make_box(const std::vector<Axis>& inner) {
-    Box box;
-    const Shape& shape = g_[p_.a].type.shape;
+    auto box = box_of(p_, inner, out_->kernel);
+    if (!box) return;
+    const ir::Ranges ranges = p_.ranges();
     std::int64_t volume = 1, reads = p_.count(Role::k);
     if (out_->tile) reads *= out_->tile->extent;
     if (out_->row) reads *= out_->row->extent;
-    const ir::Ranges ranges = p_.ranges();
-    for (std::size_t d = 0; d < shape.size(); ++d) {
-      Box::Dim dim{p_.a_access.index[d], 0, shape[d]};
-      for (const Axis& axis : inner) {
-        const auto c = ir::coefficient_of(p_.a_access.index[d], axis.var);
-        if (!c) return;
-        if (axis.role == Role::k) dim.low = dim.low - Expr(axis.var) * Expr(*c);
-        dim.local = dim.local + Expr(axis.var) * Expr(*c);
-      }
+    for (const Box::Dim& dim : box->dims) {
       const auto span = ir::bounds(dim.local, ranges);
-      if (!span) return;
-      dim.low = dim.low + Expr(span->low);
-      dim.local = dim.local - Expr(span->low);
-      volume *= span->high - span->low + 1;
-      box.dims.push_back(dim);
+      volume *= span->high + 1;
     }
-    for (const ir::Condition& c : p_.a_access.inside) {
-      bool matched = false;
-      for (std::size_t d = 0; d < shape.size(); ++d) {
-        // Conditions keep their constants in the limits: 1 <= y + k < 57 is 0 <= y + k - 1 < 56.
-        const auto shift = (c.expr - p_.a_access.index[d]).constant();
-        if (!shift || c.low != *shift || c.high != shape[d] + *shift) continue;
-        matched = true;
-      }
-      if (!matched) return;
-    }
-    if (volume >= reads || !order_box(box, inner)) return;
-    out_->box = std::move(box);
+    if (volume >= reads) return;
+    order_box(*box);
+    out_->box = std::move(*box);
   }
 
   /// Orders the dimensions as the source holds them, seen through whatever the prologue is.
-  bool order_box(Box& box, const std::vector<Axis>& inner) {
-    const Load* load = first_load(out_->a);
+  void order_box(Box& box) {
+    std::vector<Expr> place;
+    for (const Box::Dim& dim : box.dims) place.push_back(Expr(dim.u));
+    const Load* load = first_load(out_->values.at(p_.a, place));
     std::vector<std::pair<std::int64_t, int>> keys;
     for (std::size_t d = 0; d < box.dims.size(); ++d) {
-      std::int64_t stride = 0;
-      for (const Axis& axis : inner) {
-        const auto c = ir::coefficient_of(box.dims[d].local, axis.var);
-        if (c && *c != 0) stride = stride_of(load, axis.var) / std::abs(*c);
-        if (c && *c != 0 && stride != 0) break;
-      }
       // A dimension in which a task does not move is outermost.
-      keys.emplace_back(stride == 0 ? INT64_MIN : -stride, static_cast<int>(d));
+      const bool still = box.dims[d].local.constant().has_value();
+      const std::int64_t stride = stride_of(load, box.dims[d].u);
+      keys.emplace_back(still || stride == 0 ? INT64_MIN : -stride, static_cast<int>(d));
     }
     std::stable_sort(keys.begin(), keys.end(),
                      [](const auto& x, const auto& y) { return x.first < y.first; });
     for (const auto& [key, d] : keys) box.order.push_back(d);
-    return load != nullptr;
   }
 
   /// Reductions in the order of the rows' operand, merged where both operands step evenly.

@@ -22,16 +22,20 @@ struct Output {
   kernel::Value value;
 };
 
-/// A box of an operand's coordinates that covers what a task reads: coordinate d is
-/// low[d] + Σ step·(local loop position), and lies at `strides` in the task's scratch.
+/// A box that covers what a task reads of an operand. Each dimension of the operand is a function of
+/// one affine form u of the loops (oh·stride + kh; reflected, divided or plain), and the box holds the
+/// operand at u = low + place, places at `strides` in the task's scratch.
 struct Box {
   struct Dim {
-    ir::Expr low;                 ///< at reduction 0, over the other axes (at the task's first rows)
-    ir::Expr local;               ///< over row, tile and reduction axes, without constant, >= 0
-    std::int64_t bound = 0;       ///< the operand's extent: outside 0..bound the value is zero
+    ir::Var u;
+    ir::Expr index;                   ///< the operand's coordinate, over u, batch and outer axes
+    ir::Expr low;                     ///< u at reduction 0 (over row and tile: the task's first)
+    ir::Expr local;                   ///< place: over row, tile and reduction axes, >= 0
+    ir::Interval inside;              ///< outside these u the value is zero
+    std::vector<ir::Condition> more;  ///< further conditions, over u, batch and outer axes
   };
   std::vector<Dim> dims;
-  std::vector<int> order;         ///< dims from outermost to innermost in the source's memory
+  std::vector<int> order;  ///< dims from outermost to innermost in the source's memory
 };
 
 /// Everything symbolic about a cluster with one contraction: operands and outputs as expressions
