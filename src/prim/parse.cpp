@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 
+#include "ir/philox.h"
 #include "ir/text.h"
 #include "prim/builder.h"
 #include "prim/text.h"
@@ -17,6 +18,8 @@ using ir::Token;
 
 constexpr std::size_t kMaxRank = 64;
 constexpr std::size_t kMaxInlineElements = 1 << 16;
+/// Of all `constant random` together: text of any length asks for no more than this.
+constexpr std::int64_t kMaxRandomBytes = std::int64_t{256} << 20;
 
 Result<TensorType> parse_type(Lexer& in) {
   const std::string name = HEDDLE_TRY(in.name("a type"));
@@ -164,8 +167,12 @@ class Parser {
     const TensorType type = HEDDLE_TRY(parse_type(in_));
     if (std::holds_alternative<Constant>(op)) {
       if (!args.empty()) return in_.wanted("a constant without arguments before this");
-      const Tensor value = HEDDLE_TRY(constant_value(type));
-      values_[name] = g_.add_constant(value);
+      const NodeId id = g_.add_constant(HEDDLE_TRY(constant_value(type)));
+      const Hash content = std::get<Constant>(g_[id].op).content;
+      if (hash_ && *hash_ != content)
+        return in_.wanted(fmt::format("the bytes of @{} before this, not those of @{}",
+                                      to_string(*hash_), to_string(content)));
+      values_[name] = id;
       return Ok{};
     }
     values_[name] = g_.add(std::move(op), std::move(args), type);
@@ -210,6 +217,16 @@ class Parser {
   Status tail(Constant&) {
     literals_.clear();
     hash_.reset();
+    bytes_.reset();
+    seed_.reset();
+    if (in_.accept("random")) {
+      seed_ = static_cast<std::uint64_t>(HEDDLE_TRY(in_.integer("a seed")));
+      return Ok{};
+    }
+    if (in_.accept("bytes")) {
+      bytes_ = HEDDLE_TRY(in_.quoted("hexadecimal digits"));
+      return Ok{};
+    }
     if (in_.peek().kind == Token::Kind::name && in_.peek().text[0] == '@') {
       hash_ = HEDDLE_TRY(parse_hash(in_.next().text.substr(1)));
       return Ok{};
@@ -296,7 +313,40 @@ class Parser {
     return Ok{};
   }
 
+  /// Philox numbers of `seed_`: floats in [-1, 1), integers in 0..6, booleans.
+  Result<Tensor> random_value(const TensorType& type) {
+    random_bytes_ += element_count(type.shape) * size_of(type.dtype);
+    if (random_bytes_ > kMaxRandomBytes)
+      return in_.wanted(fmt::format("at most {} bytes of random constants", kMaxRandomBytes));
+    Tensor t(type);
+    for (std::int64_t i = 0; i < t.count(); ++i) {
+      const double u = ir::philox_uniform(*seed_, static_cast<std::uint64_t>(i));
+      if (is_float(type.dtype))
+        t.set(i, 2 * u - 1);
+      else
+        t.set_int(i, static_cast<std::int64_t>(u * (type.dtype == DType::b1 ? 2 : 7)));
+    }
+    return t;
+  }
+
+  Result<Tensor> constant_of_bytes(const TensorType& type) {
+    const auto want = static_cast<std::size_t>(element_count(type.shape) * size_of(type.dtype));
+    if (bytes_->size() != 2 * want)
+      return in_.wanted(
+          fmt::format("{} hexadecimal digits before this, not {}", 2 * want, bytes_->size()));
+    Tensor t(type);
+    auto* to = reinterpret_cast<unsigned char*>(t.mutable_data());
+    for (std::size_t i = 0; i < want; ++i) {
+      const char* from = bytes_->data() + 2 * i;
+      if (std::from_chars(from, from + 2, to[i], 16).ptr != from + 2)
+        return in_.wanted("hexadecimal digits before this");
+    }
+    return t;
+  }
+
   Result<Tensor> constant_value(const TensorType& type) {
+    if (seed_) return random_value(type);
+    if (bytes_) return constant_of_bytes(type);
     if (hash_) {
       const auto found = constants_.find(*hash_);
       if (found == constants_.end())
@@ -327,6 +377,9 @@ class Parser {
   std::map<std::string, NodeId, std::less<>> values_;
   std::vector<Literal> literals_;
   std::optional<Hash> hash_;
+  std::optional<std::string> bytes_;
+  std::optional<std::uint64_t> seed_;
+  std::int64_t random_bytes_ = 0;
 };
 
 }  // namespace

@@ -28,9 +28,26 @@ std::string access_text(const Access& a) {
   return text;
 }
 
+std::string bytes_text(const Tensor& t) {
+  std::string text = " bytes \"";
+  for (std::int64_t i = 0; i < t.bytes(); ++i)
+    fmt::format_to(std::back_inserter(text), "{:02x}", static_cast<unsigned>(t.data()[i]));
+  return text + '"';
+}
+
+/// False for what numbers do not tell: which NaN it is.
+bool numbers_say_all(const Tensor& t) {
+  Tensor again(t.type());
+  for (std::int64_t i = 0; i < t.count(); ++i)
+    is_float(t.dtype()) ? again.set(i, t.at(i)) : again.set_int(i, t.int_at(i));
+  return std::equal(t.data(), t.data() + t.bytes(), again.data());
+}
+
 std::string constant_text(const Graph& g, const Constant& c, const PrintOptions& options) {
   const Tensor& t = g.constant(c);
-  if (t.count() > options.max_inline) return fmt::format(" @{}", to_string(c.content));
+  if (t.count() > options.max_inline)
+    return options.embed ? bytes_text(t) : fmt::format(" @{}", to_string(c.content));
+  if (!numbers_say_all(t)) return bytes_text(t);
   std::string text = " {";
   for (std::int64_t i = 0; i < t.count(); ++i) {
     if (i > 0) text += ", ";
@@ -90,6 +107,14 @@ std::string describe(const Graph& g, NodeId id) {
   return fmt::format("{} {}", head_text(g[id].op), to_string(g[id].type));
 }
 
+std::string print_node(const Graph& g, NodeId id, const PrintOptions& options) {
+  const Node& n = g[id];
+  std::string text = fmt::format("%{} = {}", id.value, head_text(n.op));
+  for (std::size_t i = 0; i < n.args.size(); ++i)
+    text += fmt::format("{} %{}", i == 0 ? "" : ",", n.args[i].value);
+  return text + fmt::format("{} : {}", op_text(g, n.op, options), to_string(n.type));
+}
+
 std::string print(const Graph& g, const PrintOptions& options) {
   std::string text;
   for (const GraphInput& in : g.inputs)
@@ -102,11 +127,7 @@ std::string print(const Graph& g, const PrintOptions& options) {
       const Origin& o = origin ? g.origin(origin) : none;
       text += fmt::format("origin {} {}\n", ir::quote(o.op), ir::quote(o.name));
     }
-    const Node& n = g[id];
-    text += fmt::format("%{} = {}", id.value, head_text(n.op));
-    for (std::size_t i = 0; i < n.args.size(); ++i)
-      text += fmt::format("{} %{}", i == 0 ? "" : ",", n.args[i].value);
-    text += fmt::format("{} : {}\n", op_text(g, n.op, options), to_string(n.type));
+    text += print_node(g, id, options) + '\n';
   }
   for (const GraphOutput& o : g.outputs)
     text += fmt::format("output {} = %{}\n", ir::quote(o.name), o.node.value);
@@ -115,6 +136,7 @@ std::string print(const Graph& g, const PrintOptions& options) {
 
 ConstantTable large_constants(const Graph& g, const PrintOptions& options) {
   ConstantTable table;
+  if (options.embed) return table;
   for (const NodeId id : live_nodes(g))
     if (const auto* c = std::get_if<Constant>(&g[id].op))
       if (g.constant(*c).count() > options.max_inline) table.emplace(c->content, g.constant(*c));

@@ -12,6 +12,7 @@ using ConstantTable = std::unordered_map<Hash, Tensor>;
 
 struct PrintOptions {
   std::int64_t max_inline = 32;  ///< elements; larger constants print as their hash
+  bool embed = false;            ///< write the bytes of those in hexadecimal instead
 };
 
 /// One line per live node, arguments first:
@@ -19,7 +20,10 @@ struct PrintOptions {
 ///   origin "Conv" "stem/conv"
 ///   %3 = contract %0, %1 reduce [3,3] lhs (d0, d4, …) where 0 <= … < 8 rhs (…) : f32[1,4,8,8]
 ///   output "y" = %3
+/// A constant is `{1, 2.5}`, `bytes "0000803f"`, `@<hash>`, or `random <seed>` (read only).
 std::string print(const Graph& g, const PrintOptions& options = {});
+/// The line of one node: "%12 = map add %3, %7 : f32[1,64]".
+std::string print_node(const Graph& g, NodeId id, const PrintOptions& options = {});
 
 /// One node in a few words, for reports: "contract f32[1,64,56,56]", "map add f32[4]".
 std::string describe(const Graph& g, NodeId id);
