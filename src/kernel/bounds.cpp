@@ -162,7 +162,18 @@ void quotients(const Expr& e, const Conditions& given, const ir::Ranges& ranges,
 }  // namespace
 
 std::optional<Interval> bounds_under(const Expr& expr, const Conditions& given,
-                                     const ir::Ranges& known, std::optional<Interval> needed) {
+                                     const ir::Ranges& outer, std::optional<Interval> needed) {
+  ir::Ranges known = outer;
+  // A condition on a variable alone is a range: it counts inside min and max too.
+  for (const ir::Condition& c : given) {
+    const auto v = c.expr.variable();
+    if (!v || static_cast<std::size_t>(v->index) >= known.size()) continue;
+    auto& range = known[static_cast<std::size_t>(v->index)];
+    if (!range) continue;
+    const Interval both{std::max(range->low, c.low), std::min(range->high, c.high - 1)};
+    if (both.low > both.high) return both;  // never holds
+    range = both;
+  }
   const auto plain = ir::bounds(expr, known);
   if (!plain) return std::nullopt;
   if (needed && plain->low >= needed->low && plain->high <= needed->high) return plain;

@@ -112,15 +112,15 @@ void collect_touches(const kernel::Kernel& k, const Value& root, std::vector<Tou
         [&](const kernel::Load& x) {
           const std::int64_t bytes = size_of(k.buffers[x.buffer].dtype);
           out.push_back({x.dynamic.empty() ? Touch::Kind::load : Touch::Kind::other, x.offset,
-                         bytes, 1, false, 0, 0});
+                         bytes, 1, false, 0, 0, x.buffer});
         },
         [&](const kernel::Guard& x) {
           const bool chooses = !std::holds_alternative<kernel::Imm>(x.otherwise->op);
           for (const ir::Condition& c : x.conditions)
-            out.push_back({Touch::Kind::other, c.expr, 0, 1, chooses, c.low, c.high});
+            out.push_back({Touch::Kind::other, c.expr, 0, 1, chooses, c.low, c.high, {}});
         },
-        [&](const kernel::Index& x) { out.push_back({Touch::Kind::other, x.expr, 0, 1, false, 0, 0}); },
-        [&](const kernel::RandomBits& x) { out.push_back({Touch::Kind::other, x.counter, 0, 1, false, 0, 0}); },
+        [&](const kernel::Index& x) { out.push_back({Touch::Kind::other, x.expr, 0, 1, false, 0, 0, {}}); },
+        [&](const kernel::RandomBits& x) { out.push_back({Touch::Kind::other, x.counter, 0, 1, false, 0, 0, {}}); },
         [](const auto&) {});
   });
 }

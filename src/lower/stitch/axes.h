@@ -19,6 +19,7 @@ struct Touch {
   /// A condition low <= offset < high that chooses between pieces of a concatenation.
   bool chooses = false;
   std::int64_t low = 0, high = 0;
+  kernel::BufferId buffer;
 };
 
 /// The loads, conditions and indices of a value, appended to `out`.

@@ -189,7 +189,30 @@ void Emitter::store(std::vector<Store> stores) {
   }
   l.used = true;
   kernel::Stmt vector = kernel::loop(lane, 0, l.width, Binding::vector, std::move(laned));
-  append(l.count == 1 ? vector : kernel::loop(unroll, 0, l.count, Binding::unroll, {vector}));
+  const Binding binding = l.count > kMaxUnroll ? Binding::serial : Binding::unroll;
+  append(l.count == 1 ? vector : kernel::loop(unroll, 0, l.count, binding, {vector}));
+}
+
+kernel::BufferId Emitter::copy_rows(kernel::BufferId source, const Expr& base, std::int64_t step,
+                                    std::int64_t rows, std::int64_t length) {
+  const DType stored = kernel_.buffers[source].dtype;
+  const kernel::BufferId tile = scratch("tile", stored, rows * length, kernel::Scope::block, 1);
+  State s = enter(lanes_->level, false);
+  const Var row = open(rows);
+  const auto part = [&](int width, int count, std::int64_t from) {
+    const Lanes* l = enter_lanes(width, count);
+    const Expr in_row = values_.simplified(l->place(lanes_per_vector_)) + Expr(from);
+    store({Store{tile, Expr(row) * Expr(length) + in_row,
+                 kernel::load(source, base + Expr(row) * Expr(step) + in_row, compute_type(stored)),
+                 {}}});
+    leave_lanes();
+  };
+  const std::int64_t vectors = length / lanes_per_vector_, tail = length % lanes_per_vector_;
+  if (vectors) part(lanes_per_vector_, static_cast<int>(vectors), 0);
+  if (tail) part(static_cast<int>(tail), 1, length - tail);
+  close(row, rows);
+  restore(std::move(s));
+  return tile;
 }
 
 void Emitter::store_at_level(const std::vector<Expr>& depends,

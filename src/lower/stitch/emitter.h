@@ -16,6 +16,9 @@ struct Level {
   kernel::Body body;
 };
 
+/// More vectors than this side by side are a loop, and their accumulators lie in scratch memory.
+constexpr int kMaxUnroll = 8;
+
 /// A block of `count` vectors of `width` positions each, the innermost loops of every statement that
 /// depends on them: position = unroll·stride + lane.
 struct Lanes {
@@ -65,6 +68,10 @@ class Emitter {
   void statement(kernel::Stmt s) { append(std::move(s)); }
   /// Stores at the current level, in vector loops where they depend on the lanes.
   void store(std::vector<kernel::Store> stores);
+  /// Rows of a buffer copied to scratch before the current vectors' loops: element (r, i) of `rows` x
+  /// `length` is source[base + r·step + i] and lands at r·length + i.
+  kernel::BufferId copy_rows(kernel::BufferId source, const Expr& base, std::int64_t step,
+                             std::int64_t rows, std::int64_t length);
   /// Stores where all variables of `depends` are bound: once per row, not per element.
   void store_at_level(const std::vector<Expr>& depends, const std::function<kernel::Store()>& make);
   /// The values of `make`, with all reductions they need emitted before anything is saved or read

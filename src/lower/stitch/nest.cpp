@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 
 #include "kernel/traverse.h"
 
@@ -15,7 +16,7 @@ namespace {
 constexpr std::int64_t kGrain = 8192;        // element operations worth a task of their own
 constexpr std::int64_t kTasksPerThread = 8;  // evens out what tasks cost
 constexpr std::int64_t kHoisted = 32;        // reductions of more terms decide the order of loops
-constexpr std::int64_t kTransposeTile = 16;  // a cache line of 4-byte elements
+constexpr std::int64_t kTransposeTile = 64;  // elements read in one run: few pages at a time
 constexpr std::size_t kMaxBoxes = 24;
 
 Index own_index(const NestOutput& o, const Index& index) {
@@ -60,12 +61,17 @@ Nest::Traced Nest::trace(Emitter& out, const std::vector<NestOutput>& outputs,
         }
         return all;
       },
-      [&](const Reduction& r) { t.reductions.push_back(r); });
+      [&](const Reduction& r) {
+        t.reductions.push_back(r);
+        // Few terms are written out.
+        const std::int64_t terms = element_count(r.extents);
+        if (terms <= kHoisted) t.weight += 4 * terms;
+      });
   for (const NestOutput& o : outputs) {
     if (o.row) continue;
     const std::int64_t bytes = size_of(out.kernel().buffers[o.buffer].dtype);
     t.touches.push_back({Touch::Kind::store, offset_in(o.layout, own_index(o, t.position)), bytes, 1,
-                         false, 0, 0});
+                         false, 0, 0, o.buffer});
   }
   return t;
 }
@@ -144,6 +150,7 @@ void Nest::choose_order(const Traced& t) {
   }
   choose_vector();
   tile_transpose();
+  keep_weights();
   const auto needed = [&](std::size_t i) {
     return std::count_if(hoisted_.begin(), hoisted_.end(),
                          [&](const Hoisted& h) { return h.needs[i]; });
@@ -208,8 +215,86 @@ void Nest::tile_transpose() {
     axes_.loops[i] = outer;
     axes_.loops.push_back(inner);
     tiled_ = axes_.loops.size() - 1;
+    transposes_ = true;
     return;
   }
+}
+
+/// A sum of a few products (depthwise convolution): inside the vectors goes the axis along which one
+/// factor does not change, so that it stays in registers.
+void Nest::keep_weights() {
+  constexpr double kSeveral = 4;
+  if (!vector_ || tiled_ || !hoisted_.empty()) return;
+  const Var lane = axes_.loops[*vector_].var;
+  for (std::size_t i = axes_.loops.size(); i-- > 0;) {
+    if (i == *vector_ || axes_.loops[i].extent < 4) continue;
+    const Var var = axes_.loops[i].var;
+    bool fixed = false, moves = false;
+    for (const Touch& t : axes_.touches) {
+      if (t.kind != Touch::Kind::load || t.weight < kSeveral) continue;
+      const auto along = ir::coefficient_of(t.offset, var);
+      const bool laned = ir::coefficient_of(t.offset, lane) != 0;
+      fixed |= laned && along == 0;
+      moves |= laned && along && *along != 0;
+    }
+    if (!fixed || !moves) continue;
+    tiled_ = i;
+    return;
+  }
+}
+
+std::vector<std::pair<kernel::BufferId, std::int64_t>> Nest::strided_reads() const {
+  std::vector<std::pair<kernel::BufferId, std::int64_t>> out;
+  if (!vector_) return out;
+  for (const Touch& t : axes_.touches) {
+    const auto c = ir::coefficient_of(t.offset, axes_.loops[*vector_].var);
+    if (t.kind == Touch::Kind::load && c && *c > 1) out.emplace_back(t.buffer, *c);
+  }
+  return out;
+}
+
+/// Loads that are strided along the lanes but contiguous along the tile's axis read a copy of their
+/// tile, made row by row: each cache line is used whole at once.
+void Nest::stage_tile(std::vector<Store>& stores) {
+  const Lanes* l = out_.current_lanes();
+  const auto tile = transposes_ ? position_[*tiled_]->variable() : std::nullopt;
+  if (!tile || !l) return;
+  const std::int64_t length = axes_.loops[*tiled_].extent;
+  const std::int64_t rows = l->count == 1 ? l->width : static_cast<std::int64_t>(width_) * l->count;
+  std::map<std::pair<kernel::BufferId, Expr>, Value> staged;
+  bool guarded = false;
+  for (const Store& s : stores)
+    kernel::for_each_value(s.value, [&](const Value& v) {
+      guarded |= std::holds_alternative<kernel::Guard>(v->op);
+      const auto* load = std::get_if<kernel::Load>(&v->op);
+      if (!load || !load->dynamic.empty()) return;
+      const auto step = ir::coefficient_of(load->offset, l->lane);
+      const bool blocks = l->count == 1 || (step && ir::coefficient_of(load->offset, l->unroll) ==
+                                                        *step * width_);
+      if (!step || *step <= 1 || !blocks || ir::coefficient_of(load->offset, *tile) != 1) return;
+      staged.try_emplace({load->buffer, load->offset});
+    });
+  if (guarded || staged.empty()) return;
+  for (auto& [key, value] : staged) {
+    const auto& [buffer, offset] = key;
+    const std::int64_t step = *ir::coefficient_of(offset, l->lane);
+    const Expr in_block = out_.values().simplified(l->place(width_));
+    const Expr base = offset - in_block * Expr(step) - Expr(*tile);
+    const kernel::BufferId copy = out_.copy_rows(buffer, base, step, rows, length);
+    value = kernel::load(copy, in_block * Expr(length) + Expr(*tile),
+                         compute_type(out_.kernel().buffers[buffer].dtype));
+  }
+  std::unordered_map<const kernel::ValueNode*, Value> memo;
+  kernel::Mapper mapper;
+  mapper.value = [&](const Value& v) -> Value {
+    if (const auto found = memo.find(v.get()); found != memo.end()) return found->second;
+    const auto* load = std::get_if<kernel::Load>(&v->op);
+    const auto copy = load ? staged.find({load->buffer, load->offset}) : staged.end();
+    Value out = copy == staged.end() ? kernel::map_children(v, mapper) : copy->second;
+    memo.emplace(v.get(), out);
+    return out;
+  };
+  for (Store& s : stores) s.value = mapper.value(s.value);
 }
 
 /// Several vectors side by side where the body is light or holds accumulators.
@@ -220,8 +305,27 @@ void Nest::choose_vector_count() {
                                 [&](const Hoisted& h) { return h.needs[*vector_]; });
   const std::int64_t wish = sums ? 4 : tiled_ ? 2 : weight_ <= 12 ? 4 : weight_ <= 40 ? 2 : 1;
   count_ = static_cast<int>(std::max<std::int64_t>(1, std::min(wish, vectors)));
+  if (streams_columns(vectors)) {
+    count_ = static_cast<int>(vectors);
+    return;
+  }
   if (vectors < 8)
     while (count_ > 1 && vectors % count_ != 0) --count_;
+}
+
+/// Sums of columns whose tasks are found elsewhere: rows are read whole, in the order of memory, and
+/// added to a row of accumulators in scratch memory.
+bool Nest::streams_columns(std::int64_t vectors) const {
+  constexpr std::int64_t kMaxVectors = 512, kManyTerms = 16;
+  if (hoisted_.size() != 1 || vectors <= count_ || vectors > kMaxVectors) return false;
+  const Hoisted& h = hoisted_[0];
+  if (!h.needs[*vector_] || h.count < kManyTerms * 2) return false;
+  std::int64_t tasks = 1;
+  for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
+    if (!h.needs[i]) return false;
+    if (i != *vector_) tasks *= axes_.loops[i].extent;
+  }
+  return tasks >= kTasksPerThread;
 }
 
 std::int64_t Nest::work() const {
@@ -380,6 +484,7 @@ void Nest::innermost() {
     }
     return values;
   });
+  stage_tile(stores);
   out_.store(std::move(stores));
 }
 

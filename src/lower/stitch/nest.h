@@ -32,6 +32,8 @@ class Nest {
   /// The body of task number `task`, whose variable is `bound`.
   kernel::Body emit(const Expr& task, Var bound);
   std::string describe() const;
+  /// What the values read with a stride along the lanes: buffers and strides.
+  std::vector<std::pair<kernel::BufferId, std::int64_t>> strided_reads() const;
 
  private:
   struct Traced {
@@ -45,7 +47,10 @@ class Nest {
   void choose_order(const Traced& t);
   void choose_vector();
   void tile_transpose();
+  void keep_weights();
+  void stage_tile(std::vector<kernel::Store>& stores);
   void choose_vector_count();
+  bool streams_columns(std::int64_t vectors) const;
   void choose_tasks();
   std::int64_t work() const;
 
@@ -68,6 +73,7 @@ class Nest {
   std::vector<std::size_t> order_;    ///< axes, outermost first
   std::optional<std::size_t> vector_; ///< axis along the lanes
   std::optional<std::size_t> tiled_;  ///< axis inside the vectors
+  bool transposes_ = false;           ///< tiled_ is contiguous to what the lanes are not
   std::vector<Var> dims_;             ///< of the domain, extents of 1 left out
   int width_ = 1, count_ = 1;         ///< lanes, vectors side by side
   std::size_t split_ = 0;             ///< order_[0..split_) are tasks, order_[split_] in blocks

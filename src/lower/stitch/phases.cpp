@@ -16,6 +16,23 @@ namespace {
 constexpr std::int64_t kFewRows = 8;            // fewer results do not feed the threads
 constexpr std::int64_t kLongReduction = 65536;  // terms in all that are worth a second phase
 constexpr std::int64_t kMaxParts = 32;
+constexpr std::int64_t kLongColumn = 256;     // terms
+constexpr std::int64_t kVectorsPerStrip = 4;
+
+/// The tensor's elements where `layout` puts them.
+Tensor rearranged(const Tensor& t, const Layout& layout) {
+  Tensor out({t.dtype(), {layout.size}});
+  const auto size = static_cast<std::size_t>(size_of(t.dtype()));
+  const Shape strides = row_major_strides(t.shape());
+  for (std::int64_t i = 0; i < t.count(); ++i) {
+    std::int64_t at = 0;
+    for (std::size_t d = 0; d < strides.size(); ++d)
+      at += i / strides[d] % t.shape()[d] * layout.strides[d];
+    std::memcpy(out.mutable_data() + static_cast<std::size_t>(at) * size,
+                t.data() + static_cast<std::size_t>(i) * size, size);
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -38,7 +55,9 @@ Result<Lowered> Phases::run() {
     if (std::holds_alternative<prim::Sort>(op)) emit_sort(*special);
     if (std::holds_alternative<prim::Scatter>(op)) emit_scatter(*special);
   } else {
-    for (const Group& group : groups()) {
+    const std::vector<Group> all = groups();
+    pack_constants(all);
+    for (const Group& group : all) {
       split_long_reductions(group);
       emit(group);
     }
@@ -233,12 +252,12 @@ void Phases::split_long_reductions(const Group& group) {
     std::stable_sort(found.begin(), found.end(),
                      [](const Reduction& a, const Reduction& b) { return a.node < b.node; });
     if (std::none_of(found.begin(), found.end(),
-                     [&](const Reduction& r) { return split_reduction(r); }))
+                     [&](const Reduction& r) { return split_reduction(group, r); }))
       return;
   }
 }
 
-bool Phases::split_reduction(const Reduction& r) {
+bool Phases::split_reduction(const Group& group, const Reduction& r) {
   if (!r.node || std::find(split_.begin(), split_.end(), r.node) != split_.end()) return false;
   const prim::Node& node = g_[r.node];
   const auto* reduce = std::get_if<prim::Reduce>(&node.op);
@@ -248,8 +267,13 @@ bool Phases::split_reduction(const Reduction& r) {
   if (results == 0 || results * element_count(r.extents) < kLongReduction) return false;
   const bool columns = reduce && reduce->axes.back() + 1 <
                                      static_cast<int>(g_[node.args[0]].type.shape.size());
-  if (columns) results = (results + emitter_.lanes() * 4 - 1) / (emitter_.lanes() * 4);
-  if (results >= kFewRows) return false;
+  if (columns) results = (results + emitter_.lanes() * kVectorsPerStrip - 1) /
+                          (emitter_.lanes() * kVectorsPerStrip);
+  // Long columns are added up as they lie in memory, by tasks that each take some rows.
+  const bool long_columns =
+      columns && shape == group.shape && element_count(r.extents) >= kLongColumn &&
+      results * kVectorsPerStrip * emitter_.lanes() * element_count(r.extents) >= 4 * kLongReduction;
+  if (results >= kFewRows && !long_columns) return false;
   const std::size_t axis = static_cast<std::size_t>(
       r.extents[0] >= kFewRows ? 0
                                : std::max_element(r.extents.begin(), r.extents.end()) -
@@ -309,6 +333,32 @@ bool Phases::split_reduction(const Reduction& r) {
     return cast_to(values.reduce(sum), compute_type(g_[id].type.dtype));
   });
   return true;
+}
+
+/// Constants that would be read with a stride along the lanes are stored the other way round.
+void Phases::pack_constants(const std::vector<Group>& groups) {
+  for (std::size_t i = 0; i < out_.arguments.size(); ++i) {
+    Argument& argument = out_.arguments[i];
+    const Tensor* t = g_.constant_of(argument.node);
+    if (!t || t->shape().size() < 2) continue;
+    const kernel::BufferId buffer{static_cast<std::int32_t>(i)};
+    const Layout old = row_major(t->shape());
+    for (const Group& group : groups) {
+      const Nest nest(emitter_, group.outputs, group.domain());
+      for (const auto& [read, stride] : nest.strided_reads()) {
+        if (read != buffer || argument.kind == Argument::Kind::packed) continue;
+        const auto at = std::find(old.strides.begin(), old.strides.end(), stride);
+        if (at == old.strides.end()) continue;
+        std::vector<int> order(old.strides.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::rotate(order.begin() + (at - old.strides.begin()),
+                    order.begin() + (at - old.strides.begin()) + 1, order.end());
+        const Layout layout = ordered(t->shape(), order);
+        argument = {Argument::Kind::packed, argument.node, rearranged(*t, layout)};
+        values_.place(argument.node, buffer, layout);
+      }
+    }
+  }
 }
 
 void Phases::emit(const Group& group) {

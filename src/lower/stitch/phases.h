@@ -27,7 +27,8 @@ class Phases {
   NestOutput output_of(NodeId node) const;
 
   void split_long_reductions(const Group& group);
-  bool split_reduction(const Reduction& r);
+  bool split_reduction(const Group& group, const Reduction& r);
+  void pack_constants(const std::vector<Group>& groups);
   void emit(const Group& group);
   void emit_phase(std::vector<Nest> nests);
   void start_phase();

@@ -152,8 +152,9 @@ void Emitter::accumulate(const Sum& s, const Expr& at) {
 Value Emitter::reduce_over_lanes(const Reduction& r) {
   Sum s = plan(r);
   s.stride = lanes_per_vector_;
-  s.acc = scratch("acc", r.type, static_cast<std::int64_t>(s.stride) * lanes_->count, Scope::lane,
-                  s.stride);
+  const bool registers = lanes_->count <= kMaxUnroll;
+  s.acc = scratch("acc", r.type, static_cast<std::int64_t>(s.stride) * lanes_->count,
+                  registers ? Scope::lane : Scope::block, registers ? s.stride : 1);
   const Expr at = lanes_->place(s.stride);
   store({Store{s.acc, at, identity_value(r.fn, r.type), {}}});
   serial_loops(s, [&] { accumulate(s, at); });

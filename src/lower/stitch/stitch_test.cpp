@@ -91,6 +91,7 @@ const Case kCases[] = {
      [](auto& g, auto& b) { out(g, b.reduce_sum(b.mul(in(g, {300, 301}), 0.01), {0, 1}, false)); }},
     {"long norm", [](auto& g, auto& b) { out(g, b.normalize(in(g, {2, 40000}), {1}, 1e-5)); }},
     {"long columns", [](auto& g, auto& b) { out(g, b.reduce_max(in(g, {3000, 24}), {0})); }},
+    {"many long columns", [](auto& g, auto& b) { out(g, b.reduce_sum(b.mul(in(g, {600, 500}), 0.1), {0})); }},
     {"prod and any",
      [](auto& g, auto& b) {
        const NodeId x = in(g, {3, 70});
@@ -110,6 +111,13 @@ const Case kCases[] = {
      [](auto& g, auto& b) {
        const Builder::Conv c{{1, 1}, {1, 1}, {1, 1}, {1, 1}, 12};
        out(g, b.relu(b.conv(in(g, {1, 12, 6, 7}), in(g, {12, 1, 3, 3}), c)));
+     }},
+    {"depthwise constant weights",
+     [](auto& g, auto& b) {
+       const Builder::Conv c{{1, 1}, {1, 1}, {1, 1}, {1, 1}, 24};
+       std::mt19937 rng(3);
+       const NodeId w = b.constant(random_values({DType::f32, {24, 1, 3, 3}}, rng));
+       out(g, b.relu(b.conv(in(g, {1, 24, 6, 7}), w, c)));
      }},
     {"depthwise 7x7",
      [](auto& g, auto& b) {

@@ -131,6 +131,8 @@ inline std::string check(const prim::Graph& g, std::mt19937& rng, const CheckOpt
           lowered->output_layouts[static_cast<std::size_t>(output - cluster.outputs.begin())];
       bytes.emplace_back(
           static_cast<std::size_t>(layout.size * size_of(g[a.node].type.dtype)), std::byte{0x55});
+    } else if (a.kind == Argument::Kind::packed) {
+      bytes.emplace_back(a.packed.data(), a.packed.data() + a.packed.bytes());
     } else if (const auto* in = std::get_if<prim::Input>(&g[a.node].op)) {
       bytes.push_back(stored(inputs[static_cast<std::size_t>(in->slot)], layouts.at(a.node)));
     } else {
