@@ -157,6 +157,20 @@ TEST(Partition, LeavesNoTestInside) {
   EXPECT_EQ(y, (std::vector<float>{1, 3, 6, 9, 12, 15, 18, 21, 24, 17}));
 }
 
+TEST(Partition, SingleIterationsKeepTheirOwnValues) {
+  const Kernel k = parsed(R"(kernel "pieces" vars=2 {
+    buffer b0 "x" f32[8] grid arg=0
+    buffer b1 "y" f32[4] grid arg=1 written
+    for grid d0 in 0..1 { for serial d1 in 0..3 {
+      b1[d1] = guard.f32(1 <= d1 < 2; load.f32 b0[d1*2]; f32(0))
+    } } })");
+  std::vector<float> x{1, 2, 3, 4, 5, 6, 7, 8}, y(4), z(4);
+  const Kernel p = partition_loops(k);
+  ASSERT_TRUE(interpret(k, {bytes(x), bytes(y)}).ok());
+  ASSERT_TRUE(interpret(p, {bytes(x), bytes(z)}).ok());
+  EXPECT_EQ(y, z) << to_string(p);
+}
+
 // A padded two-dimensional window sum: partitioning keeps the numbers and makes a clean interior.
 TEST(Partition, NestedLoops) {
   const Kernel k = parsed(R"(kernel "window" vars=5 {

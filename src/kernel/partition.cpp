@@ -63,12 +63,13 @@ class Partitioner {
   void loop(const For& x, Body& out) {
     const bool splits = x.binding == Binding::serial && x.end - x.begin > 1;
     std::optional<Interval> inner = splits ? interior(x) : std::nullopt;
-    if (!inner) return part(x, x.begin, x.end, false, out);
+    if (!inner) return part(x, x.begin, x.end, out);
     const bool before = inner->low > x.begin, after = inner->high + 1 < x.end;
     budget_ -= (before + after) * count_statements(*x.body);
-    if (before) part(x, x.begin, inner->low, true, out);
-    part(x, inner->low, inner->high + 1, before, out);
-    if (after) part(x, inner->high + 1, x.end, true, out);
+    // What lies before and after may have an interior of its own (pieces of a concatenation).
+    if (before) loop(renamed({x.var, x.begin, inner->low, x.binding, x.body}), out);
+    part(x, inner->low, inner->high + 1, out);
+    if (after) loop(renamed({x.var, inner->high + 1, x.end, x.binding, x.body}), out);
   }
 
   /// The longest run of the loop in which as many conditions as possible always hold.
@@ -115,12 +116,10 @@ class Partitioner {
     }
   }
 
-  void part(const For& x, std::int64_t begin, std::int64_t end, bool copy, Body& out) {
-    For piece{x.var, begin, end, x.binding, x.body};
-    if (copy) piece = renamed(piece);
-    set_range(ranges_, piece.var, Interval{begin, std::max(begin, end - 1)});
-    out.push_back(kernel::loop(piece.var, begin, end, x.binding, body(*piece.body)));
-    set_range(ranges_, piece.var, std::nullopt);
+  void part(const For& x, std::int64_t begin, std::int64_t end, Body& out) {
+    set_range(ranges_, x.var, Interval{begin, std::max(begin, end - 1)});
+    out.push_back(kernel::loop(x.var, begin, end, x.binding, body(*x.body)));
+    set_range(ranges_, x.var, std::nullopt);
   }
 
   /// A copy with variables of its own: each variable is bound by one loop only.

@@ -61,10 +61,10 @@ class Simplifier {
   }
 
   Value value(const Value& v) {
-    auto found = memo_.find(v.get());
+    auto found = memo_.find(v);
     if (found != memo_.end()) return found->second;
     Value out = simplified(v);
-    memo_.emplace(v.get(), out);
+    memo_.emplace(v, out);
     return out;
   }
 
@@ -80,7 +80,8 @@ class Simplifier {
   }
 
   ir::Ranges ranges_;
-  std::unordered_map<const ValueNode*, Value> memo_;
+  // Keys own their nodes: those of a substituted body would otherwise die and their addresses return.
+  std::unordered_map<Value, Value> memo_;
 };
 
 }  // namespace

@@ -319,6 +319,30 @@ TEST(Contract, Prologues) {
   ASSERT_NO_FATAL_FAILURE(check(d));
 }
 
+TEST(Contract, ConvolutionOfComposedViews) {
+  // Reflected padding, nearest upsampling and a concatenation are read through by index.
+  const ir::Expr y{ir::Var{2}}, x{ir::Var{3}}, n{ir::Var{0}}, ch{ir::Var{1}};
+  const auto reflect = [](const ir::Expr& e, std::int64_t extent) {
+    const ir::Expr up = ir::max(e, ir::Expr(0) - e);
+    return ir::min(up, ir::Expr(2 * extent - 2) - up);
+  };
+  Case c;
+  NodeId v = c.input({1, 5, 7, 8});
+  v = c.b.view(v, {1, 5, 9, 10}, {{n, ch, reflect(y - ir::Expr(1), 7), reflect(x - ir::Expr(1), 8)}, {}});
+  c.output(c.b.conv(v, c.constant({9, 5, 3, 3}), conv(2, 1, 0)));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  EXPECT_NE(c.schedule.find("a=box"), std::string::npos) << c.schedule;
+  Case d;
+  NodeId u = d.input({1, 6, 5, 4});
+  u = d.b.view(u, {1, 6, 10, 8}, {{n, ch, ir::floor_div(y, 2), ir::floor_div(x, 2)}, {}});
+  d.output(d.b.conv(u, d.constant({8, 6, 3, 3}), conv(2, 1, 1)));
+  ASSERT_NO_FATAL_FAILURE(check(d));
+  Case e;
+  const NodeId joined = e.b.concat({e.input({1, 16, 6, 6}), e.input({1, 8, 6, 6})}, 1);
+  e.output(e.b.conv(joined, e.constant({8, 24, 1, 1}), conv(2, 1, 0)));
+  ASSERT_NO_FATAL_FAILURE(check(e));
+}
+
 TEST(Contract, Types) {
   for (DType type : {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64})
     for (bool constant : {false, true}) {

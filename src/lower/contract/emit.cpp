@@ -114,6 +114,18 @@ std::vector<Emitter::Variant> Emitter::variants() const {
   return out;
 }
 
+/// The copies of a task with their loops cut where conditions change (padding, pieces of a
+/// concatenation), so that no element is tested.
+Body Emitter::without_tests(Body copies) {
+  if (copies.empty()) return copies;
+  kernel::Kernel alone{k_.name, k_.buffers, k_.variables, {}};
+  const std::int64_t tasks = s_.tasks(p_.extents);
+  alone.body = {kernel::loop(task_, 0, tasks, Binding::grid, std::move(copies))};
+  alone = kernel::partition_loops(alone);
+  k_.variables = alone.variables;
+  return *std::get<kernel::For>(alone.body[0].op).body;
+}
+
 Body Emitter::task_body() {
   Body body;
   copy_a(body);
@@ -125,6 +137,7 @@ Body Emitter::task_body() {
     copy_panel(at(panel_, env), Expr(p) * Expr(panel_size_), copy);
     body.push_back(kernel::loop(p, 0, s_.panels_per_task, Binding::serial, std::move(copy)));
   }
+  body = without_tests(std::move(body));
   Body tiles;
   for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, tile(v)));
   Body rows{kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))};

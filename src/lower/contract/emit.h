@@ -27,6 +27,7 @@ class Emitter {
 
   // The shape of the loops (emit.cpp).
   kernel::Body task_body();
+  kernel::Body without_tests(kernel::Body copies);
   std::vector<Variant> variants() const;
   void decode(const ir::Expr& outer);
   kernel::Value at(const kernel::Value& v, const Env& env) const;
