@@ -14,8 +14,9 @@ struct Dim {
 };
 struct Use {
   std::vector<Dim> dims;
-  int innermost = 0;  ///< loop that is vectorised: bit index
-  double scale = 1;   ///< share of the iterations (pieces of a concat), or repetition
+  int innermost = 0;   ///< loop that is vectorised: bit index
+  double scale = 1;    ///< share of the iterations (pieces of a concat), or repetition
+  double operand = 0;  ///< elements of the matrix, where this feeds a main loop
   std::uint64_t mask() const {
     std::uint64_t m = 0;
     for (const Dim& d : dims) m |= d.loops;
@@ -30,7 +31,10 @@ constexpr double kOverlapLoss = 0.15;
 /// Share of the vector peak that maps reach, and a scalar loop of a small contraction.
 constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1;
 /// Nanoseconds of an element that cannot be loaded as part of a vector.
-constexpr double kStridedNs = 0.4;
+constexpr double kStridedNs = 0.8;
+/// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
+/// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
+constexpr double kMatrixNs = 5, kBoxNs = 1.5;
 constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
 
 }  // namespace
@@ -132,6 +136,7 @@ struct CostModel::State {
     Use out;
     out.innermost = reader.innermost;
     out.scale = reader.scale;
+    out.operand = reader.operand;
     for (const IndexFacts& index : access) {
       Dim d;
       for (std::size_t v = 0; v < vars.size(); ++v) {
@@ -205,11 +210,32 @@ struct CostModel::State {
     }
   }
 
+  /// A view that no order of a main loop's own loops can walk: several pieces, or a quotient or
+  /// bound of a coordinate that windows overlap in (a resized or mirrored image).
+  bool irregular(NodeId id, const Use& use) const {
+    const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
+    if (accesses.size() > 1) return true;
+    const Shape& shape = f[id].type.shape;
+    for (const IndexFacts& index : accesses[0]) {
+      for (std::size_t v = 0; index.folds && v < shape.size(); ++v) {
+        const bool used = index.variables & bit(static_cast<int>(std::min<std::size_t>(v, 63)));
+        if (used && product(use.dims[v].loops) > 1.01 * static_cast<double>(shape[v])) return true;
+      }
+    }
+    return false;
+  }
+
   void visit_view(NodeId id, const prim::View& view, const std::vector<Use>& all) {
     const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
     for (const Use& use : all) {
+      // Gathered element by element before the main loop can start.
+      const bool gathered = use.operand > 0 && irregular(id, use);
+      if (gathered) {
+        scalar_ns += accesses.size() > 1 ? kMatrixNs * use.operand : kBoxNs * f.elements_of(id);
+      }
       for (std::size_t p = 0; p < view.pieces.size(); ++p) {
         Use in = through(accesses[p], use.dims, use);
+        if (gathered) in.operand = 0;
         if (view.pieces.size() > 1) {
           in.scale *= std::min(1.0, f.elements_of(f[id].args[p]) / f.elements_of(id));
         }
@@ -276,6 +302,7 @@ struct CostModel::State {
         Use in = through(accesses[side], vars, use);
         if (!loops.empty()) in.innermost = loops.back();
         if (main) {
+          in.operand = product(in.mask());
           in.scale *= operand_repeats(id, side, in);
           // Any order of loops will do for a main loop: strided is what no loop walks through.
           if (!in.dims.empty() && in.dims.back().unit) {

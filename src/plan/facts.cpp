@@ -5,15 +5,15 @@
 namespace heddle::plan {
 namespace {
 
-bool has_division(const ir::Expr& e) {
+bool has_fold(const ir::Expr& e) {
   const ir::IndexNode& n = e.node();
   using Kind = ir::IndexNode::Kind;
-  if (n.kind == Kind::div || n.kind == Kind::mod) return true;
+  if (n.kind != Kind::sum && n.kind != Kind::var) return true;
   for (const ir::Expr& a : n.args) {
-    if (has_division(a)) return true;
+    if (has_fold(a)) return true;
   }
   for (const auto& t : n.terms) {
-    if (has_division(t.atom)) return true;
+    if (has_fold(t.atom)) return true;
   }
   return false;
 }
@@ -43,7 +43,7 @@ IndexFacts facts_of_index(const ir::Expr& e) {
     out.variables |= bit(v.index);
     if (ir::coefficient_of(e, v) == 1 || long_run(e, v)) out.unit |= bit(v.index);
   }
-  out.divides = has_division(e);
+  out.folds = has_fold(e);
   return out;
 }
 
@@ -59,7 +59,7 @@ std::vector<AccessFacts> accesses_of(const prim::Node& node) {
     std::uint64_t all = 0;
     for (std::size_t d = 0; d < node.type.shape.size(); ++d) all |= bit(static_cast<int>(d));
     for (int axis : gather->axes) {
-      out[0][static_cast<std::size_t>(axis)] = {.variables = all, .unit = 0, .divides = true};
+      out[0][static_cast<std::size_t>(axis)] = {.variables = all, .unit = 0, .folds = true};
     }
   }
   return out;

@@ -10,7 +10,7 @@ namespace heddle::plan {
 struct IndexFacts {
   std::uint64_t variables = 0;
   std::uint64_t unit = 0;  ///< affine with coefficient 1: neighbours in the variable are neighbours
-  bool divides = false;    ///< holds a div or mod
+  bool folds = false;      ///< holds a div, mod, min or max
 };
 using AccessFacts = std::vector<IndexFacts>;
 

@@ -15,7 +15,7 @@ struct MachineModel {
   /// f32 multiply-adds counted as two, GFLOP/s per core in a perfect main loop.
   double peak_gflops = 100;
   /// Starting a kernel on all threads and meeting at its end, microseconds.
-  double launch_us = 1.5;
+  double launch_us = 0.8;
   /// Measured over modelled time, by kind of kernel: with a main loop, with a reduction, neither.
   double loop_scale = 1, reduce_scale = 1, map_scale = 1;
   bool operator==(const MachineModel&) const = default;
