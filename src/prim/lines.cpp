@@ -29,17 +29,24 @@ LineWalker::Form LineWalker::form_of(const Expr& e) {
 
 int LineWalker::choose_inner(const std::vector<Expr>& addresses,
                              const std::vector<ir::Condition>& conditions) const {
+  // Elements of a cache line: beyond that stride every access is a miss.
+  constexpr std::int64_t kFar = 8;
+  constexpr double kLineCost = 24;  // of starting a line, in accesses
   int best = -1;
+  double best_cost = 0;
   for (std::size_t v = 0; v < variables_.size(); ++v) {
     const Var var{static_cast<std::int32_t>(v)};
-    const auto affine = [&](const Expr& e) { return ir::coefficient_of(e, var).has_value(); };
-    if (!std::all_of(addresses.begin(), addresses.end(), affine)) continue;
-    if (!std::all_of(conditions.begin(), conditions.end(),
-                     [&](const auto& c) { return affine(c.expr); }))
-      continue;
-    // Later variables are closer in memory, so they win ties and near ties.
-    if (best < 0 || 2 * variables_[v] > variables_[static_cast<std::size_t>(best)])
-      best = static_cast<int>(v);
+    double cost = kLineCost / static_cast<double>(variables_[v]);
+    bool affine = true;
+    for (const Expr& e : addresses) {
+      const auto step = ir::coefficient_of(e, var);
+      affine = affine && step.has_value();
+      if (step) cost += static_cast<double>(std::min(std::abs(*step), kFar));
+    }
+    for (const auto& c : conditions) affine = affine && ir::coefficient_of(c.expr, var).has_value();
+    if (!affine || (best >= 0 && cost >= best_cost)) continue;
+    best = static_cast<int>(v);
+    best_cost = cost;
   }
   return best;
 }
