@@ -15,9 +15,7 @@ struct Case {
   void (*build)(prim::Graph& g, Builder& b);
   bool channels_last = false;
 };
-NodeId in(prim::Graph& g, Shape shape) {
-  return g.add_input("x", {DType::f32, std::move(shape)});
-}
+NodeId in(prim::Graph& g, Shape shape) { return g.add_input("x", {DType::f32, std::move(shape)}); }
 void out(prim::Graph& g, NodeId id) { g.outputs.push_back({"y", id}); }
 NodeId gelu(Builder& b, NodeId x) {
   return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.70710678)), 1));
@@ -25,34 +23,68 @@ NodeId gelu(Builder& b, NodeId x) {
 const Builder::Conv kPool{{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
 
 const Case kCases[] = {
-    {"softmax 1536x128", [](auto& g, auto& b) { out(g, b.softmax(in(g, {1536, 128}), {1})); }},
-    {"softmax 2364x197", [](auto& g, auto& b) { out(g, b.softmax(in(g, {2364, 197}), {1})); }},
+    {"softmax 1536x128",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {1536, 128}), {1}));
+     }},
+    {"softmax 2364x197",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {2364, 197}), {1}));
+     }},
     {"softmax axis 1 [8,64,56,56]",
-     [](auto& g, auto& b) { out(g, b.softmax(in(g, {8, 64, 56, 56}), {1})); }},
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {8, 64, 56, 56}), {1}));
+     }},
     {"skip+bias+layer norm 128x768",
      [](auto& g, auto& b) {
        const NodeId h = b.add(b.add(in(g, {128, 768}), in(g, {128, 768})), in(g, {768}));
        out(g, b.add(b.mul(b.normalize(h, {1}, 1e-5), in(g, {768})), in(g, {768})));
      }},
-    {"layer norm 8192x1024", [](auto& g, auto& b) { out(g, b.normalize(in(g, {8192, 1024}), {1}, 1e-5)); }},
-    {"gelu 128x3072", [](auto& g, auto& b) { out(g, gelu(b, in(g, {128, 3072}))); }},
+    {"layer norm 8192x1024",
+     [](auto& g, auto& b) {
+       out(g, b.normalize(in(g, {8192, 1024}), {1}, 1e-5));
+     }},
+    {"gelu 128x3072",
+     [](auto& g, auto& b) {
+       out(g, gelu(b, in(g, {128, 3072})));
+     }},
     {"add+relu 16M",
-     [](auto& g, auto& b) { out(g, b.relu(b.add(in(g, {16, 1024, 1024}), in(g, {16, 1024, 1024})))); }},
-    {"gelu 16M", [](auto& g, auto& b) { out(g, gelu(b, in(g, {16, 1024, 1024}))); }},
+     [](auto& g, auto& b) {
+       out(g, b.relu(b.add(in(g, {16, 1024, 1024}), in(g, {16, 1024, 1024}))));
+     }},
+    {"gelu 16M",
+     [](auto& g, auto& b) {
+       out(g, gelu(b, in(g, {16, 1024, 1024})));
+     }},
     {"instance norm+relu+pad [1,32,224,224]",
      [](auto& g, auto& b) {
        out(g, b.pad(b.relu(b.normalize(in(g, {1, 32, 224, 224}), {2, 3}, 1e-5)), {0, 0, 1, 1},
                     {0, 0, 1, 1}, 0));
      }},
-    {"sum of all 16M", [](auto& g, auto& b) { out(g, b.reduce_sum(in(g, {4096, 4096}), {0, 1})); }},
-    {"column sum 16384x768", [](auto& g, auto& b) { out(g, b.reduce_sum(in(g, {16384, 768}), {0})); }},
-    {"transpose 4096x4096", [](auto& g, auto& b) { out(g, b.transpose(in(g, {4096, 4096}), {1, 0})); }},
+    {"sum of all 16M",
+     [](auto& g, auto& b) {
+       out(g, b.reduce_sum(in(g, {4096, 4096}), {0, 1}));
+     }},
+    {"column sum 16384x768",
+     [](auto& g, auto& b) {
+       out(g, b.reduce_sum(in(g, {16384, 768}), {0}));
+     }},
+    {"transpose 4096x4096",
+     [](auto& g, auto& b) {
+       out(g, b.transpose(in(g, {4096, 4096}), {1, 0}));
+     }},
     {"transpose heads [1,128,12,64]",
-     [](auto& g, auto& b) { out(g, b.transpose(in(g, {1, 128, 12, 64}), {0, 2, 1, 3})); }},
+     [](auto& g, auto& b) {
+       out(g, b.transpose(in(g, {1, 128, 12, 64}), {0, 2, 1, 3}));
+     }},
     {"NHWC to NCHW [8,56,56,64]",
-     [](auto& g, auto& b) { out(g, b.transpose(in(g, {8, 56, 56, 64}), {0, 3, 1, 2})); }},
+     [](auto& g, auto& b) {
+       out(g, b.transpose(in(g, {8, 56, 56, 64}), {0, 3, 1, 2}));
+     }},
     {"concat channels [8,64+128,56,56]",
-     [](auto& g, auto& b) { out(g, b.concat({in(g, {8, 64, 56, 56}), in(g, {8, 128, 56, 56})}, 1)); }},
+     [](auto& g, auto& b) {
+       out(g, b.concat({in(g, {8, 64, 56, 56}), in(g, {8, 128, 56, 56})}, 1));
+     }},
     {"max pool 3x3s2 [1,64,112,112]",
      [](auto& g, auto& b) {
        out(g, b.reduce_max(b.windows(in(g, {1, 64, 112, 112}), {3, 3}, kPool, {56, 56}, -1e30),
@@ -73,11 +105,13 @@ const Case kCases[] = {
      [](auto& g, auto& b) {
        Tensor w({DType::f32, {96, 1, 3, 3}});
        for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i % 7));
-       out(g, b.conv(in(g, {1, 96, 56, 56}), b.constant(w),
-                     {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 96}));
+       out(g, b.conv(in(g, {1, 96, 56, 56}), b.constant(w), {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 96}));
      },
      true},
-    {"global average pool [1,2048,7,7]", [](auto& g, auto& b) { out(g, b.mean(in(g, {1, 2048, 7, 7}), {2, 3})); }},
+    {"global average pool [1,2048,7,7]",
+     [](auto& g, auto& b) {
+       out(g, b.mean(in(g, {1, 2048, 7, 7}), {2, 3}));
+     }},
 };
 
 double bytes_of(const prim::Graph& g, const lower::Request& r) {
@@ -109,7 +143,8 @@ void measure(const Case& c, const codegen::cpu::Machine& machine, ThreadPool& po
   lower::Request request = bench::request_of(g, bench::target_of(machine, pool.threads()));
   request.layout_of = [&](NodeId id) {
     const Shape& s = g[id].type.shape;
-    return c.channels_last && s.size() == 4 && !g.constant_of(id) ? lower::ordered(s, {0, 2, 3, 1}) : lower::row_major(s);
+    return c.channels_last && s.size() == 4 && !g.constant_of(id) ? lower::ordered(s, {0, 2, 3, 1})
+                                                                  : lower::row_major(s);
   };
   request.required_layout = request.layout_of;
   const double start = bench::now();
@@ -121,11 +156,12 @@ void measure(const Case& c, const codegen::cpu::Machine& machine, ThreadPool& po
   const double bytes = bytes_of(g, request);
   const auto half = static_cast<std::int64_t>(bytes / 8) + 64;
   bench::Floats from(half), to(half);
-  const auto best = bench::interleaved(
-      {[&] { kernel.run(); }, copy_of(bytes, from, to, pool)}, 0.4, 4);
-  std::printf("%-40s %9.1f us %6.1f GB/s  copy %6.1f GB/s  %5.0f %%  lower %5.1f ms compile %5.1f ms  %s\n",
-              c.name, best[0] * 1e6, bytes / best[0] * 1e-9, bytes / best[1] * 1e-9,
-              best[1] / best[0] * 100, lowering, kernel.compile_ms(), kernel.schedule().c_str());
+  const auto best =
+      bench::interleaved({[&] { kernel.run(); }, copy_of(bytes, from, to, pool)}, 0.4, 4);
+  std::printf(
+      "%-40s %9.1f us %6.1f GB/s  copy %6.1f GB/s  %5.0f %%  lower %5.1f ms compile %5.1f ms  %s\n",
+      c.name, best[0] * 1e6, bytes / best[0] * 1e-9, bytes / best[1] * 1e-9,
+      best[1] / best[0] * 100, lowering, kernel.compile_ms(), kernel.schedule().c_str());
   std::fflush(stdout);
 }
 

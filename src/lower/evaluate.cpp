@@ -134,9 +134,8 @@ Value Evaluator::compute(NodeId id, const Index& index, const Conditions& under)
         for (std::size_t d = 0; d < index.size(); ++d) counter = counter + index[d] * strides[d];
         const kernel::RandomBits bits{x.seed, x.kind == prim::Random::Kind::normal,
                                       simplified(counter)};
-        return cast_to(std::make_shared<const kernel::ValueNode>(
-                           kernel::ValueNode{bits, DType::f32}),
-                       type);
+        return cast_to(
+            std::make_shared<const kernel::ValueNode>(kernel::ValueNode{bits, DType::f32}), type);
       },
       [&](const auto&) -> Value {
         HEDDLE_CHECK(combine_ && is_reduction(g_, id), "%{} is a {}: it has no value at a point",
@@ -189,9 +188,8 @@ Value Evaluator::gather(const prim::Gather& x, const prim::Node& node, const Ind
   for (std::size_t j = 0; j < x.axes.size(); ++j) {
     const auto axis = static_cast<std::size_t>(x.axes[j]);
     Value i = cast_to(at(node.args[1 + j], index, under), DType::i64);
-    moving[axis] = moving[axis]
-                       ? kernel::apply(ir::ScalarFn::add, {moving[axis], i}, DType::i64)
-                       : i;
+    moving[axis] =
+        moving[axis] ? kernel::apply(ir::ScalarFn::add, {moving[axis], i}, DType::i64) : i;
   }
   std::vector<kernel::Load::Dynamic> dynamic;
   std::vector<bool> is_dynamic(shape.size(), false);

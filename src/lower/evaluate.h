@@ -39,8 +39,7 @@ class Evaluator {
   /// Turns a reduction into a value: emits loops, or only looks at the terms.
   using Combine = std::function<kernel::Value(const Reduction&)>;
   /// Sees every value that is computed under no condition.
-  using Observer =
-      std::function<void(NodeId node, const Index& index, const kernel::Value& value)>;
+  using Observer = std::function<void(NodeId node, const Index& index, const kernel::Value& value)>;
   /// Asked before a node is computed; a value (not null) is used instead.
   using Lookup = std::function<kernel::Value(NodeId node, const Index& index)>;
 

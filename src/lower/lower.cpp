@@ -22,8 +22,7 @@ Result<Lowered> lower(const Request& request) {
   const prim::Graph& g = *request.graph;
   const bool main_loop =
       std::any_of(request.cluster.nodes.begin(), request.cluster.nodes.end(), [&](NodeId id) {
-        return std::holds_alternative<prim::Contract>(g[id].op) &&
-               contract::worth_main_loop(g, id);
+        return std::holds_alternative<prim::Contract>(g[id].op) && contract::worth_main_loop(g, id);
       });
   if (main_loop && contract::supports(g, request.cluster)) return contract::lower(request);
   return stitch::lower(request);

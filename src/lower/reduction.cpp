@@ -117,7 +117,8 @@ Reduction contraction(const prim::Graph& g, NodeId id, const Index& index,
       for (const Expr& e : a.index) source.push_back(ir::substitute(e, at));
       return cast_to(values.at(arg, source, *conditions), type);
     };
-    Value product = kernel::apply(ScalarFn::mul, {operand(lhs, op.lhs), operand(rhs, op.rhs)}, type);
+    Value product =
+        kernel::apply(ScalarFn::mul, {operand(lhs, op.lhs), operand(rhs, op.rhs)}, type);
     return kernel::guard(*conditions, product, zero);
   };
   return out;

@@ -119,8 +119,12 @@ void collect_touches(const kernel::Kernel& k, const Value& root, std::vector<Tou
           for (const ir::Condition& c : x.conditions)
             out.push_back({Touch::Kind::other, c.expr, 0, 1, chooses, c.low, c.high, {}});
         },
-        [&](const kernel::Index& x) { out.push_back({Touch::Kind::other, x.expr, 0, 1, false, 0, 0, {}}); },
-        [&](const kernel::RandomBits& x) { out.push_back({Touch::Kind::other, x.counter, 0, 1, false, 0, 0, {}}); },
+        [&](const kernel::Index& x) {
+          out.push_back({Touch::Kind::other, x.expr, 0, 1, false, 0, 0, {}});
+        },
+        [&](const kernel::RandomBits& x) {
+          out.push_back({Touch::Kind::other, x.counter, 0, 1, false, 0, 0, {}});
+        },
         [](const auto&) {});
   });
 }

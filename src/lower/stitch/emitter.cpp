@@ -202,7 +202,8 @@ kernel::BufferId Emitter::copy_rows(kernel::BufferId source, const Expr& base, s
   const auto part = [&](int width, int count, std::int64_t from) {
     const Lanes* l = enter_lanes(width, count);
     const Expr in_row = values_.simplified(l->place(lanes_per_vector_)) + Expr(from);
-    store({Store{tile, Expr(row) * Expr(length) + in_row,
+    store({Store{tile,
+                 Expr(row) * Expr(length) + in_row,
                  kernel::load(source, base + Expr(row) * Expr(step) + in_row, compute_type(stored)),
                  {}}});
     leave_lanes();
@@ -215,8 +216,7 @@ kernel::BufferId Emitter::copy_rows(kernel::BufferId source, const Expr& base, s
   return tile;
 }
 
-void Emitter::store_at_level(const std::vector<Expr>& depends,
-                             const std::function<Store()>& make) {
+void Emitter::store_at_level(const std::vector<Expr>& depends, const std::function<Store()>& make) {
   State s = enter(level_of(depends), on_lanes(depends));
   phase_ = {};
   std::optional<Store> made;
@@ -234,9 +234,8 @@ kernel::BufferId Emitter::scratch(std::string name, DType type, std::int64_t siz
   return kernel_.add_buffer(std::move(b));
 }
 
-std::vector<Touch> Emitter::touches_of(
-    const std::function<std::vector<Value>(Evaluator&)>& make,
-    const std::function<void(const Reduction&)>& seen) {
+std::vector<Touch> Emitter::touches_of(const std::function<std::vector<Value>(Evaluator&)>& make,
+                                       const std::function<void(const Reduction&)>& seen) {
   Evaluator tracer = values_.blank();
   std::vector<Touch> out;
   tracer.set_combine([&](const Reduction& r) -> Value {
@@ -250,8 +249,8 @@ std::vector<Touch> Emitter::touches_of(
     const Value term = r.term(tracer, position);
     std::vector<Touch> inner;
     collect_touches(kernel_, term, inner);
-    const double often = static_cast<double>(std::min<std::int64_t>(
-        element_count(r.extents), kReductionWeight));
+    const double often =
+        static_cast<double>(std::min<std::int64_t>(element_count(r.extents), kReductionWeight));
     for (Touch& t : inner) {
       t.weight = often;
       out.push_back(std::move(t));

@@ -1,8 +1,8 @@
 #pragma once
 #include <memory>
 
-#include "lower/stitch/axes.h"
 #include "lower/reduction.h"
+#include "lower/stitch/axes.h"
 
 namespace heddle::lower::stitch {
 
@@ -19,12 +19,12 @@ struct Level {
 /// More vectors than this side by side are a loop, and their accumulators lie in scratch memory.
 constexpr int kMaxUnroll = 8;
 
-/// A block of `count` vectors of `width` positions each, the innermost loops of every statement that
-/// depends on them: position = unroll·stride + lane.
+/// A block of `count` vectors of `width` positions each, the innermost loops of every statement
+/// that depends on them: position = unroll·stride + lane.
 struct Lanes {
   Var lane, unroll;
   int width = 1, count = 1;
-  Level* level = nullptr;   ///< where the block's position is known
+  Level* level = nullptr;  ///< where the block's position is known
   mutable bool used = false;
   /// Position inside the block, in elements of a register buffer.
   Expr place(int stride) const { return Expr(unroll) * Expr(stride) + Expr(lane); }
@@ -33,12 +33,12 @@ struct Lanes {
 /// A value that is kept in a task's scratch memory because several phases of a row want it.
 struct Saved {
   kernel::BufferId buffer;
-  int phase = 0;                ///< the reduction that fills it
-  Index index;                  ///< position at which it was stored
-  std::vector<bool> inner;      ///< dimensions that the filling loop runs over
-  bool laned = false;           ///< one element per lane of the block
+  int phase = 0;            ///< the reduction that fills it
+  Index index;              ///< position at which it was stored
+  std::vector<bool> inner;  ///< dimensions that the filling loop runs over
+  bool laned = false;       ///< one element per lane of the block
   const Lanes* lanes = nullptr;
-  Level* level = nullptr;       ///< the row: valid while this level is open
+  Level* level = nullptr;  ///< the row: valid while this level is open
 };
 
 /// Writes loop nests: knows the open loops and at which of them each variable is bound, places
@@ -68,8 +68,8 @@ class Emitter {
   void statement(kernel::Stmt s) { append(std::move(s)); }
   /// Stores at the current level, in vector loops where they depend on the lanes.
   void store(std::vector<kernel::Store> stores);
-  /// Rows of a buffer copied to scratch before the current vectors' loops: element (r, i) of `rows` x
-  /// `length` is source[base + r·step + i] and lands at r·length + i.
+  /// Rows of a buffer copied to scratch before the current vectors' loops: element (r, i) of `rows`
+  /// x `length` is source[base + r·step + i] and lands at r·length + i.
   kernel::BufferId copy_rows(kernel::BufferId source, const Expr& base, std::int64_t step,
                              std::int64_t rows, std::int64_t length);
   /// Stores where all variables of `depends` are bound: once per row, not per element.
@@ -90,9 +90,9 @@ class Emitter {
  private:
   /// The reduction whose loops are being emitted.
   struct Phase {
-    int number = 0;          ///< 0: none
-    Level* row = nullptr;    ///< where its result is known
-    Index coordinates;       ///< reduced coordinates of the term at hand
+    int number = 0;        ///< 0: none
+    Level* row = nullptr;  ///< where its result is known
+    Index coordinates;     ///< reduced coordinates of the term at hand
     Shape extents;
   };
   struct State {

@@ -17,12 +17,12 @@ constexpr std::int64_t kGrain = 8192;        // element operations worth a task 
 constexpr std::int64_t kTasksPerThread = 8;  // evens out what tasks cost
 constexpr std::int64_t kHoisted = 32;        // reductions of more terms decide the order of loops
 constexpr std::int64_t kTransposeTile = 64;  // elements read in one run: few pages at a time
+constexpr std::int64_t kLargeTranspose = 1 << 21;  // elements
 constexpr std::size_t kMaxBoxes = 24;
 
 Index own_index(const NestOutput& o, const Index& index) {
   Index own;
-  for (int d : o.dimensions)
-    own.push_back(d < 0 ? Expr(0) : index[static_cast<std::size_t>(d)]);
+  for (int d : o.dimensions) own.push_back(d < 0 ? Expr(0) : index[static_cast<std::size_t>(d)]);
   return own;
 }
 
@@ -70,8 +70,8 @@ Nest::Traced Nest::trace(Emitter& out, const std::vector<NestOutput>& outputs,
   for (const NestOutput& o : outputs) {
     if (o.row) continue;
     const std::int64_t bytes = size_of(out.kernel().buffers[o.buffer].dtype);
-    t.touches.push_back({Touch::Kind::store, offset_in(o.layout, own_index(o, t.position)), bytes, 1,
-                         false, 0, 0, o.buffer});
+    t.touches.push_back({Touch::Kind::store, offset_in(o.layout, own_index(o, t.position)), bytes,
+                         1, false, 0, 0, o.buffer});
   }
   return t;
 }
@@ -118,8 +118,8 @@ Nest::Nest(Emitter& out, std::vector<NestOutput> outputs, Domain domain)
   weight_ = t.weight;
   for (const Axis& d : t.dims) dims_.push_back(d.var);
   // Neighbours in memory are neighbours in the list, so that they can be fused.
-  const NestOutput& main = *std::find_if(outputs_.begin(), outputs_.end(),
-                                         [](const NestOutput& o) { return !o.row; });
+  const NestOutput& main =
+      *std::find_if(outputs_.begin(), outputs_.end(), [](const NestOutput& o) { return !o.row; });
   const Expr stored = offset_in(main.layout, own_index(main, t.position));
   std::stable_sort(t.dims.begin(), t.dims.end(), [&](const Axis& a, const Axis& b) {
     return ir::coefficient_of(stored, a.var).value_or(0) >
@@ -175,8 +175,8 @@ void Nest::choose_vector() {
     const double use = std::min(1.0, static_cast<double>(a.extent) / width_);
     const double gain = vector_score(axes_.touches, a.var);
     // Terms of a reduction had better run along its own axis than be gathered.
-    const bool needed = std::any_of(hoisted_.begin(), hoisted_.end(),
-                                    [&](const Hoisted& h) { return h.needs[i]; });
+    const bool needed =
+        std::any_of(hoisted_.begin(), hoisted_.end(), [&](const Hoisted& h) { return h.needs[i]; });
     if (needed && gain <= 0) continue;
     const double score = std::max(1.0, 1000 + gain) * use;
     if (score > best) {
@@ -209,7 +209,9 @@ void Nest::tile_transpose() {
     const Axis outer{out_.fresh(axis.extent / tile), axis.extent / tile};
     const Axis inner{out_.fresh(tile), tile};
     const Expr whole = Expr(outer.var) * Expr(tile) + Expr(inner.var);
-    const auto rule = [&](Var v) { return v == axis.var ? std::optional<Expr>(whole) : std::nullopt; };
+    const auto rule = [&](Var v) {
+      return v == axis.var ? std::optional<Expr>(whole) : std::nullopt;
+    };
     for (auto& [original, e] : axes_.originals) e = ir::substitute(e, rule);
     for (Touch& t : axes_.touches) t.offset = ir::substitute(t.offset, rule);
     axes_.loops[i] = outer;
@@ -220,8 +222,8 @@ void Nest::tile_transpose() {
   }
 }
 
-/// A sum of a few products (depthwise convolution): inside the vectors goes the axis along which one
-/// factor does not change, so that it stays in registers.
+/// A sum of a few products (depthwise convolution): inside the vectors goes the axis along which
+/// one factor does not change, so that it stays in registers.
 void Nest::keep_weights() {
   constexpr double kSeveral = 4;
   if (!vector_ || tiled_ || !hoisted_.empty()) return;
@@ -269,8 +271,8 @@ void Nest::stage_tile(std::vector<Store>& stores) {
       const auto* load = std::get_if<kernel::Load>(&v->op);
       if (!load || !load->dynamic.empty()) return;
       const auto step = ir::coefficient_of(load->offset, l->lane);
-      const bool blocks = l->count == 1 || (step && ir::coefficient_of(load->offset, l->unroll) ==
-                                                        *step * width_);
+      const bool blocks =
+          l->count == 1 || (step && ir::coefficient_of(load->offset, l->unroll) == *step * width_);
       if (!step || *step <= 1 || !blocks || ir::coefficient_of(load->offset, *tile) != 1) return;
       staged.try_emplace({load->buffer, load->offset});
     });
@@ -303,7 +305,14 @@ void Nest::choose_vector_count() {
   const std::int64_t vectors = axes_.loops[*vector_].extent / width_;
   const bool sums = std::any_of(hoisted_.begin(), hoisted_.end(),
                                 [&](const Hoisted& h) { return h.needs[*vector_]; });
-  const std::int64_t wish = sums ? 4 : tiled_ ? 2 : weight_ <= 12 ? 4 : weight_ <= 40 ? 2 : 1;
+  // Long runs of stores matter where they go to memory.
+  const std::int64_t runs = element_count(domain_.extent) > kLargeTranspose ? 8 : 2;
+  const std::int64_t wish = sums            ? 4
+                            : transposes_   ? runs
+                            : tiled_        ? 2
+                            : weight_ <= 12 ? 4
+                            : weight_ <= 40 ? 2
+                                            : 1;
   count_ = static_cast<int>(std::max<std::int64_t>(1, std::min(wish, vectors)));
   if (streams_columns(vectors)) {
     count_ = static_cast<int>(vectors);
@@ -313,8 +322,8 @@ void Nest::choose_vector_count() {
     while (count_ > 1 && vectors % count_ != 0) --count_;
 }
 
-/// Sums of columns whose tasks are found elsewhere: rows are read whole, in the order of memory, and
-/// added to a row of accumulators in scratch memory.
+/// Sums of columns whose tasks are found elsewhere: rows are read whole, in the order of memory,
+/// and added to a row of accumulators in scratch memory.
 bool Nest::streams_columns(std::int64_t vectors) const {
   constexpr std::int64_t kMaxVectors = 512, kManyTerms = 16;
   if (hoisted_.size() != 1 || vectors <= count_ || vectors > kMaxVectors) return false;
@@ -409,8 +418,8 @@ void Nest::loops(std::size_t at) {
   if (loop) out_.close(*loop, times);
 }
 
-/// Blocks of vectors, then single vectors, then the lanes that are left. Where tasks divide the axis,
-/// the last blocks are moved back to end with it and compute some elements twice.
+/// Blocks of vectors, then single vectors, then the lanes that are left. Where tasks divide the
+/// axis, the last blocks are moved back to end with it and compute some elements twice.
 void Nest::vector_loops(std::size_t at) {
   const std::size_t axis = order_[at];
   const std::int64_t extent = axes_.loops[axis].extent;
@@ -465,8 +474,10 @@ void Nest::innermost() {
   const Index index = current_index();
   std::vector<Store> stores;
   const auto make = [&](const NestOutput& o, const Index& own) {
-    return Store{o.buffer, out_.values().simplified(offset_in(o.layout, own)),
-                 o.value(out_.values(), own), {}};
+    return Store{o.buffer,
+                 out_.values().simplified(offset_in(o.layout, own)),
+                 o.value(out_.values(), own),
+                 {}};
   };
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const NestOutput& o = outputs_[i];

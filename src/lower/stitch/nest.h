@@ -70,13 +70,13 @@ class Nest {
     std::int64_t count = 1;   ///< terms
   };
   std::vector<Hoisted> hoisted_;
-  std::vector<std::size_t> order_;    ///< axes, outermost first
-  std::optional<std::size_t> vector_; ///< axis along the lanes
-  std::optional<std::size_t> tiled_;  ///< axis inside the vectors
-  bool transposes_ = false;           ///< tiled_ is contiguous to what the lanes are not
-  std::vector<Var> dims_;             ///< of the domain, extents of 1 left out
-  int width_ = 1, count_ = 1;         ///< lanes, vectors side by side
-  std::size_t split_ = 0;             ///< order_[0..split_) are tasks, order_[split_] in blocks
+  std::vector<std::size_t> order_;     ///< axes, outermost first
+  std::optional<std::size_t> vector_;  ///< axis along the lanes
+  std::optional<std::size_t> tiled_;   ///< axis inside the vectors
+  bool transposes_ = false;            ///< tiled_ is contiguous to what the lanes are not
+  std::vector<Var> dims_;              ///< of the domain, extents of 1 left out
+  int width_ = 1, count_ = 1;          ///< lanes, vectors side by side
+  std::size_t split_ = 0;              ///< order_[0..split_) are tasks, order_[split_] in blocks
   std::int64_t block_ = 1, blocks_ = 1, tasks_ = 1;
   std::int64_t weight_ = 1;
   std::vector<std::optional<Expr>> position_;  ///< by axis, while emitting

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kFewRows = 8;            // fewer results do not feed the threads
 constexpr std::int64_t kLongReduction = 65536;  // terms in all that are worth a second phase
 constexpr std::int64_t kMaxParts = 32;
-constexpr std::int64_t kLongColumn = 256;     // terms
+constexpr std::int64_t kLongColumn = 256;  // terms
 constexpr std::int64_t kVectorsPerStrip = 4;
 
 /// The tensor's elements where `layout` puts them.
@@ -82,8 +82,13 @@ void Phases::finish() {
 void Phases::add_arguments() {
   kernel::Kernel& k = out_.kernel;
   const auto add = [&](NodeId node, const Layout& layout, bool written) {
-    kernel::Buffer b{fmt::format("v{}", node.value), g_[node].type.dtype, layout.size, Scope::grid,
-                     static_cast<int>(out_.arguments.size()), written, 1};
+    kernel::Buffer b{fmt::format("v{}", node.value),
+                     g_[node].type.dtype,
+                     layout.size,
+                     Scope::grid,
+                     static_cast<int>(out_.arguments.size()),
+                     written,
+                     1};
     out_.arguments.push_back({Argument::Kind::value, node, {}});
     return k.add_buffer(std::move(b));
   };
@@ -207,8 +212,8 @@ std::optional<std::vector<int>> Phases::row_of(const Group& group, NodeId node) 
     Index terms;
     for (std::int64_t extent : r.extents) terms.push_back(Expr(emitter_.fresh(extent)));
     probe.ranges() = values_.ranges();
-    return element_count(r.extents) ? r.term(probe, terms), identity_value(r.fn, r.type)
-                                    : identity_value(r.fn, r.type);
+    return element_count(r.extents)     ? r.term(probe, terms),
+           identity_value(r.fn, r.type) : identity_value(r.fn, r.type);
   });
   probe.set_observer([&](NodeId id, const Index& index, const Value&) {
     if (id != node || found) return;
@@ -261,23 +266,26 @@ bool Phases::split_reduction(const Group& group, const Reduction& r) {
   if (!r.node || std::find(split_.begin(), split_.end(), r.node) != split_.end()) return false;
   const prim::Node& node = g_[r.node];
   const auto* reduce = std::get_if<prim::Reduce>(&node.op);
-  if (reduce && (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin)) return false;
+  if (reduce && (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin))
+    return false;
   const Shape& shape = node.type.shape;
   std::int64_t results = element_count(shape);
   if (results == 0 || results * element_count(r.extents) < kLongReduction) return false;
-  const bool columns = reduce && reduce->axes.back() + 1 <
-                                     static_cast<int>(g_[node.args[0]].type.shape.size());
-  if (columns) results = (results + emitter_.lanes() * kVectorsPerStrip - 1) /
-                          (emitter_.lanes() * kVectorsPerStrip);
+  const bool columns =
+      reduce && reduce->axes.back() + 1 < static_cast<int>(g_[node.args[0]].type.shape.size());
+  const std::int64_t all = results;
+  if (columns)
+    results =
+        (results + emitter_.lanes() * kVectorsPerStrip - 1) / (emitter_.lanes() * kVectorsPerStrip);
   // Long columns are added up as they lie in memory, by tasks that each take some rows.
-  const bool long_columns =
-      columns && shape == group.shape && element_count(r.extents) >= kLongColumn &&
-      results * kVectorsPerStrip * emitter_.lanes() * element_count(r.extents) >= 4 * kLongReduction;
+  const bool long_columns = columns && all == element_count(group.shape) &&
+                            element_count(r.extents) >= kLongColumn &&
+                            all * element_count(r.extents) >= 4 * kLongReduction;
   if (results >= kFewRows && !long_columns) return false;
   const std::size_t axis = static_cast<std::size_t>(
-      r.extents[0] >= kFewRows ? 0
-                               : std::max_element(r.extents.begin(), r.extents.end()) -
-                                     r.extents.begin());
+      r.extents[0] >= kFewRows
+          ? 0
+          : std::max_element(r.extents.begin(), r.extents.end()) - r.extents.begin());
   const std::int64_t extent = r.extents[axis];
   std::int64_t parts = std::min(kMaxParts, extent);
   for (std::int64_t p = parts; p >= kFewRows; --p)
@@ -318,20 +326,20 @@ bool Phases::split_reduction(const Group& group, const Reduction& r) {
   };
   partial.outputs.push_back({part, buffer, layout, dimensions, false});
   emit(partial);
-  values_.bind(r.node, [=, this, fn = r.fn, type = r.type, id = r.node](
-                           Evaluator& values, const Index& index,
-                           const Evaluator::Conditions& under) {
-    Reduction sum{fn, type, {parts}, {}, index, {}};
-    for (const ir::Condition& c : under) sum.depends.push_back(c.expr);
-    sum.term = [=](Evaluator& v, const Index& p) {
-      Expr offset = p[0] * Expr(layout.strides[0]);
-      for (std::size_t d = 0; d < index.size(); ++d)
-        offset = offset + index[d] * layout.strides[d + 1];
-      return kernel::guard(under, kernel::load(buffer, v.simplified(offset), type),
-                           identity_value(fn, type));
-    };
-    return cast_to(values.reduce(sum), compute_type(g_[id].type.dtype));
-  });
+  values_.bind(r.node,
+               [=, this, fn = r.fn, type = r.type, id = r.node](
+                   Evaluator& values, const Index& index, const Evaluator::Conditions& under) {
+                 Reduction sum{fn, type, {parts}, {}, index, {}};
+                 for (const ir::Condition& c : under) sum.depends.push_back(c.expr);
+                 sum.term = [=](Evaluator& v, const Index& p) {
+                   Expr offset = p[0] * Expr(layout.strides[0]);
+                   for (std::size_t d = 0; d < index.size(); ++d)
+                     offset = offset + index[d] * layout.strides[d + 1];
+                   return kernel::guard(under, kernel::load(buffer, v.simplified(offset), type),
+                                        identity_value(fn, type));
+                 };
+                 return cast_to(values.reduce(sum), compute_type(g_[id].type.dtype));
+               });
   return true;
 }
 
@@ -397,8 +405,7 @@ void Phases::emit_phase(std::vector<Nest> nests) {
     if (!out_.schedule.empty()) out_.schedule += "; ";
     out_.schedule += n.describe();
   }
-  out_.kernel.body.push_back(
-      kernel::loop(task, 0, total, kernel::Binding::grid, std::move(body)));
+  out_.kernel.body.push_back(kernel::loop(task, 0, total, kernel::Binding::grid, std::move(body)));
 }
 
 }  // namespace heddle::lower::stitch

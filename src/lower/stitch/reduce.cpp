@@ -11,10 +11,10 @@ using kernel::Store;
 
 namespace {
 
-constexpr std::int64_t kMaxInline = 32;       // terms written out instead of looped over
-constexpr std::int64_t kMaxInlineScalars = 4; // the same where each would be a scalar
-constexpr std::size_t kMaxInlineTouches = 8;  // of one such term
-constexpr int kAccumulators = 4;              // hide the latency of the combining operation
+constexpr std::int64_t kMaxInline = 32;        // terms written out instead of looped over
+constexpr std::int64_t kMaxInlineScalars = 4;  // the same where each would be a scalar
+constexpr std::size_t kMaxInlineTouches = 8;   // of one such term
+constexpr int kAccumulators = 4;               // hide the latency of the combining operation
 
 Value combined(ir::Monoid fn, DType type, Value a, Value b) {
   return kernel::apply(ir::combiner(fn), {std::move(a), std::move(b)}, type);
@@ -37,7 +37,7 @@ struct Emitter::Sum {
   std::optional<std::size_t> vector;  ///< axis along the lanes
   std::vector<Expr> position;         ///< of each axis
   BufferId acc;
-  int stride = 1;                     ///< elements per register of the accumulator
+  int stride = 1;  ///< elements per register of the accumulator
   int vectors = 1;
 };
 
@@ -101,9 +101,8 @@ Emitter::Sum Emitter::plan(const Reduction& r) {
     order.push_back({fresh(extent), extent});
     position.push_back(Expr(order.back().var));
   }
-  auto touches = touches_of([&](Evaluator& values) {
-    return std::vector<Value>{r.term(values, position)};
-  });
+  auto touches =
+      touches_of([&](Evaluator& values) { return std::vector<Value>{r.term(values, position)}; });
   s.axes = choose_axes(order, std::move(touches), values_.ranges(),
                        [this](std::int64_t extent) { return fresh(extent); });
   for (std::size_t i = 0; i < s.axes.loops.size(); ++i) s.serial.push_back(i);
@@ -141,9 +140,8 @@ void Emitter::accumulate(const Sum& s, const Expr& at) {
   phase_.coordinates.clear();
   for (const auto& [original, e] : s.axes.originals)
     phase_.coordinates.push_back(values_.simplified(ir::substitute(e, rule)));
-  const Value term = prepared([&] {
-    return std::vector<Value>{s.r.term(values_, phase_.coordinates)};
-  })[0];
+  const Value term =
+      prepared([&] { return std::vector<Value>{s.r.term(values_, phase_.coordinates)}; })[0];
   Value old = kernel::load(s.acc, at, s.r.type);
   store({Store{s.acc, at, combined(s.r.fn, s.r.type, old, term), {}}});
 }

@@ -51,7 +51,8 @@ Value Emitter::saved_value(NodeId node, const Index& index) {
 /// Called while a reduction's term is computed: stores the value if the reduction's loops visit
 /// every element of the node's row.
 void Emitter::save(NodeId node, const Index& index, const Value& value) {
-  if (dry_ || phase_.number == 0 || std::find(save_.begin(), save_.end(), node) == save_.end()) return;
+  if (dry_ || phase_.number == 0 || std::find(save_.begin(), save_.end(), node) == save_.end())
+    return;
   const Shape& shape = g_[node].type.shape;
   Saved s{{}, phase_.number, index, {}, false, lanes_, phase_.row};
   std::vector<bool> used(phase_.coordinates.size(), false);

@@ -41,7 +41,8 @@ std::int64_t rows_of(const Shape& shape, std::size_t axis) {
 
 }  // namespace
 
-/// One task per row and one position after the other along the axis; the carried value in a register.
+/// One task per row and one position after the other along the axis; the carried value in a
+/// register.
 void Phases::emit_scan(NodeId id) {
   const auto& op = std::get<prim::Scan>(g_[id].op);
   const Shape& shape = g_[id].type.shape;
@@ -70,8 +71,8 @@ void Phases::emit_scan(NodeId id) {
     Index index = row_index(shape, axis, row, at);
     for (Expr& e : index) e = values_.simplified(e);
     const Value before = kernel::load(carry, place, type);
-    const Value next = kernel::apply(ir::combiner(op.fn),
-                                     {before, values_.at(g_[id].args[0], index)}, type);
+    const Value next =
+        kernel::apply(ir::combiner(op.fn), {before, values_.at(g_[id].args[0], index)}, type);
     const Expr offset = values_.simplified(offset_in(layout_.at(id), index));
     emitter_.store({Store{output_buffer_.at(id), offset, op.exclusive ? before : next, {}},
                     Store{carry, place, next, {}}});
@@ -96,15 +97,15 @@ void Phases::emit_scan(NodeId id) {
     }
   }
   start_phase();
-  out_.kernel.body.push_back(kernel::loop(task, 0, inner == 0 ? 0 : rows / inner, Binding::grid,
-                                          emitter_.end_task()));
+  out_.kernel.body.push_back(
+      kernel::loop(task, 0, inner == 0 ? 0 : rows / inner, Binding::grid, emitter_.end_task()));
   out_.schedule = fmt::format("scan rows={}", rows);
 }
 
 /// One task per row: keys to scratch, the run-time routine, positions to the output.
-///   heddle_sort(keys, positions, n, count, descending, type): sorts 0..n-1 stably by keys (a NaN is
-///   the largest); `positions` (i64) has room for n, its first `count` elements are the result; keys
-///   are of DType number `type` and may be overwritten.
+///   heddle_sort(keys, positions, n, count, descending, type): sorts 0..n-1 stably by keys (a NaN
+///   is the largest); `positions` (i64) has room for n, its first `count` elements are the result;
+///   keys are of DType number `type` and may be overwritten.
 void Phases::emit_sort(NodeId id) {
   const auto& op = std::get<prim::Sort>(g_[id].op);
   const NodeId arg = g_[id].args[0];
@@ -114,8 +115,7 @@ void Phases::emit_sort(NodeId id) {
   const std::int64_t length = in[axis];
   const std::int64_t rows = op.count == 0 || length == 0 ? 0 : rows_of(in, axis);
   const Var task = emitter_.fresh(rows);
-  const auto keys =
-      out_.kernel.add_buffer({"keys", type, length, Scope::block, -1, false, 1});
+  const auto keys = out_.kernel.add_buffer({"keys", type, length, Scope::block, -1, false, 1});
   const auto order =
       out_.kernel.add_buffer({"order", DType::i64, length, Scope::block, -1, false, 1});
   emitter_.begin_task({task});
@@ -132,13 +132,16 @@ void Phases::emit_sort(NodeId id) {
     return Store{keys, at, values_.at(arg, index), {}};
   });
   emitter_.statement({kernel::Routine{
-      "heddle_sort", {keys, order},
+      "heddle_sort",
+      {keys, order},
       {Expr(length), Expr(op.count), Expr(op.descending ? 1 : 0), Expr(static_cast<int>(type))}}});
   each(op.count, [&](const Expr& at) {
     Index index = row_index(in, axis, Expr(task), at);
     for (Expr& e : index) e = values_.simplified(e);
-    return Store{output_buffer_.at(id), values_.simplified(offset_in(layout_.at(id), index)),
-                 kernel::load(order, at, DType::i64), {}};
+    return Store{output_buffer_.at(id),
+                 values_.simplified(offset_in(layout_.at(id), index)),
+                 kernel::load(order, at, DType::i64),
+                 {}};
   });
   start_phase();
   out_.kernel.body.push_back(kernel::loop(task, 0, rows, Binding::grid, emitter_.end_task()));

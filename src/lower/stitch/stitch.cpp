@@ -57,7 +57,8 @@ bool recomputes_little(const prim::Graph& g, const Cluster& c) {
   for (NodeId node : inputs_of(g, c)) {
     const TensorType& type = g[node].type;
     const Layout layout = row_major(type.shape);
-    values.place(node, k.add_buffer({"", type.dtype, layout.size, kernel::Scope::grid, -1}), layout);
+    values.place(node, k.add_buffer({"", type.dtype, layout.size, kernel::Scope::grid, -1}),
+                 layout);
   }
   for (NodeId o : c.outputs) {
     bool fits = true;
@@ -83,8 +84,8 @@ bool recomputes_little(const prim::Graph& g, const Cluster& c) {
 bool supports(const prim::Graph& g, const Cluster& c) {
   if (c.nodes.empty() || c.outputs.empty() || !structure_fits(g, c)) return false;
   if (c.nodes.size() == 1) return true;
-  const auto reductions = std::count_if(c.nodes.begin(), c.nodes.end(),
-                                        [&](NodeId id) { return is_reduction(g, id); });
+  const auto reductions =
+      std::count_if(c.nodes.begin(), c.nodes.end(), [&](NodeId id) { return is_reduction(g, id); });
   return reductions == 0 || recomputes_little(g, c);
 }
 

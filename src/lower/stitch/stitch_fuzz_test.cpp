@@ -51,25 +51,34 @@ class Generator {
     const int rank = static_cast<int>(shape.size());
     if (rank == 0) return b_.exp(b_.tanh(x));
     switch (pick(14)) {
-      case 0: return b_.exp(b_.mul(b_.tanh(x), 0.5));
-      case 1: return b_.relu(x);
-      case 2: return b_.add(x, partner(shape));
-      case 3: return b_.mul(b_.tanh(x), b_.tanh(partner(shape)));
+      case 0:
+        return b_.exp(b_.mul(b_.tanh(x), 0.5));
+      case 1:
+        return b_.relu(x);
+      case 2:
+        return b_.add(x, partner(shape));
+      case 3:
+        return b_.mul(b_.tanh(x), b_.tanh(partner(shape)));
       case 4: {
         const auto axes = some_axes(rank);
         const NodeId m = b_.mean(x, axes);
         return pick(2) ? b_.sub(x, m) : m;
       }
-      case 5: return b_.reduce(pick(2) ? Monoid::max : Monoid::min, x, some_axes(rank), pick(2) || rank == 1);
-      case 6: return b_.softmax(x, {pick(rank)});
-      case 7: return b_.normalize(x, some_axes(rank), 0.1);
+      case 5:
+        return b_.reduce(pick(2) ? Monoid::max : Monoid::min, x, some_axes(rank),
+                         pick(2) || rank == 1);
+      case 6:
+        return b_.softmax(x, {pick(rank)});
+      case 7:
+        return b_.normalize(x, some_axes(rank), 0.1);
       case 8: {
         std::vector<int> order(shape.size());
         std::iota(order.begin(), order.end(), 0);
         std::shuffle(order.begin(), order.end(), rng_);
         return b_.transpose(x, order);
       }
-      case 9: return reshaped(x);
+      case 9:
+        return reshaped(x);
       case 10: {
         Shape before, after;
         for (int d = 0; d < rank; ++d) {
@@ -102,7 +111,8 @@ class Generator {
     std::vector<std::int64_t> divisors;
     for (std::int64_t d = 1; d <= n; ++d)
       if (n % d == 0) divisors.push_back(d);
-    const std::int64_t d = divisors[static_cast<std::size_t>(pick(static_cast<int>(divisors.size())))];
+    const std::int64_t d =
+        divisors[static_cast<std::size_t>(pick(static_cast<int>(divisors.size())))];
     return b_.reshape(x, pick(2) ? Shape{d, n / d} : Shape{1, d, n / d});
   }
 
@@ -118,11 +128,13 @@ class Generator {
   void outputs() {
     g_.outputs.push_back({"y0", pool_.back()});
     for (std::size_t i = 2; i + 1 < pool_.size(); ++i)
-      if (pick(5) == 0 && !g_[pool_[i]].args.empty()) g_.outputs.push_back({fmt::format("y{}", g_.outputs.size()), pool_[i]});
+      if (pick(5) == 0 && !g_[pool_[i]].args.empty())
+        g_.outputs.push_back({fmt::format("y{}", g_.outputs.size()), pool_[i]});
     const int rank = b_.rank(pool_.back());
     if (rank > 0 && pick(8) == 0) {
-      g_.outputs.push_back({fmt::format("y{}", g_.outputs.size()),
-                            b_.reduce(pick(2) ? Monoid::argmax : Monoid::argmin, pool_.back(), {pick(rank)}, true)});
+      g_.outputs.push_back(
+          {fmt::format("y{}", g_.outputs.size()),
+           b_.reduce(pick(2) ? Monoid::argmax : Monoid::argmin, pool_.back(), {pick(rank)}, true)});
     }
   }
 

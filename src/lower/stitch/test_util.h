@@ -100,16 +100,16 @@ struct CheckOptions {
   Target target;
 };
 
-/// Lowers the graph as one kernel and runs it in the kernel interpreter; "" if it verifies and agrees
-/// with the primitives' reference.
+/// Lowers the graph as one kernel and runs it in the kernel interpreter; "" if it verifies and
+/// agrees with the primitives' reference.
 inline std::string check(const prim::Graph& g, std::mt19937& rng, const CheckOptions& options = {},
                          std::string* schedule = nullptr) {
   const Cluster cluster = whole(g);
   if (!stitch::supports(g, cluster)) return "not supported";
   std::map<NodeId, Layout> layouts;
   for (NodeId id : inputs_of(g, cluster))
-    layouts[id] = options.random_layouts ? random_layout(g[id].type.shape, rng)
-                                         : row_major(g[id].type.shape);
+    layouts[id] =
+        options.random_layouts ? random_layout(g[id].type.shape, rng) : row_major(g[id].type.shape);
   Request request{&g, cluster, options.target, [&](NodeId id) { return layouts.at(id); }, {}, {}};
   if (!options.free_outputs)
     request.required_layout = [&](NodeId id) { return row_major(g[id].type.shape); };
@@ -129,8 +129,8 @@ inline std::string check(const prim::Graph& g, std::mt19937& rng, const CheckOpt
     if (output != cluster.outputs.end()) {
       const auto& layout =
           lowered->output_layouts[static_cast<std::size_t>(output - cluster.outputs.begin())];
-      bytes.emplace_back(
-          static_cast<std::size_t>(layout.size * size_of(g[a.node].type.dtype)), std::byte{0x55});
+      bytes.emplace_back(static_cast<std::size_t>(layout.size * size_of(g[a.node].type.dtype)),
+                         std::byte{0x55});
     } else if (a.kind == Argument::Kind::packed) {
       bytes.emplace_back(a.packed.data(), a.packed.data() + a.packed.bytes());
     } else if (const auto* in = std::get_if<prim::Input>(&g[a.node].op)) {
