@@ -6,8 +6,8 @@
 
 #include "ir/philox.h"
 #include "ir/text.h"
-#include "prim/builder.h"
 #include "prim/text.h"
+#include "prim/types.h"
 
 namespace heddle::prim {
 namespace {
@@ -19,7 +19,7 @@ using ir::Token;
 constexpr std::size_t kMaxRank = 64;
 constexpr std::size_t kMaxInlineElements = 1 << 16;
 /// Of all `constant random` together: text of any length asks for no more than this.
-constexpr std::int64_t kMaxRandomBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kMaxRandomBytes = std::int64_t{64} << 20;
 
 Result<TensorType> parse_type(Lexer& in) {
   const std::string name = HEDDLE_TRY(in.name("a type"));
@@ -123,7 +123,6 @@ class Parser {
       }
     }
     if (g_.outputs.empty()) return in_.wanted("an output");
-    HEDDLE_TRY(verify(g_));
     return std::move(g_);
   }
 
@@ -151,6 +150,7 @@ class Parser {
   }
 
   Status parse_node() {
+    const int line = in_.peek().line;
     const std::string name = HEDDLE_TRY(in_.name("'input', 'output', 'origin' or %<number>"));
     if (name[0] != '%' || name.size() < 2) return in_.wanted("a value %<number> before this");
     if (values_.count(name) != 0) return in_.wanted(fmt::format("a new value, not '{}'", name));
@@ -175,7 +175,10 @@ class Parser {
       values_[name] = id;
       return Ok{};
     }
-    values_[name] = g_.add(std::move(op), std::move(args), type);
+    const NodeId id = g_.add(std::move(op), std::move(args), type);
+    values_[name] = id;
+    if (const Status status = verify_node(g_, id); !status)
+      return fail("line {}: {}", line, status.error().message);
     return Ok{};
   }
 
@@ -241,9 +244,11 @@ class Parser {
   }
   Result<Literal> parse_literal() {
     Lexer ahead = in_;
+    const bool negative = in_.peek().text == "-";
     if (const auto integer = ahead.integer("a number")) {
       in_ = ahead;
-      return Literal{true, *integer, static_cast<double>(*integer)};
+      const double real = static_cast<double>(*integer);
+      return Literal{true, *integer, negative && *integer == 0 ? -0.0 : real};
     }
     return Literal{false, 0, HEDDLE_TRY(in_.real("a number"))};
   }

@@ -205,16 +205,17 @@ class Checker {
 
 }  // namespace
 
+Status verify_node(const Graph& g, NodeId id) {
+  for (const NodeId a : g[id].args)
+    if (a.value < 0 || a >= id) return fail("%{} reads %{}, which comes later", id.value, a.value);
+  return Checker(g).check(id);
+}
+
 Status verify(const Graph& g) {
   for (const GraphOutput& o : g.outputs)
     if (o.node.value < 0 || o.node.value >= g.size())
       return fail("output '{}' is %{} of {} nodes", o.name, o.node.value, g.size());
-  Checker checker(g);
-  for (const NodeId id : live_nodes(g)) {
-    for (const NodeId a : g[id].args)
-      if (a >= id) return fail("%{} reads %{}, which comes later", id.value, a.value);
-    HEDDLE_TRY(checker.check(id));
-  }
+  for (const NodeId id : live_nodes(g)) HEDDLE_TRY(verify_node(g, id));
   return Ok{};
 }
 
