@@ -31,7 +31,7 @@ constexpr double kOverlapLoss = 0.15;
 /// Share of the vector peak that maps reach, and a scalar loop of a small contraction.
 constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1;
 /// Nanoseconds of an element that cannot be loaded as part of a vector.
-constexpr double kStridedNs = 0.8;
+constexpr double kStridedNs = 0.4;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
