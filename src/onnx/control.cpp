@@ -253,7 +253,7 @@ Status Importer::add_scan(const NodeProto& node, const Opsets& opsets, Scope& sc
   for (std::size_t i = 0; i < static_cast<std::size_t>(scanned); ++i) {
     const Value* value = HEDDLE_TRY(argument(node, static_cast<int>(carried + i), scope));
     if (!value->is_tensor()) return node_unsupported(node, "scan input {} is no tensor", i);
-    const Shape& shape = builder_.shape(value->node());
+    const Shape shape = builder_.shape(value->node());
     const auto rank = static_cast<std::int64_t>(shape.size());
     const std::int64_t axis = setting("scan_input_axes", i);
     if (axis < -rank || axis >= rank) return node_error(node, "scan input axis is {}", axis);

@@ -101,8 +101,10 @@ Result<prim::Graph> Importer::run() {
 
 Status Importer::add_initializers(const GraphProto& graph, Scope& scope) {
   for (const auto& proto : graph.initializer()) {
-    const Tensor value = HEDDLE_TRY(tensor_from_proto(proto, source_));
-    if (!scope.values.emplace(proto.name(), Value::of(graph_.add_constant(value))).second)
+    const Result<Tensor> value = tensor_from_proto(proto, source_);
+    if (!value) HEDDLE_TRY(noted(proto.name(), "initializer", value.error()));
+    const Value constant = value ? Value::of(graph_.add_constant(*value)) : Value{};
+    if (!scope.values.emplace(proto.name(), constant).second)
       return fail("initializer '{}' is given twice", proto.name());
   }
   if (graph.sparse_initializer_size() > 0)
@@ -138,28 +140,36 @@ Status Importer::add_inputs(const GraphProto& graph, Scope& scope) {
                      [&](const auto& input) { return input.name() == name; }))
       return fail(ErrorCode::usage, "shape given for '{}', which is no input of the model", name);
   for (const auto& input : graph.input()) {
-    if (scope.values.contains(input.name())) {  // a declaration of an initializer, or a repetition
-      if (scope.values[input.name()].is_tensor() &&
-          graph_.constant_of(scope.values[input.name()].node()) != nullptr)
-        continue;
+    if (const auto known = scope.values.find(input.name()); known != scope.values.end()) {
+      const bool initializer =
+          !known->second.is_tensor() || graph_.constant_of(known->second.node()) != nullptr;
+      if (initializer) continue;
       return fail("input '{}' is declared twice", input.name());
     }
-    const Result<DType> dtype = tensor_type(input, "input");
-    if (!dtype) return dtype.error();
-    const TensorType type{*dtype, HEDDLE_TRY(input_shape(input))};
-    if (!checked_element_count(type.shape, type.dtype))
-      return fail(ErrorCode::out_of_memory,
-                  "input '{}': {} is negative or above the limit of {} bytes", input.name(),
-                  to_string(type), kMaxTensorBytes);
-    if (const auto bound = options_.values.find(input.name()); bound != options_.values.end()) {
-      if (bound->second.type() != type)
-        return fail(ErrorCode::usage, "input '{}': given {}, want {}", input.name(),
-                    to_string(bound->second.type()), to_string(type));
-      scope.values[input.name()] = Value::of(graph_.add_constant(bound->second));
-      continue;
-    }
-    scope.values[input.name()] = Value::of(graph_.add_input(input.name(), type));
+    const Result<Value> value = add_input(input);
+    if (!value) HEDDLE_TRY(noted(input.name(), "input", value.error()));
+    scope.values[input.name()] = value ? *value : Value{};
   }
+  return Ok{};
+}
+
+Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
+  const TensorType type{HEDDLE_TRY(tensor_type(input, "input")), HEDDLE_TRY(input_shape(input))};
+  if (!checked_element_count(type.shape, type.dtype))
+    return fail(ErrorCode::out_of_memory,
+                "input '{}': {} is negative or above the limit of {} bytes", input.name(),
+                to_string(type), kMaxTensorBytes);
+  const auto bound = options_.values.find(input.name());
+  if (bound == options_.values.end()) return Value::of(graph_.add_input(input.name(), type));
+  if (bound->second.type() != type)
+    return fail(ErrorCode::usage, "input '{}': given {}, want {}", input.name(),
+                to_string(bound->second.type()), to_string(type));
+  return Value::of(graph_.add_constant(bound->second));
+}
+
+Status Importer::noted(const std::string& name, const std::string& kind, const Error& error) {
+  if (problems_ == nullptr) return error;
+  problems_->push_back({name, kind, error.message});
   return Ok{};
 }
 
@@ -206,11 +216,9 @@ Status Importer::add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scop
     if (++nodes_ > kMaxNodes || graph_.size() > kMaxPrimitives)
       return unsupported("the model has more than {} nodes with its functions and loops expanded",
                          kMaxNodes);
-    Status status = add_node(nodes[i], opsets, scope);
+    const Status status = add_node(nodes[i], opsets, scope);
     if (status) continue;
-    if (problems_ == nullptr) return status;
-    problems_->push_back(
-        {label_of(nodes[i]), nodes[i].op_type(), std::move(status).error().message});
+    HEDDLE_TRY(noted(label_of(nodes[i]), nodes[i].op_type(), status.error()));
     for (const std::string& output : nodes[i].output())
       if (!output.empty()) scope.values[output] = Value{};
   }

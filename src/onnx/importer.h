@@ -55,6 +55,9 @@ class Importer {
   Status add_initializers(const ::onnx::GraphProto& graph, Scope& scope);
   Status bind_dimensions(const ::onnx::GraphProto& graph);
   Status add_inputs(const ::onnx::GraphProto& graph, Scope& scope);
+  Result<Value> add_input(const ::onnx::ValueInfoProto& input);
+  /// Takes note of the error when checking, and passes it on when importing.
+  Status noted(const std::string& name, const std::string& kind, const Error& error);
   Result<Shape> input_shape(const ::onnx::ValueInfoProto& input) const;
   Status add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scope);
   Status add_node(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);

@@ -12,6 +12,7 @@ std::span<const OpDef> conv_ops();         // conv.cpp
 std::span<const OpDef> pool_ops();         // pool.cpp
 std::span<const OpDef> norm_ops();         // norm.cpp
 std::span<const OpDef> linear_ops();       // linear.cpp: matrix products, einsum
+std::span<const OpDef> einsum_ops();       // einsum.cpp
 std::span<const OpDef> quantize_ops();     // quantize.cpp: QuantizeLinear and its like
 std::span<const OpDef> shape_ops();        // shape.cpp
 std::span<const OpDef> index_ops();        // index.cpp: slice, pad, split and their like

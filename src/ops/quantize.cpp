@@ -12,8 +12,8 @@ using ir::ScalarFn;
 /// A scale or zero point against x: a scalar, a vector along `axis`, or blocks of `block` along it.
 Result<NodeId> aligned(const Call& call, Builder& b, NodeId v, NodeId x, int axis,
                        std::int64_t block) {
-  const Shape& shape = b.shape(v);
-  const Shape& like = b.shape(x);
+  const Shape shape = b.shape(v);
+  const Shape like = b.shape(x);
   if (element_count(shape) == 1) return b.broadcast(b.reshape(v, {}), like);
   if (block > 0) {
     if (shape.size() != like.size() || at(shape, axis) * block < at(like, axis))
