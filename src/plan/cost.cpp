@@ -4,26 +4,10 @@
 #include <bit>
 #include <cmath>
 
+#include "plan/use.h"
+
 namespace heddle::plan {
 namespace {
-
-/// Where a value is evaluated: per dimension, the loops its coordinate depends on.
-struct Dim {
-  std::uint64_t loops = 0, unit = 0;
-  bool operator==(const Dim&) const = default;
-};
-struct Use {
-  std::vector<Dim> dims;
-  int innermost = 0;   ///< loop that is vectorised: bit index
-  double scale = 1;    ///< share of the iterations (pieces of a concat), or repetition
-  double operand = 0;  ///< elements of the matrix, where this feeds a main loop
-  std::uint64_t mask() const {
-    std::uint64_t m = 0;
-    for (const Dim& d : dims) m |= d.loops;
-    return m;
-  }
-  bool operator==(const Use&) const = default;
-};
 
 constexpr std::size_t kMaxUses = 8;
 /// Extra time of the shorter of memory and compute, which do not overlap perfectly.
@@ -38,37 +22,6 @@ constexpr double kMatrixNs = 5, kBoxNs = 1.5;
 constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
 
 }  // namespace
-
-double main_loop_efficiency(const MatmulShape& s, bool packed_operand) {
-  // The wide side fills vectors, the narrow side rows of the register tile.
-  const double wide = std::max(s.m, s.n), narrow = std::min(s.m, s.n);
-  double eff = packed_operand ? 0.9 : 0.8;
-  eff *= wide / (wide + 4);
-  if (narrow < 6) eff *= (narrow + 0.5) / 6.5;
-  eff *= s.k / (s.k + 6);
-  return std::max(eff, 0.02);
-}
-
-KernelKind kind_of_kernel(const Facts& f, const Cluster& c) {
-  KernelKind kind = KernelKind::map;
-  for (NodeId id : c.nodes) {
-    if (f.is_main_loop(id)) return KernelKind::loop;
-    if (f.as<prim::Reduce>(id) || f.as<prim::Contract>(id)) kind = KernelKind::reduce;
-  }
-  return kind;
-}
-
-double scale_of(KernelKind kind, const MachineModel& m) {
-  switch (kind) {
-    case KernelKind::loop:
-      return m.loop_scale;
-    case KernelKind::reduce:
-      return m.reduce_scale;
-    case KernelKind::map:
-      return m.map_scale;
-  }
-  return 1;
-}
 
 struct CostModel::State {
   const Facts& f;

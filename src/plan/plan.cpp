@@ -40,14 +40,6 @@ std::string_view Cost::bound() const {
   return memory_us >= compute_us ? "memory" : "compute";
 }
 
-std::string to_string(const MachineModel& m) {
-  return fmt::format(
-      "threads={} vector={} l1={} l2={} l3={} l2_gbs={:.1f} l3_gbs={:.1f} dram_gbs={:.1f} "
-      "peak_gflops={:.1f} launch_us={:.2f} scales={:.2f},{:.2f},{:.2f}",
-      m.threads, m.vector_bytes, m.l1_bytes, m.l2_bytes, m.l3_bytes, m.l2_gbs, m.l3_gbs, m.dram_gbs,
-      m.peak_gflops, m.launch_us, m.loop_scale, m.reduce_scale, m.map_scale);
-}
-
 std::vector<NodeId> reads_of(const prim::Graph& g, const Cluster& c) {
   std::vector<NodeId> out;
   for (NodeId id : c.nodes) {
