@@ -343,6 +343,18 @@ TEST(Contract, ConvolutionOfComposedViews) {
   ASSERT_NO_FATAL_FAILURE(check(e));
 }
 
+TEST(Contract, RowsThatRunAcrossMemory) {
+  // A pointwise convolution of NCHW memory: reductions are far apart.
+  for (std::int64_t batch : {1, 2}) {
+    Case c;
+    c.target.threads = 2;
+    c.target.l2_bytes = 4096;
+    c.output(c.b.conv(c.input({batch, 40, 5, 7}), c.constant({20, 40, 1, 1}), conv(2, 1, 0)));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    EXPECT_NE(c.schedule.find("a=matrix"), std::string::npos) << c.schedule;
+  }
+}
+
 TEST(Contract, Types) {
   for (DType type : {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64})
     for (bool constant : {false, true}) {

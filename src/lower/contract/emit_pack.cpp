@@ -120,8 +120,13 @@ Body Emitter::matrix_row(const Expr& slot, std::size_t level, Env env) {
   return out;
 }
 
-/// Copies the task's rows × reductions, each tile at its own slots.
+/// Copies the task's rows × reductions, each tile at its own slots; along the rows where memory runs
+/// that way.
 void Emitter::copy_matrix(Body& body) {
+  Env k_env;
+  if (p_.a_across)
+    for (const Axis& axis : k_axes_) set(k_env, axis.var, Expr(k_.new_var()));
+  Body copies;
   for (std::int64_t rows : {s_.mr, s_.mr - 1}) {
     const bool big = rows == s_.mr;
     if (big ? s_.big == 0 : s_.small == 0) continue;
@@ -139,12 +144,21 @@ void Emitter::copy_matrix(Body& body) {
     if (p_.row) slot = Expr(row) * Expr(s_.tiles_per_task * s_.mr) + slot;
     std::vector<ir::Condition> when{{tile_index, big ? 0 : s_.big, big ? s_.big : s_.tiles()}};
     if (p_.row) when.push_back({row_index, 0, p_.extents.rows});
-    Body copy{kernel::loop(r, 0, rows, Binding::serial, matrix_row(slot, 0, env))};
+    if (p_.a_across)
+      for (const Axis& axis : k_axes_) set(env, axis.var, at(Expr(axis.var), k_env));
+    Body element = p_.a_across ? matrix_row(slot, k_axes_.size(), env) : matrix_row(slot, 0, env);
+    Body copy{kernel::loop(r, 0, rows, Binding::serial, std::move(element))};
     copy = {kernel::loop(tile, 0, s_.tiles_per_task, Binding::serial,
                          {kernel::when(when, std::move(copy))})};
     if (p_.row) copy = {kernel::loop(row, 0, s_.rows_per_task, Binding::serial, std::move(copy))};
-    body.push_back(std::move(copy[0]));
+    copies.push_back(std::move(copy[0]));
   }
+  if (p_.a_across)
+    for (std::size_t i = k_axes_.size(); i-- > 0;) {
+      const Var x = *at(Expr(k_axes_[i].var), k_env).variable();
+      copies = {kernel::loop(x, 0, k_axes_[i].extent, Binding::serial, std::move(copies))};
+    }
+  for (kernel::Stmt& s : copies) body.push_back(std::move(s));
 }
 
 /// Packs one panel of b, [k][nv·lanes], zeros beyond n, to b_buffer_ at `base`.

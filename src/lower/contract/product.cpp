@@ -246,13 +246,26 @@ class Maker {
     if (out_->tile) axes.push_back(*out_->tile);
     if (out_->row) axes.push_back(*out_->row);
     Schedule& s = out_->base;
-    if (plain_load(out_->a, axes)) {
+    s.a = ASource::matrix;
+    out_->a_across = across(first_load(out_->a));
+    if (plain_load(out_->a, axes) && !out_->a_across) {
       s.a = ASource::in_place;
       return;
     }
-    s.a = ASource::matrix;
     if (!merged_rows_) make_box(axes);
     if (out_->box) s.a = ASource::box;
+  }
+
+  /// True if memory runs along the rows while reductions jump: each step of a tile would touch
+  /// another line, another page even.
+  bool across(const Load* load) const {
+    constexpr std::int64_t kFarApart = 16, kMany = 16;
+    if (!load || !out_->tile || p_.count(Role::k) < kMany) return false;
+    std::int64_t nearest = INT64_MAX;
+    for (const Axis& axis : p_.of(Role::k))
+      nearest = std::min(nearest, stride_of(load, axis.var));
+    const std::int64_t along = stride_of(load, out_->tile->var);
+    return along > 0 && along < nearest && nearest >= kFarApart;
   }
 
   /// A box exists if every coordinate is a function of one affine form of the loops of a task.

@@ -55,6 +55,7 @@ struct Product {
   std::vector<Axis> n_axes;        ///< as in the problem, before merging
   std::vector<KLoop> k;
   std::optional<Box> box;
+  bool a_across = false;           ///< memory of a runs along the tile axis
   Extents extents;
   Schedule base;                   ///< operand sources
 };
