@@ -330,6 +330,26 @@ class Maker {
     e.epilogue = work;
     out_->base.staged = work > 8;
     if (out_->base.a == ASource::box) box_bytes(e);
+    if (out_->base.a == ASource::in_place) span_bytes(e);
+  }
+
+  /// Windows read in place overlap: what counts is the memory between first and last element.
+  void span_bytes(Extents& e) const {
+    ir::Ranges ranges = p_.ranges();
+    for (const Axis& axis : out_->outer) kernel_range(ranges, axis.var, 1);
+    const std::optional<Axis> cut = e.rows > 1 ? out_->row : out_->tile;
+    const Load* load = first_load(out_->a);
+    if (!cut || !load) return;
+    if (out_->tile) kernel_range(ranges, out_->tile->var, e.tile);
+    const auto span = [&](std::int64_t rows) {
+      kernel_range(ranges, cut->var, rows);
+      const auto b = ir::bounds(load->offset, ranges);
+      return b ? (b->high - b->low + 1) * e.element_bytes : INT64_MAX / 2;
+    };
+    const std::int64_t one = span(1), two = span(2);
+    if (two - one >= e.a_row_bytes) return;
+    e.a_row_bytes = two - one;
+    e.a_halo_bytes = one - e.a_row_bytes;
   }
 
   void box_bytes(Extents& e) const {
