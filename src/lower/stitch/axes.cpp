@@ -26,9 +26,9 @@ void divisors(const Expr& e, Var v, std::set<std::int64_t>& out) {
 
 class Chooser {
  public:
-  Chooser(std::vector<Axis> order, std::vector<Touch> touches, ir::Ranges& ranges,
+  Chooser(std::vector<Axis> order, std::vector<Touch> touches, ir::Ranges& ranges, int lanes,
           const std::function<Var(std::int64_t)>& fresh)
-      : ranges_(ranges), fresh_(fresh) {
+      : ranges_(ranges), lanes_(lanes), fresh_(fresh) {
     for (const Axis& a : order) axes_.originals.emplace_back(a.var, Expr(a.var));
     axes_.loops = std::move(order);
     axes_.touches = std::move(touches);
@@ -58,6 +58,7 @@ class Chooser {
       for (const Touch& t : axes_.touches) divisors(t.offset, axis.var, found);
       for (std::int64_t q : found) {
         if (q <= 1 || q >= axis.extent || axis.extent % q != 0) continue;
+        if (q < lanes_ && lanes_ % q == 0 && axis.extent % lanes_ == 0) continue;
         const Axis outer{fresh_(axis.extent / q), axis.extent / q}, inner{fresh_(q), q};
         axes_.loops[i] = outer;
         axes_.loops.insert(axes_.loops.begin() + static_cast<std::ptrdiff_t>(i) + 1, inner);
@@ -99,6 +100,7 @@ class Chooser {
   }
 
   ir::Ranges& ranges_;
+  const int lanes_;
   const std::function<Var(std::int64_t)>& fresh_;
   Axes axes_;
 };
@@ -130,8 +132,8 @@ void collect_touches(const kernel::Kernel& k, const Value& root, std::vector<Tou
 }
 
 Axes choose_axes(const std::vector<Axis>& order, std::vector<Touch> touches, ir::Ranges& ranges,
-                 const std::function<Var(std::int64_t)>& fresh) {
-  return Chooser(order, std::move(touches), ranges, fresh).run();
+                 int lanes, const std::function<Var(std::int64_t)>& fresh) {
+  return Chooser(order, std::move(touches), ranges, lanes, fresh).run();
 }
 
 double vector_score(const std::vector<Touch>& touches, Var var) {
@@ -142,7 +144,8 @@ double vector_score(const std::vector<Touch>& touches, Var var) {
     const double bytes =
         static_cast<double>(t.bytes) * t.weight * (t.kind == Touch::Kind::store ? 1.5 : 1);
     if (c && *c == 1) score += bytes;
-    if (!c || *c < 0 || *c > 1) score -= bytes;
+    // Divided positions are near each other: neither gained nor lost, unless they are stored.
+    if (c ? *c < 0 || *c > 1 : t.kind == Touch::Kind::store) score -= bytes;
   }
   return score;
 }

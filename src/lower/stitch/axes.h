@@ -39,10 +39,11 @@ struct Axes {
 };
 
 /// Turns variables into the loops that make all touches simplest: a variable that is divided
-/// somewhere is split there, neighbours that everything sees as one are fused. `order`: variables
-/// from outermost to innermost. `fresh` gives new variables and records their range.
+/// somewhere is split there (not below `lanes`: vectors may hold several parts), neighbours that
+/// everything sees as one are fused. `order`: variables from outermost to innermost. `fresh` gives
+/// new variables and records their range.
 Axes choose_axes(const std::vector<Axis>& order, std::vector<Touch> touches, ir::Ranges& ranges,
-                 const std::function<Var(std::int64_t extent)>& fresh);
+                 int lanes, const std::function<Var(std::int64_t extent)>& fresh);
 
 /// How much a vector of positions along `var` gains: bytes that become whole vectors minus those
 /// that must be gathered, in bytes per element.

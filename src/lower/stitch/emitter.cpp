@@ -193,27 +193,46 @@ void Emitter::store(std::vector<Store> stores) {
   append(l.count == 1 ? vector : kernel::loop(unroll, 0, l.count, binding, {vector}));
 }
 
-kernel::BufferId Emitter::copy_rows(kernel::BufferId source, const Expr& base, std::int64_t step,
-                                    std::int64_t rows, std::int64_t length) {
-  const DType stored = kernel_.buffers[source].dtype;
-  const kernel::BufferId tile = scratch("tile", stored, rows * length, kernel::Scope::block, 1);
-  State s = enter(lanes_->level, false);
-  const Var row = open(rows);
+kernel::BufferId Emitter::tile_like(kernel::BufferId like, std::int64_t size) {
+  return scratch("tile", kernel_.buffers[like].dtype, size, kernel::Scope::block, 1);
+}
+
+/// Vectors side by side, then the lanes that are left.
+void Emitter::vector_parts(std::int64_t length, const std::function<void(const Expr& at)>& make) {
   const auto part = [&](int width, int count, std::int64_t from) {
     const Lanes* l = enter_lanes(width, count);
-    const Expr in_row = values_.simplified(l->place(lanes_per_vector_)) + Expr(from);
-    store({Store{tile,
-                 Expr(row) * Expr(length) + in_row,
-                 kernel::load(source, base + Expr(row) * Expr(step) + in_row, compute_type(stored)),
-                 {}}});
+    make(values_.simplified(l->place(lanes_per_vector_)) + Expr(from));
     leave_lanes();
   };
   const std::int64_t vectors = length / lanes_per_vector_, tail = length % lanes_per_vector_;
   if (vectors) part(lanes_per_vector_, static_cast<int>(vectors), 0);
   if (tail) part(static_cast<int>(tail), 1, length - tail);
+}
+
+kernel::BufferId Emitter::copy_rows(kernel::BufferId source, const Expr& base, std::int64_t step,
+                                    std::int64_t rows, std::int64_t length) {
+  const DType type = compute_type(kernel_.buffers[source].dtype);
+  const kernel::BufferId tile = tile_like(source, rows * length);
+  State s = enter(lanes_->level, false);
+  const Var row = open(rows);
+  vector_parts(length, [&](const Expr& at) {
+    const Expr from = base + Expr(row) * Expr(step) + at;
+    store({Store{tile, Expr(row) * Expr(length) + at, kernel::load(source, from, type), {}}});
+  });
   close(row, rows);
   restore(std::move(s));
   return tile;
+}
+
+void Emitter::write_columns(kernel::BufferId tile, kernel::BufferId target, const Expr& base,
+                            std::int64_t step, std::int64_t rows, std::int64_t length) {
+  const DType type = compute_type(kernel_.buffers[target].dtype);
+  const Var row = open(rows);
+  vector_parts(length, [&](const Expr& at) {
+    const Expr from = at * Expr(rows) + Expr(row);
+    store({Store{target, base + Expr(row) * Expr(step) + at, kernel::load(tile, from, type), {}}});
+  });
+  close(row, rows);
 }
 
 void Emitter::store_at_level(const std::vector<Expr>& depends, const std::function<Store()>& make) {

@@ -72,6 +72,12 @@ class Emitter {
   /// x `length` is source[base + r·step + i] and lands at r·length + i.
   kernel::BufferId copy_rows(kernel::BufferId source, const Expr& base, std::int64_t step,
                              std::int64_t rows, std::int64_t length);
+  /// Scratch of `size` elements as `like` stores them.
+  kernel::BufferId tile_like(kernel::BufferId like, std::int64_t size);
+  /// The other way round, at the current level: element (r, i), at i·rows + r in `tile`, goes to
+  /// target[base + r·step + i].
+  void write_columns(kernel::BufferId tile, kernel::BufferId target, const Expr& base,
+                     std::int64_t step, std::int64_t rows, std::int64_t length);
   /// Stores where all variables of `depends` are bound: once per row, not per element.
   void store_at_level(const std::vector<Expr>& depends, const std::function<kernel::Store()>& make);
   /// The values of `make`, with all reductions they need emitted before anything is saved or read
@@ -106,6 +112,7 @@ class Emitter {
   bool on_lanes(const std::vector<Expr>& exprs) const;
   State enter(Level* level, bool keep_lanes);
   void restore(State s);
+  void vector_parts(std::int64_t length, const std::function<void(const Expr& at)>& make);
   void append(kernel::Stmt s) { current_->body.push_back(std::move(s)); }
   kernel::BufferId scratch(std::string name, DType type, std::int64_t size, kernel::Scope scope,
                            int lanes);

@@ -125,7 +125,7 @@ Nest::Nest(Emitter& out, std::vector<NestOutput> outputs, Domain domain)
     return ir::coefficient_of(stored, a.var).value_or(0) >
            ir::coefficient_of(stored, b.var).value_or(0);
   });
-  axes_ = choose_axes(t.dims, t.touches, out_.values().ranges(),
+  axes_ = choose_axes(t.dims, t.touches, out_.values().ranges(), out_.lanes(),
                       [this](std::int64_t extent) { return out_.fresh(extent); });
   choose_order(t);
   choose_vector_count();
@@ -193,7 +193,7 @@ void Nest::tile_transpose() {
   const Var lane = axes_.loops[*vector_].var;
   const bool strided = std::any_of(axes_.touches.begin(), axes_.touches.end(), [&](const Touch& t) {
     const auto c = ir::coefficient_of(t.offset, lane);
-    return t.kind != Touch::Kind::other && (!c || *c > 1);
+    return t.kind != Touch::Kind::other && c && *c > 1;
   });
   if (!strided) return;
   for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
@@ -255,6 +255,25 @@ std::vector<std::pair<kernel::BufferId, std::int64_t>> Nest::strided_reads() con
   return out;
 }
 
+/// The same for stores: the tile is collected in scratch memory and written row by row afterwards.
+void Nest::stage_stores(std::vector<Store>& stores, const Lanes& l, Var tile, std::int64_t rows,
+                        std::int64_t length) {
+  const Expr in_block = out_.values().simplified(l.place(width_));
+  for (Store& s : stores) {
+    const auto step = ir::coefficient_of(s.offset, l.lane);
+    const bool blocks =
+        l.count == 1 || (step && ir::coefficient_of(s.offset, l.unroll) == *step * width_);
+    if (!step || *step <= 1 || !blocks || ir::coefficient_of(s.offset, tile) != 1) continue;
+    const Expr base = s.offset - in_block * Expr(*step) - Expr(tile);
+    const kernel::BufferId to = s.buffer;
+    s.buffer = out_.tile_like(to, rows * length);
+    s.offset = Expr(tile) * Expr(rows) + in_block;
+    after_lanes_.push_back([=, this, from = s.buffer, step = *step] {
+      out_.write_columns(from, to, base, step, rows, length);
+    });
+  }
+}
+
 /// Loads that are strided along the lanes but contiguous along the tile's axis read a copy of their
 /// tile, made row by row: each cache line is used whole at once.
 void Nest::stage_tile(std::vector<Store>& stores) {
@@ -276,6 +295,7 @@ void Nest::stage_tile(std::vector<Store>& stores) {
       if (!step || *step <= 1 || !blocks || ir::coefficient_of(load->offset, *tile) != 1) return;
       staged.try_emplace({load->buffer, load->offset});
     });
+  stage_stores(stores, *l, *tile, rows, length);
   if (guarded || staged.empty()) return;
   for (auto& [key, value] : staged) {
     const auto& [buffer, offset] = key;
@@ -436,6 +456,7 @@ void Nest::vector_loops(std::size_t at) {
     position_[axis] = out_.values().simplified(start + l->place(width_));
     loops(at + 1);
     out_.leave_lanes();
+    for (const auto& copy : std::exchange(after_lanes_, {})) copy();
     if (loop) out_.close(*loop, times);
     done += times * block;
   };

@@ -49,6 +49,8 @@ class Nest {
   void tile_transpose();
   void keep_weights();
   void stage_tile(std::vector<kernel::Store>& stores);
+  void stage_stores(std::vector<kernel::Store>& stores, const Lanes& l, Var tile, std::int64_t rows,
+                    std::int64_t length);
   void choose_vector_count();
   bool streams_columns(std::int64_t vectors) const;
   void choose_tasks();
@@ -81,6 +83,7 @@ class Nest {
   std::int64_t weight_ = 1;
   std::vector<std::optional<Expr>> position_;  ///< by axis, while emitting
   Expr split_block_ = 0;
+  std::vector<std::function<void()>> after_lanes_;  ///< copies due when a block of lanes is done
   std::set<std::pair<std::size_t, Index>> rows_done_;
 };
 

@@ -124,26 +124,23 @@ std::optional<Layout> Phases::followed_layout(NodeId output) {
     vars.push_back(extent == 1 ? std::nullopt : std::optional(emitter_.fresh(extent)));
     index.push_back(vars.back() ? Expr(*vars.back()) : Expr(0));
   }
-  const Value value = [&] {
-    Evaluator probe = values_.blank();
-    probe.set_combine([](const Reduction& r) { return identity_value(r.fn, r.type); });
-    return probe.at(output, index);
-  }();
+  const auto touches = emitter_.touches_of(
+      [&](Evaluator& values) { return std::vector<Value>{values.at(output, index)}; });
   Shape best;
   std::int64_t size = element_count(shape) / 2;
-  kernel::for_each_value(value, [&](const Value& v) {
-    const auto* load = std::get_if<kernel::Load>(&v->op);
-    if (!load || !load->dynamic.empty() || out_.kernel.buffers[load->buffer].size < size) return;
+  for (const Touch& t : touches) {
+    if (t.kind != Touch::Kind::load || out_.kernel.buffers[t.buffer].size < size) continue;
+    if (out_.kernel.buffers[t.buffer].size == size && !best.empty()) continue;
     Shape strides;
     for (const auto& var : vars) {
-      const auto c = var ? ir::coefficient_of(load->offset, *var) : std::optional<std::int64_t>(-1);
-      if (!c || *c == 0 || *c < -1) return;
+      const auto c = var ? ir::coefficient_of(t.offset, *var) : std::optional<std::int64_t>(-1);
+      if (!c || *c == 0 || *c < -1) break;
       strides.push_back(*c);
     }
-    if (out_.kernel.buffers[load->buffer].size == size && !best.empty()) return;
-    size = out_.kernel.buffers[load->buffer].size;
+    if (strides.size() != shape.size()) continue;
+    size = out_.kernel.buffers[t.buffer].size;
     best = strides;
-  });
+  }
   if (best.empty()) return std::nullopt;
   std::vector<int> order;
   for (std::size_t d = 0; d < shape.size(); ++d)

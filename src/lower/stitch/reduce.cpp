@@ -103,7 +103,7 @@ Emitter::Sum Emitter::plan(const Reduction& r) {
   }
   auto touches =
       touches_of([&](Evaluator& values) { return std::vector<Value>{r.term(values, position)}; });
-  s.axes = choose_axes(order, std::move(touches), values_.ranges(),
+  s.axes = choose_axes(order, std::move(touches), values_.ranges(), lanes_per_vector_,
                        [this](std::int64_t extent) { return fresh(extent); });
   for (std::size_t i = 0; i < s.axes.loops.size(); ++i) s.serial.push_back(i);
   std::stable_sort(s.serial.begin(), s.serial.end(), [&](std::size_t a, std::size_t b) {
