@@ -273,12 +273,15 @@ Status Importer::add_operator(const NodeProto& node, const std::string& name, in
   return Ok{};
 }
 
-/// The fission; a misfit that the operator overlooked is an error of this node, not the end.
+/// The fission. A misfit that the operator overlooked is a bug of ours: it is thrown on with the
+/// node's name, or listed when checking.
 Result<ops::Values> Importer::expand(const Call& call) {
   try {
     return ops::expand(call, builder_);
   } catch (const InternalError& e) {
-    return fail("{} '{}': internal error: {}", call.op, call.name, e.what());
+    const std::string text = fmt::format("{} '{}': {}", call.op, call.name, e.what());
+    if (problems_ == nullptr) throw InternalError(text);
+    return fail("{}", text);
   }
 }
 
