@@ -24,14 +24,14 @@ struct Layer {
   double gflop() const { return 2e-9 * static_cast<double>(out() * out() * oc * ic * k * k); }
 };
 constexpr Layer kLayers[] = {
-    {3, 64, 7, 2, 224, 1},   {64, 64, 1, 1, 56, 1},    {64, 64, 3, 1, 56, 3},
-    {64, 256, 1, 1, 56, 4},  {256, 64, 1, 1, 56, 2},   {256, 128, 1, 1, 56, 1},
-    {128, 128, 3, 2, 56, 1}, {128, 512, 1, 1, 28, 4},  {256, 512, 1, 2, 56, 1},
-    {512, 128, 1, 1, 28, 3}, {128, 128, 3, 1, 28, 3},  {512, 256, 1, 1, 28, 1},
-    {256, 256, 3, 2, 28, 1}, {256, 1024, 1, 1, 14, 6}, {512, 1024, 1, 2, 28, 1},
-    {1024, 256, 1, 1, 14, 5}, {256, 256, 3, 1, 14, 5}, {1024, 512, 1, 1, 14, 1},
-    {512, 512, 3, 2, 14, 1}, {512, 2048, 1, 1, 7, 3},  {1024, 2048, 1, 2, 14, 1},
-    {2048, 512, 1, 1, 7, 2}, {512, 512, 3, 1, 7, 2}};
+    {3, 64, 7, 2, 224, 1},    {64, 64, 1, 1, 56, 1},    {64, 64, 3, 1, 56, 3},
+    {64, 256, 1, 1, 56, 4},   {256, 64, 1, 1, 56, 2},   {256, 128, 1, 1, 56, 1},
+    {128, 128, 3, 2, 56, 1},  {128, 512, 1, 1, 28, 4},  {256, 512, 1, 2, 56, 1},
+    {512, 128, 1, 1, 28, 3},  {128, 128, 3, 1, 28, 3},  {512, 256, 1, 1, 28, 1},
+    {256, 256, 3, 2, 28, 1},  {256, 1024, 1, 1, 14, 6}, {512, 1024, 1, 2, 28, 1},
+    {1024, 256, 1, 1, 14, 5}, {256, 256, 3, 1, 14, 5},  {1024, 512, 1, 1, 14, 1},
+    {512, 512, 3, 2, 14, 1},  {512, 2048, 1, 1, 7, 3},  {1024, 2048, 1, 2, 14, 1},
+    {2048, 512, 1, 1, 7, 2},  {512, 512, 3, 1, 7, 2}};
 
 bool dump = false;  ///< print kernels and their assembly
 bool cold = false;  ///< empty the caches before every run
@@ -56,8 +56,8 @@ struct Dnnl {
     dnnl::convolution_forward::desc desc(
         dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct,
         md({1, l.ic, l.h, l.h}, f32, tag::any), md({l.oc, l.ic, l.k, l.k}, f32, tag::any),
-        md({l.oc}, f32, tag::x), md({1, l.oc, o, o}, f32, tag::any), {l.s, l.s},
-        {l.pad(), l.pad()}, {l.pad(), l.pad()});
+        md({l.oc}, f32, tag::x), md({1, l.oc, o, o}, f32, tag::any), {l.s, l.s}, {l.pad(), l.pad()},
+        {l.pad(), l.pad()});
     dnnl::convolution_forward::primitive_desc pd(desc, attr, engine);
     primitive = dnnl::convolution_forward(pd);
     dnnl::memory mx({{1, l.ic, l.h, l.h}, f32, tag::nhwc}, engine, x),
@@ -77,9 +77,9 @@ struct Dnnl {
     stream.wait();
   }
   void read(const Layer& l, float* y) {
-    dnnl::memory plain({{1, l.oc, l.out(), l.out()}, dnnl::memory::data_type::f32,
-                        dnnl::memory::format_tag::nhwc},
-                       engine, y);
+    dnnl::memory plain(
+        {{1, l.oc, l.out(), l.out()}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::nhwc},
+        engine, y);
     dnnl::reorder(out, plain).execute(stream, out, plain);
     stream.wait();
   }
@@ -147,10 +147,10 @@ std::pair<double, double> compare(const Layer& l, const codegen::cpu::Machine& m
   double error = 0;
   for (std::int64_t i = 0; i < l.oc * o * o; ++i)
     error = std::max(error, std::abs(1.0 * y.data()[i] - ours.runner->memory_of(ours.y)[i]));
-  std::printf("%4ld->%4ld %ldx%ld s%ld @%3ld x%d %7.1f %7.1f %6.1f%% err %.0e compile %.0f ms | %s\n",
-              l.ic, l.oc, l.k, l.k, l.s, l.h, l.count, l.gflop() / times[0], l.gflop() / times[1],
-              100 * times[1] / times[0], error, ours.runner->compile_ms(),
-              ours.runner->schedule().c_str());
+  std::printf(
+      "%4ld->%4ld %ldx%ld s%ld @%3ld x%d %7.1f %7.1f %6.1f%% err %.0e compile %.0f ms | %s\n", l.ic,
+      l.oc, l.k, l.k, l.s, l.h, l.count, l.gflop() / times[0], l.gflop() / times[1],
+      100 * times[1] / times[0], error, ours.runner->compile_ms(), ours.runner->schedule().c_str());
   std::fflush(stdout);
   return {times[0], times[1]};
 }

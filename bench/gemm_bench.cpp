@@ -20,9 +20,9 @@ using prim::NodeId;
 struct Shape3 {
   std::int64_t m, n, k;
 };
-constexpr Shape3 kShapes[] = {{512, 512, 512},  {768, 768, 768},  {1024, 1024, 1024},
-                              {128, 768, 768},  {128, 3072, 768}, {128, 768, 3072},
-                              {197, 768, 768},  {16, 4096, 4096}, {1, 4096, 4096}};
+constexpr Shape3 kShapes[] = {{512, 512, 512}, {768, 768, 768},  {1024, 1024, 1024},
+                              {128, 768, 768}, {128, 3072, 768}, {128, 768, 3072},
+                              {197, 768, 768}, {16, 4096, 4096}, {1, 4096, 4096}};
 
 using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int,
                        float, float*, int);
@@ -124,10 +124,10 @@ struct Ours {
 };
 
 void compare(const Shape3& s, const codegen::cpu::Machine& machine, ThreadPool& pool,
-           const BlasLibrary& blas, double seconds, bool tune) {
+             const BlasLibrary& blas, double seconds, bool tune) {
   Floats a(s.m * s.k, 1), b(s.k * s.n, 2), bias(s.n, 3), c(s.m * s.n), d(s.m * s.n);
-  Ours plain(s, b.data(), nullptr, machine, pool, tune), fused(s, b.data(), bias.data(), machine,
-                                                              pool, tune);
+  Ours plain(s, b.data(), nullptr, machine, pool, tune),
+      fused(s, b.data(), bias.data(), machine, pool, tune);
   std::memcpy(plain.runner->memory_of(plain.x), a.data(), static_cast<std::size_t>(s.m * s.k) * 4);
   std::memcpy(fused.runner->memory_of(fused.x), a.data(), static_cast<std::size_t>(s.m * s.k) * 4);
   Dnnl dnnl_plain(s, a.data(), b.data(), c.data(), nullptr);
@@ -149,11 +149,12 @@ void compare(const Shape3& s, const codegen::cpu::Machine& machine, ThreadPool& 
     error = std::max(error, std::abs(1.0 * d.data()[i] - fused.runner->memory_of(fused.y)[i]));
   }
   const double work = 2e-9 * static_cast<double>(s.m * s.n * s.k);
-  std::printf("%4ldx%4ldx%4ld %7.1f %7.1f %5.1f%% | gelu %7.1f %7.1f %5.1f%% | blas %7.1f | err %.0e "
-              "compile %.0f ms | %s\n",
-              s.m, s.n, s.k, work / times[0], work / times[1], 100 * times[1] / times[0],
-              work / times[2], work / times[3], 100 * times[3] / times[2], work / times[4], error,
-              plain.runner->compile_ms(), plain.runner->schedule().c_str());
+  std::printf(
+      "%4ldx%4ldx%4ld %7.1f %7.1f %5.1f%% | gelu %7.1f %7.1f %5.1f%% | blas %7.1f | err %.0e "
+      "compile %.0f ms | %s\n",
+      s.m, s.n, s.k, work / times[0], work / times[1], 100 * times[1] / times[0], work / times[2],
+      work / times[3], 100 * times[3] / times[2], work / times[4], error,
+      plain.runner->compile_ms(), plain.runner->schedule().c_str());
   std::fflush(stdout);
 }
 
@@ -190,7 +191,8 @@ void compare_attention(std::int64_t heads, std::int64_t seq, std::int64_t width,
   const std::int64_t n = scores ? seq : width, k = scores ? width : seq, row = heads * width;
   const md ma = scores ? md({heads, seq, k}, f32, {width, row, 1})
                        : md({heads, seq, k}, f32, {seq * seq, seq, 1});
-  const md mb = scores ? md({heads, k, n}, f32, {width, 1, row}) : md({heads, k, n}, f32, {width, row, 1});
+  const md mb =
+      scores ? md({heads, k, n}, f32, {width, 1, row}) : md({heads, k, n}, f32, {width, row, 1});
   const md mc = scores ? md({heads, seq, n}, f32, {seq * n, n, 1})
                        : md({heads, seq, n}, f32, {width, row, 1});
   dnnl::engine engine(dnnl::engine::kind::cpu, 0);

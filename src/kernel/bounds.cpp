@@ -6,8 +6,8 @@
 namespace heddle::kernel {
 namespace {
 
-using ir::Interval;
 using ir::IndexNode;
+using ir::Interval;
 constexpr int kMaxTries = 2000;
 
 /// e as Σ coefficient · atom + constant.
@@ -17,8 +17,8 @@ std::vector<IndexNode::Term> terms_of(const Expr& e) {
   return {{1, e}};
 }
 
-/// Rewrites expressions so that equal parts cancel: x % q becomes x - q·(x / q), and a variable that
-/// is divided by q1 | q2 | … (a task number that is decoded) becomes its mixed-radix digits.
+/// Rewrites expressions so that equal parts cancel: x % q becomes x - q·(x / q), and a variable
+/// that is divided by q1 | q2 | … (a task number that is decoded) becomes its mixed-radix digits.
 class Normaliser {
  public:
   explicit Normaliser(ir::Ranges& ranges) : ranges_(ranges) {}
@@ -62,7 +62,8 @@ class Normaliser {
         for (const auto& t : node.terms) out = out + (*this)(t.atom) * Expr(t.coefficient);
         return out;
       }
-      case IndexNode::Kind::var: return quotient(e, 1).value_or(e);
+      case IndexNode::Kind::var:
+        return quotient(e, 1).value_or(e);
       case IndexNode::Kind::div: {
         if (auto digits = quotient(node.args[0], node.constant)) return *digits;
         return ir::floor_div((*this)(node.args[0]), node.constant);
@@ -72,8 +73,10 @@ class Normaliser {
         auto digits = quotient(node.args[0], node.constant);
         return x - digits.value_or(ir::floor_div(x, node.constant)) * Expr(node.constant);
       }
-      case IndexNode::Kind::min: return ir::min((*this)(node.args[0]), (*this)(node.args[1]));
-      case IndexNode::Kind::max: return ir::max((*this)(node.args[0]), (*this)(node.args[1]));
+      case IndexNode::Kind::min:
+        return ir::min((*this)(node.args[0]), (*this)(node.args[1]));
+      case IndexNode::Kind::max:
+        return ir::max((*this)(node.args[0]), (*this)(node.args[1]));
     }
     return e;
   }

@@ -4,7 +4,8 @@
 namespace heddle::kernel {
 
 /// Bounds of `e` where every condition holds; nullopt if a variable is unknown. Tighter than bounds
-/// of the ranges alone: multiples of (condition - its own bounded value) are added to cancel terms. The search ends early once the bounds lie within `needed`.
+/// of the ranges alone: multiples of (condition - its own bounded value) are added to cancel terms.
+/// The search ends early once the bounds lie within `needed`.
 std::optional<ir::Interval> bounds_under(const Expr& e, const Conditions& conditions,
                                          const ir::Ranges& ranges,
                                          std::optional<ir::Interval> needed = std::nullopt);

@@ -37,14 +37,22 @@ double round_to(DType type, double value) {
 
 std::int64_t wrap_to(DType type, std::int64_t value) {
   switch (type) {
-    case DType::i8: return static_cast<std::int8_t>(value);
-    case DType::i16: return static_cast<std::int16_t>(value);
-    case DType::i32: return static_cast<std::int32_t>(value);
-    case DType::u8: return static_cast<std::uint8_t>(value);
-    case DType::u16: return static_cast<std::uint16_t>(value);
-    case DType::u32: return static_cast<std::uint32_t>(value);
-    case DType::b1: return value != 0;
-    default: return value;
+    case DType::i8:
+      return static_cast<std::int8_t>(value);
+    case DType::i16:
+      return static_cast<std::int16_t>(value);
+    case DType::i32:
+      return static_cast<std::int32_t>(value);
+    case DType::u8:
+      return static_cast<std::uint8_t>(value);
+    case DType::u16:
+      return static_cast<std::uint16_t>(value);
+    case DType::u32:
+      return static_cast<std::uint32_t>(value);
+    case DType::b1:
+      return value != 0;
+    default:
+      return value;
   }
 }
 
@@ -79,9 +87,8 @@ class Interpreter {
       local.integers.resize(static_cast<std::size_t>(b.size));
     }
     locals_.push_back(std::move(local));
-    tensors_.push_back(b.argument >= 0
-                           ? Tensor({b.dtype, {b.size}}, nullptr, bytes.data())
-                           : Tensor());
+    tensors_.push_back(b.argument >= 0 ? Tensor({b.dtype, {b.size}}, nullptr, bytes.data())
+                                       : Tensor());
     if (b.argument < 0) poison(locals_.back());
   }
 
@@ -165,8 +172,8 @@ class Interpreter {
     check(id, offset);
     const Buffer& b = k_.buffers[id];
     if (is_float(type) != is_float(b.dtype))
-      throw Failure{fmt::format("'{}' is {} but is given {}", b.name, name_of(b.dtype),
-                                name_of(type))};
+      throw Failure{
+          fmt::format("'{}' is {} but is given {}", b.name, name_of(b.dtype), name_of(type))};
     const auto at = static_cast<std::size_t>(offset);
     if (b.argument >= 0) {
       Tensor& t = tensors_[static_cast<std::size_t>(id.value)];
@@ -188,7 +195,10 @@ class Interpreter {
 
   Scalar compute(const ValueNode& v) {
     return match(
-        v.op, [](const Imm& x) { return Scalar{x.real, x.integer}; },
+        v.op,
+        [](const Imm& x) {
+          return Scalar{x.real, x.integer};
+        },
         [&](const Load& x) {
           std::int64_t offset = ir::evaluate(x.offset, vars_);
           for (const Load::Dynamic& d : x.dynamic)

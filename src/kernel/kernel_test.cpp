@@ -116,20 +116,23 @@ TEST(Verify, Refuses) {
   const Row rows[] = {
       {"outside", "", "for grid d0 in 0..9 { b0[d0] = f32(1) }"},
       {"grid loop", "", "for serial d0 in 0..8 { b0[d0] = f32(1) }"},
-      {"barrier", "", "for grid d0 in 0..8 { b0[d0] = f32(1) } for grid d1 in 0..8 { b0[d1] = f32(1) }"},
+      {"barrier", "",
+       "for grid d0 in 0..8 { b0[d0] = f32(1) } for grid d1 in 0..8 { b0[d1] = f32(1) }"},
       {"bound twice", "", "for grid d0 in 0..2 { for serial d0 in 0..8 { b0[d0] = f32(1) } }"},
       {"outside its loop", "", "for grid d0 in 0..2 { b0[d1] = f32(1) }"},
       {"given i32", "", "for grid d0 in 0..2 { b0[d0] = i32(1) }"},
-      {"not marked", "buffer b1 \"z\" f32[8] grid arg=1", "for grid d0 in 0..2 { b1[d0] = f32(1) }"},
+      {"not marked", "buffer b1 \"z\" f32[8] grid arg=1",
+       "for grid d0 in 0..2 { b1[d0] = f32(1) }"},
       {"holds a loop", "",
-       "for grid d0 in 0..2 { for vector d1 in 0..8 { for serial d2 in 0..2 { b0[d1] = f32(1) } } }"},
+       "for grid d0 in 0..2 { for vector d1 in 0..8 { for serial d2 in 0..2 { b0[d1] = f32(1) } } "
+       "}"},
       {"add of f32 and i32", "", "for grid d0 in 0..2 { b0[d0] = add.f32(f32(1), i32(1)) }"},
       {"lane", "buffer b1 \"z\" f32[8] grid lanes=8", "for grid d0 in 0..2 { b0[d0] = f32(1) }"},
   };
   for (const Row& row : rows) {
-    const Kernel k = parsed(fmt::format(
-        "kernel \"r\" vars=4 {{ buffer b0 \"y\" f32[8] grid arg=0 written\n {}\n {} }}",
-        row.buffers, row.body));
+    const Kernel k = parsed(
+        fmt::format("kernel \"r\" vars=4 {{ buffer b0 \"y\" f32[8] grid arg=0 written\n {}\n {} }}",
+                    row.buffers, row.body));
     auto status = verify(k);
     ASSERT_FALSE(status.ok()) << row.why;
     EXPECT_NE(status.error().message.find(row.why), std::string::npos) << status.error().message;

@@ -53,8 +53,7 @@ class Parser {
     return true;
   }
   void expect(std::string_view token) {
-    if (!accept(token))
-      error(fmt::format("found '{}', want '{}'", text_.substr(at_, 12), token));
+    if (!accept(token)) error(fmt::format("found '{}', want '{}'", text_.substr(at_, 12), token));
   }
   std::string word() {
     skip();
@@ -75,15 +74,15 @@ class Parser {
   T number() {
     skip();
     T value{};
-    const auto [end, code] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    const auto [end, code] =
+        std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
     if (code != std::errc()) error("want a number");
     at_ = static_cast<std::size_t>(end - text_.data());
     return value;
   }
   std::int64_t integer(std::int64_t low, std::int64_t high) {
     const std::int64_t value = number<std::int64_t>();
-    if (value < low || value > high)
-      error(fmt::format("{} is outside {}..{}", value, low, high));
+    if (value < low || value > high) error(fmt::format("{} is outside {}..{}", value, low, high));
     return value;
   }
   std::int64_t integer() { return number<std::int64_t>(); }
@@ -207,9 +206,7 @@ class Parser {
     }
     return Expr(integer());
   }
-  Var variable() {
-    return Var{static_cast<std::int32_t>(integer(0, kernel_->variables - 1))};
-  }
+  Var variable() { return Var{static_cast<std::int32_t>(integer(0, kernel_->variables - 1))}; }
   std::vector<ir::Condition> conditions() {
     std::vector<ir::Condition> out;
     do {

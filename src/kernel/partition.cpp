@@ -10,7 +10,7 @@ namespace {
 using ir::Condition;
 using ir::Interval;
 
-constexpr std::int64_t kMaxGrowth = 8;     // times the statements of the kernel
+constexpr std::int64_t kMaxGrowth = 8;  // times the statements of the kernel
 constexpr std::int64_t kMaxStatements = 4000;
 
 std::int64_t div_floor(std::int64_t a, std::int64_t b) {
@@ -127,7 +127,8 @@ class Partitioner {
     std::vector<std::pair<Var, Var>> names;
     Stmt copy{For{x.var, x.begin, x.end, x.binding, x.body}};
     for_each_stmt({copy}, [&](const Stmt& s) {
-      if (const For* inner = std::get_if<For>(&s.op)) names.emplace_back(inner->var, out_.new_var());
+      if (const For* inner = std::get_if<For>(&s.op))
+        names.emplace_back(inner->var, out_.new_var());
     });
     const auto rename = [&](Var v) {
       for (const auto& [from, to] : names)

@@ -33,9 +33,8 @@ class Simplifier {
     if (x.end <= x.begin && x.binding != Binding::grid) return;
     if (x.end - x.begin == 1 && !fixed) {
       const Expr only(x.begin);
-      Body once = substitute(*x.body, [&](Var v) {
-        return v == x.var ? std::optional<Expr>(only) : std::nullopt;
-      });
+      Body once = substitute(
+          *x.body, [&](Var v) { return v == x.var ? std::optional<Expr>(only) : std::nullopt; });
       for (const Stmt& s : once) statement(s, out);
       return;
     }
@@ -80,7 +79,8 @@ class Simplifier {
   }
 
   ir::Ranges ranges_;
-  // Keys own their nodes: those of a substituted body would otherwise die and their addresses return.
+  // Keys own their nodes: those of a substituted body would otherwise die and their addresses
+  // return.
   std::unordered_map<Value, Value> memo_;
 };
 

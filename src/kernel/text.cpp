@@ -48,9 +48,8 @@ class Printer {
     match(
         s.op,
         [&](const For& x) {
-          line(depth, fmt::format("for {} d{} in {}..{} {{",
-                                  kBindings[static_cast<int>(x.binding)], x.var.index, x.begin,
-                                  x.end));
+          line(depth, fmt::format("for {} d{} in {}..{} {{", kBindings[static_cast<int>(x.binding)],
+                                  x.var.index, x.begin, x.end));
           print(*x.body, depth + 1);
           line(depth, "}");
         },
@@ -125,8 +124,7 @@ class Printer {
 
   static std::string conditions(const Conditions& list) {
     std::string text;
-    for (const ir::Condition& c : list)
-      text += (text.empty() ? "" : " & ") + ir::to_string(c);
+    for (const ir::Condition& c : list) text += (text.empty() ? "" : " & ") + ir::to_string(c);
     return text;
   }
 

@@ -41,8 +41,8 @@ Value map_children(const Value& v, const Mapper& m) {
       v->op, [&](const Imm&) { return v; },
       [&](const Load& x) {
         Load out{map_buffer(x.buffer, m), map_expr(x.offset, m), map_dynamic(x.dynamic, m)};
-        const bool kept = out.buffer == x.buffer && out.offset == x.offset &&
-                          same(out.dynamic, x.dynamic);
+        const bool kept =
+            out.buffer == x.buffer && out.offset == x.offset && same(out.dynamic, x.dynamic);
         return kept ? v : make(out, v->dtype);
       },
       [&](const Apply& x) {
@@ -56,8 +56,8 @@ Value map_children(const Value& v, const Mapper& m) {
       },
       [&](const Guard& x) {
         Guard out{map_conditions(x.conditions, m), map_value(x.then, m), map_value(x.otherwise, m)};
-        const bool kept = out.conditions == x.conditions && out.then == x.then &&
-                          out.otherwise == x.otherwise;
+        const bool kept =
+            out.conditions == x.conditions && out.then == x.then && out.otherwise == x.otherwise;
         return kept ? v : make(out, v->dtype);
       },
       [&](const LaneReduce& x) {
@@ -80,7 +80,9 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
         return Stmt{Store{map_buffer(x.buffer, m), map_expr(x.offset, m), map_value(x.value, m),
                           map_dynamic(x.dynamic, m)}};
       },
-      [&](const If& x) { return Stmt{If{map_conditions(x.conditions, m), map_body(x.body, m)}}; },
+      [&](const If& x) {
+        return Stmt{If{map_conditions(x.conditions, m), map_body(x.body, m)}};
+      },
       [&](const Barrier& x) { return Stmt{x}; },
       [&](const Routine& x) {
         Routine out = x;

@@ -6,8 +6,8 @@
 
 namespace heddle::kernel {
 
-// The one traversal of kernel IR: everything that walks or rewrites values and statements is written
-// on these functions, so a new node is added in one place.
+// The one traversal of kernel IR: everything that walks or rewrites values and statements is
+// written on these functions, so a new node is added in one place.
 
 using Conditions = std::vector<ir::Condition>;
 

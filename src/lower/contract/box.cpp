@@ -52,9 +52,8 @@ struct Candidate {
 
   Expr in_u(const Expr& e) const {
     if (!pivot) return e;
-    return ir::substitute(e, [&](Var v) {
-      return v == *pivot ? std::optional<Expr>(pivot_value) : std::nullopt;
-    });
+    return ir::substitute(
+        e, [&](Var v) { return v == *pivot ? std::optional<Expr>(pivot_value) : std::nullopt; });
   }
 };
 

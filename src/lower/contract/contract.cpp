@@ -91,8 +91,8 @@ Result<Lowered> lower(const Request& request) {
     return unsupported("contraction: the cluster is not one main loop with an epilogue");
   auto product = HEDDLE_TRY(make_product(request));
   const int lanes = request.target.lanes(product->problem.type);
-  const auto choices = schedules(product->extents, request.target, lanes, product->base,
-                                 request.tuning, 1);
+  const auto choices =
+      schedules(product->extents, request.target, lanes, product->base, request.tuning, 1);
   return Emitter(*product, prepared(*product, choices.front(), request.tuning)).run();
 }
 

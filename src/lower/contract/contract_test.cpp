@@ -139,8 +139,8 @@ void check(Case& c) {
   }
 }
 
-Builder::Conv conv(std::size_t rank, std::int64_t stride, std::int64_t pad, std::int64_t dilation = 1,
-                   std::int64_t groups = 1) {
+Builder::Conv conv(std::size_t rank, std::int64_t stride, std::int64_t pad,
+                   std::int64_t dilation = 1, std::int64_t groups = 1) {
   Builder::Conv c;
   c.strides.assign(rank, stride);
   c.dilations.assign(rank, dilation);
@@ -172,8 +172,13 @@ TEST(Invert, Rearrangements) {
 }
 
 TEST(Contract, Matmul) {
-  for (const auto& [m, n, k] : {std::array{1, 16, 40}, {1, 37, 19}, {5, 16, 7}, {13, 40, 33},
-                                {64, 24, 10}, {7, 100, 3}, {30, 9, 50}}) {
+  for (const auto& [m, n, k] : {std::array{1, 16, 40},
+                                {1, 37, 19},
+                                {5, 16, 7},
+                                {13, 40, 33},
+                                {64, 24, 10},
+                                {7, 100, 3},
+                                {30, 9, 50}}) {
     for (bool constant : {true, false}) {
       Case c;
       const NodeId x = c.input({m, k});
@@ -262,8 +267,8 @@ TEST(Contract, TransposedConvolution) {
   for (std::int64_t groups : {1, 2}) {
     Case c;
     const NodeId x = c.input({1, 4, 5, 5});
-    c.output(c.b.conv_transpose(x, c.constant({4, 8 / groups, 3, 3}), conv(2, 2, 1, 1, groups),
-                                {9, 9}));
+    c.output(
+        c.b.conv_transpose(x, c.constant({4, 8 / groups, 3, 3}), conv(2, 2, 1, 1, groups), {9, 9}));
     ASSERT_NO_FATAL_FAILURE(check(c));
   }
 }
@@ -328,7 +333,8 @@ TEST(Contract, ConvolutionOfComposedViews) {
   };
   Case c;
   NodeId v = c.input({1, 5, 7, 8});
-  v = c.b.view(v, {1, 5, 9, 10}, {{n, ch, reflect(y - ir::Expr(1), 7), reflect(x - ir::Expr(1), 8)}, {}});
+  v = c.b.view(v, {1, 5, 9, 10},
+               {{n, ch, reflect(y - ir::Expr(1), 7), reflect(x - ir::Expr(1), 8)}, {}});
   c.output(c.b.conv(v, c.constant({9, 5, 3, 3}), conv(2, 1, 0)));
   ASSERT_NO_FATAL_FAILURE(check(c));
   EXPECT_NE(c.schedule.find("a=box"), std::string::npos) << c.schedule;
@@ -411,7 +417,9 @@ TEST(ContractFuzz, RandomShapes) {
   std::random_device device;
   const unsigned seed = device();
   std::mt19937 random(seed);
-  const auto pick = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution(low, high)(random);
+  };
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
   for (int i = 0; std::chrono::steady_clock::now() < deadline; ++i) {
     Case c;

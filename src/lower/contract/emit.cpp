@@ -16,8 +16,7 @@ Emitter::Emitter(Product& product, const Schedule& schedule)
       k_(product.kernel),
       s_(schedule),
       lanes_(product.request.target.lanes(product.problem.type)) {
-  for (const KLoop& loop : p_.k)
-    k_axes_.insert(k_axes_.end(), loop.axes.begin(), loop.axes.end());
+  for (const KLoop& loop : p_.k) k_axes_.insert(k_axes_.end(), loop.axes.begin(), loop.axes.end());
   for (const Axis& axis : p_.outer)
     if (axis.role != Role::m) b_batch_.push_back(axis);
   panel_size_ = p_.extents.k * s_.nv * lanes_;
@@ -160,8 +159,7 @@ Lowered Emitter::run() {
   decode(ir::floor_div(task, qn * row_blocks * tile_blocks));
   panel_ = ir::floor_mod(task, qn) * Expr(s_.panels_per_task) + Expr(panel_loop_);
   row_ = p_.row ? m_block * Expr(s_.rows_per_task) + Expr(row_loop_) : Expr(0);
-  tile_ = p_.row ? Expr(tile_loop_)
-                 : m_block * Expr(s_.tiles_per_task) + Expr(tile_loop_);
+  tile_ = p_.row ? Expr(tile_loop_) : m_block * Expr(s_.tiles_per_task) + Expr(tile_loop_);
   if (p_.row) set(env_, p_.row->var, row_);
 
   plan_a();
@@ -172,8 +170,7 @@ Lowered Emitter::run() {
     kernel_body.push_back(*phase);
     kernel_body.push_back({kernel::Barrier{Scope::grid}});
   }
-  kernel_body.push_back(
-      kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid, task_body()));
+  kernel_body.push_back(kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid, task_body()));
   k_.body = std::move(kernel_body);
   k_.name = fmt::format("contract_{}", p_.problem.contract.value);
 

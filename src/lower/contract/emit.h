@@ -75,7 +75,7 @@ class Emitter {
   kernel::Kernel& k_;
   const Schedule s_;
   const int lanes_;
-  Env env_;                 ///< batch and outer axes in terms of the task, row in terms of its loop
+  Env env_;  ///< batch and outer axes in terms of the task, row in terms of its loop
   ir::Var task_, panel_loop_, row_loop_, tile_loop_;
   ir::Expr panel_, row_, tile_;
   std::vector<KLoop> k_loops_;
@@ -85,8 +85,8 @@ class Emitter {
   kernel::BufferId a_buffer_, b_buffer_;
   std::int64_t lda_ = 0, panel_size_ = 0;
   std::vector<std::int64_t> box_strides_, box_extents_;
-  ir::Var slot_;                   ///< row of the copied matrix
-  ir::Var n_vector_;               ///< place in the panel
+  ir::Var slot_;      ///< row of the copied matrix
+  ir::Var n_vector_;  ///< place in the panel
 };
 
 }  // namespace heddle::lower::contract

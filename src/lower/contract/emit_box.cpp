@@ -133,9 +133,9 @@ void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t 
   if (vectors > 0) {
     const Var x = k_.new_var(), l = k_.new_var();
     position[d] = Expr(x) * Expr(lanes_) + Expr(l) + Expr(begin);
-    body.push_back(kernel::loop(
-        x, 0, vectors, Binding::serial,
-        {kernel::loop(l, 0, lanes_, Binding::vector, {box_element(position, {})})}));
+    body.push_back(
+        kernel::loop(x, 0, vectors, Binding::serial,
+                     {kernel::loop(l, 0, lanes_, Binding::vector, {box_element(position, {})})}));
   }
   if (rest > 0) {
     const Var x = k_.new_var();

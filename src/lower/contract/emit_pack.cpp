@@ -83,8 +83,8 @@ void Emitter::plan_b() {
   }
   const std::int64_t size = batches * s_.panels * panel_size_;
   b_buffer_ = scratch("panels", size, Scope::grid);
-  b_main_ = kernel::load(b_buffer_, (batch * Expr(s_.panels) + panel_) * Expr(panel_size_) + in_panel,
-                         type);
+  b_main_ = kernel::load(b_buffer_,
+                         (batch * Expr(s_.panels) + panel_) * Expr(panel_size_) + in_panel, type);
 }
 
 void Emitter::copy_a(Body& body) {
@@ -120,8 +120,8 @@ Body Emitter::matrix_row(const Expr& slot, std::size_t level, Env env) {
   return out;
 }
 
-/// Copies the task's rows × reductions, each tile at its own slots; along the rows where memory runs
-/// that way.
+/// Copies the task's rows × reductions, each tile at its own slots; along the rows where memory
+/// runs that way.
 void Emitter::copy_matrix(Body& body) {
   Env k_env;
   if (p_.a_across)
@@ -137,8 +137,7 @@ void Emitter::copy_matrix(Body& body) {
     const Expr tile_index = at(tile_, loops), row_index = at(row_, loops);
     Env env = env_;
     if (p_.row) set(env, p_.row->var, row_index);
-    const Expr first = big ? tile_index * Expr(s_.mr)
-                           : tile_index * Expr(s_.mr - 1) + Expr(s_.big);
+    const Expr first = big ? tile_index * Expr(s_.mr) : tile_index * Expr(s_.mr - 1) + Expr(s_.big);
     if (p_.tile) set(env, p_.tile->var, first + Expr(r));
     Expr slot = Expr(tile) * Expr(s_.mr) + Expr(r);
     if (p_.row) slot = Expr(row) * Expr(s_.tiles_per_task * s_.mr) + slot;
@@ -211,8 +210,8 @@ std::optional<kernel::Stmt> Emitter::packing_phase() {
   return kernel::loop(task, 0, below * s_.panels, Binding::grid, std::move(body));
 }
 
-/// The constant operand in panel order. Its offset is a sum of functions of the batch, n and k axes,
-/// so three tables of partial offsets give every element.
+/// The constant operand in panel order. Its offset is a sum of functions of the batch, n and k
+/// axes, so three tables of partial offsets give every element.
 Tensor Emitter::pack_constant() const {
   const kernel::ValueNode* node = p_.b.get();
   if (const auto* cast = std::get_if<kernel::Apply>(&node->op)) node = cast->args[0].get();

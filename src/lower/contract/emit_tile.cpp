@@ -52,8 +52,8 @@ Body Emitter::tile(const Variant& v) {
 /// f for each vector of the tile, unrolled: `vector` counts row by row.
 kernel::Stmt Emitter::for_each_vector(const Variant& v, const PerVector& f) {
   const Var r = k_.new_var(), c = k_.new_var(), l = k_.new_var();
-  Body lanes{kernel::loop(l, 0, lanes_, Binding::vector,
-                          {f(Expr(r) * Expr(v.nv) + Expr(c), Expr(l))})};
+  Body lanes{
+      kernel::loop(l, 0, lanes_, Binding::vector, {f(Expr(r) * Expr(v.nv) + Expr(c), Expr(l))})};
   Body vectors{kernel::loop(c, 0, v.nv, Binding::unroll, std::move(lanes))};
   return kernel::loop(r, 0, v.mr, Binding::unroll, std::move(vectors));
 }
@@ -157,8 +157,8 @@ Body Emitter::epilogue(const Variant& v, BufferId acc) {
   const Var r = k_.new_var(), c = k_.new_var();
   Body row;
   if (whole > 0)
-    row.push_back(kernel::loop(c, 0, whole, Binding::unroll,
-                               {results(v, source, Expr(r), Expr(c), lanes_)}));
+    row.push_back(
+        kernel::loop(c, 0, whole, Binding::unroll, {results(v, source, Expr(r), Expr(c), lanes_)}));
   if (v.tail) row.push_back(results(v, source, Expr(r), Expr(whole), v.tail));
   body.push_back(
       kernel::loop(r, 0, v.mr, staged ? Binding::serial : Binding::unroll, std::move(row)));
@@ -171,8 +171,7 @@ kernel::Stmt Emitter::results(const Variant& v, BufferId source, const Expr& row
   const Var l = k_.new_var();
   Env env = env_;
   if (p_.tile) set(env, p_.tile->var, v.first_row + row);
-  if (p_.n)
-    set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + column * Expr(lanes_) + Expr(l));
+  if (p_.n) set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + column * Expr(lanes_) + Expr(l));
   const Expr in_source = (row * Expr(v.nv) + column) * Expr(lanes_) + Expr(l);
   std::vector<std::pair<BufferId, Value>> with{
       {p_.result, kernel::load(source, in_source, p_.problem.type)}};
@@ -181,8 +180,8 @@ kernel::Stmt Emitter::results(const Variant& v, BufferId source, const Expr& row
     const Output& o = p_.outputs[i];
     Value value = replace_loads(at(o.value, env), with);
     if (i + 1 < p_.outputs.size() && o.node != p_.problem.contract) {
-      const BufferId shared = k_.add_buffer(
-          {"shared", value->dtype, lanes_, Scope::lane, -1, false, lanes_});
+      const BufferId shared =
+          k_.add_buffer({"shared", value->dtype, lanes_, Scope::lane, -1, false, lanes_});
       stores.push_back(kernel::store(shared, Expr(l), value));
       value = kernel::load(shared, Expr(l), value->dtype);
       with.emplace_back(o.stand_in, value);

@@ -10,15 +10,16 @@ using ir::Expr;
 using ir::IndexNode;
 using ir::Var;
 
-/// Collects, for each variable d, the radices at which div and mod cut it: (d / a) % b cuts at a and
-/// a·b. Every quotient of a sum is offered to every variable in it, scaled by its coefficient.
+/// Collects, for each variable d, the radices at which div and mod cut it: (d / a) % b cuts at a
+/// and a·b. Every quotient of a sum is offered to every variable in it, scaled by its coefficient.
 void cuts_of(const Expr& e, std::int64_t scale, std::vector<std::set<std::int64_t>>& cuts) {
   const IndexNode& node = e.node();
   switch (node.kind) {
     case IndexNode::Kind::sum:
       for (const IndexNode::Term& t : node.terms) cuts_of(t.atom, scale, cuts);
       return;
-    case IndexNode::Kind::var: return;
+    case IndexNode::Kind::var:
+      return;
     case IndexNode::Kind::div:
     case IndexNode::Kind::mod: {
       const Expr& inner = node.args[0];
@@ -32,13 +33,14 @@ void cuts_of(const Expr& e, std::int64_t scale, std::vector<std::set<std::int64_
       return;
     }
     case IndexNode::Kind::min:
-    case IndexNode::Kind::max: return;
+    case IndexNode::Kind::max:
+      return;
   }
 }
 
 struct Digit {
-  std::size_t variable;   ///< which variable it belongs to
-  std::int64_t weight;    ///< in that variable
+  std::size_t variable;  ///< which variable it belongs to
+  std::int64_t weight;   ///< in that variable
   std::int64_t extent;
   std::optional<Expr> value;  ///< as a function of the coordinates, once found
 };
@@ -95,8 +97,8 @@ std::optional<std::vector<Expr>> invert(const std::vector<Expr>& map, const Shap
   std::vector<std::int64_t> extents;
   for (std::size_t i = 0; i < digits->size(); ++i) {
     const Digit& d = (*digits)[i];
-    as_digits[d.variable] = as_digits[d.variable] +
-                            Expr(Var{static_cast<std::int32_t>(i)}) * Expr(d.weight);
+    as_digits[d.variable] =
+        as_digits[d.variable] + Expr(Var{static_cast<std::int32_t>(i)}) * Expr(d.weight);
     extents.push_back(d.extent);
   }
   const ir::Ranges ranges = ir::ranges_of(extents);

@@ -23,7 +23,8 @@ bool depends(const Access& a, Var v) {
 
 Access rewritten(const Access& a, const std::vector<Expr>& values, const ir::Ranges& ranges) {
   Access out;
-  for (const Expr& e : a.index) out.index.push_back(ir::simplify(ir::substitute(e, values), ranges));
+  for (const Expr& e : a.index)
+    out.index.push_back(ir::simplify(ir::substitute(e, values), ranges));
   for (const ir::Condition& c : a.inside) {
     ir::Condition next{ir::substitute(c.expr, values), c.low, c.high};
     out.inside.push_back(next);
@@ -96,9 +97,8 @@ struct Builder {
         continue;
       }
       for (Expr& e : values)
-        e = ir::substitute(e, [&](Var v) {
-          return v == axis.var ? std::optional<Expr>(Expr(0)) : std::nullopt;
-        });
+        e = ir::substitute(
+            e, [&](Var v) { return v == axis.var ? std::optional<Expr>(Expr(0)) : std::nullopt; });
     }
     p.axes = std::move(kept);
   }
@@ -195,8 +195,8 @@ std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
         here = source->index;
       } else if (const auto* view = std::get_if<prim::View>(&node.op)) {
         if (view->pieces.size() != 1 || !view->pieces[0].inside.empty()) return std::nullopt;
-        auto inverse = invert(view->pieces[0].index, node.type.shape, g[arg].type.shape,
-                              source->index);
+        auto inverse =
+            invert(view->pieces[0].index, node.type.shape, g[arg].type.shape, source->index);
         if (!inverse) return std::nullopt;
         here = *inverse;
       } else {

@@ -16,15 +16,15 @@ struct Axis {
 };
 
 /// A contraction in normal form: out[o(axes)] = Σ_k a[…]·b[…], where b alone depends on the n axes,
-/// a alone on the m axes, both may depend on batch axes. Axes of extent 1 are gone; a dimension that
-/// both operands read through a quotient (grouped convolution) is split. Operands are swapped so that
-/// the one better read along vectors is `b`.
+/// a alone on the m axes, both may depend on batch axes. Axes of extent 1 are gone; a dimension
+/// that both operands read through a quotient (grouped convolution) is split. Operands are swapped
+/// so that the one better read along vectors is `b`.
 struct Problem {
   NodeId contract, a, b;
-  std::vector<Axis> axes;       ///< in the order of output dimensions, then reductions
-  std::vector<ir::Expr> out;    ///< coordinates of the contraction's result
+  std::vector<Axis> axes;     ///< in the order of output dimensions, then reductions
+  std::vector<ir::Expr> out;  ///< coordinates of the contraction's result
   prim::Access a_access, b_access;
-  DType type = DType::f32;      ///< of products and sums
+  DType type = DType::f32;  ///< of products and sums
 
   std::vector<Axis> of(Role role) const;
   std::int64_t count(Role role) const;

@@ -262,8 +262,7 @@ class Maker {
     constexpr std::int64_t kFarApart = 16, kMany = 16;
     if (!load || !out_->tile || p_.count(Role::k) < kMany) return false;
     std::int64_t nearest = INT64_MAX;
-    for (const Axis& axis : p_.of(Role::k))
-      nearest = std::min(nearest, stride_of(load, axis.var));
+    for (const Axis& axis : p_.of(Role::k)) nearest = std::min(nearest, stride_of(load, axis.var));
     const std::int64_t along = stride_of(load, out_->tile->var);
     return along > 0 && along < nearest && nearest >= kFarApart;
   }

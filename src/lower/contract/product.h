@@ -22,9 +22,9 @@ struct Output {
   kernel::Value value;
 };
 
-/// A box that covers what a task reads of an operand. Each dimension of the operand is a function of
-/// one affine form u of the loops (oh·stride + kh; reflected, divided or plain), and the box holds the
-/// operand at u = low + place, places at `strides` in the task's scratch.
+/// A box that covers what a task reads of an operand. Each dimension of the operand is a function
+/// of one affine form u of the loops (oh·stride + kh; reflected, divided or plain), and the box
+/// holds the operand at u = low + place, places at `strides` in the task's scratch.
 struct Box {
   struct Dim {
     ir::Var u;
@@ -50,14 +50,14 @@ struct Product {
   kernel::Value a, b;
   kernel::BufferId result;
   std::vector<Output> outputs;
-  std::vector<Axis> outer;         ///< batch axes and row axes that become tasks
+  std::vector<Axis> outer;  ///< batch axes and row axes that become tasks
   std::optional<Axis> row, tile, n;
-  std::vector<Axis> n_axes;        ///< as in the problem, before merging
+  std::vector<Axis> n_axes;  ///< as in the problem, before merging
   std::vector<KLoop> k;
   std::optional<Box> box;
-  bool a_across = false;           ///< memory of a runs along the tile axis
+  bool a_across = false;  ///< memory of a runs along the tile axis
   Extents extents;
-  Schedule base;                   ///< operand sources
+  Schedule base;  ///< operand sources
 };
 
 /// Analyses the cluster of a request; an error says why it is not one main loop with an epilogue.

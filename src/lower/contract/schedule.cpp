@@ -17,8 +17,8 @@ std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) 
 }
 
 /// Cycles of one reduction step of a tile: two multiply-adds a cycle, two loads a cycle, each
-/// accumulator waits four cycles for itself, and a panel that does not stay in the first-level cache
-/// comes anew for every tile.
+/// accumulator waits four cycles for itself, and a panel that does not stay in the first-level
+/// cache comes anew for every tile.
 double step_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv) {
   const double fma = static_cast<double>(mr * nv) / 2, loads = static_cast<double>(mr + nv) / 2;
   const double vectors = static_cast<double>(nv * t.vector_bytes);
@@ -35,10 +35,12 @@ double tile_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int6
 }
 
 /// One row of tiles against all panels.
-double row_cycles(const Extents& e, const Target& t, const Schedule& s, int lanes, std::int64_t panels) {
+double row_cycles(const Extents& e, const Target& t, const Schedule& s, int lanes,
+                  std::int64_t panels) {
   const std::int64_t width = s.nv * lanes, full = std::min(panels, e.n / width);
-  double cycles = static_cast<double>(full) * (static_cast<double>(s.big) * tile_cycles(e, t, s.mr, s.nv) +
-                                               static_cast<double>(s.small) * tile_cycles(e, t, s.mr - 1, s.nv));
+  double cycles = static_cast<double>(full) *
+                  (static_cast<double>(s.big) * tile_cycles(e, t, s.mr, s.nv) +
+                   static_cast<double>(s.small) * tile_cycles(e, t, s.mr - 1, s.nv));
   if (panels > full) {
     const std::int64_t nv = ceil_div(e.n - (e.n / width) * width, lanes);
     cycles += static_cast<double>(s.big) * tile_cycles(e, t, s.mr, nv) +
@@ -54,8 +56,10 @@ double total_cycles(const Extents& e, const Schedule& s, const Target& t, int la
   const double rows = static_cast<double>(s.rows_per_task);
   double task = rows * tile_share * row_cycles(e, t, s, lanes, s.panels_per_task);
   const double a_rows = e.rows > 1 ? rows : tile_share * static_cast<double>(e.tile);
-  const double a_bytes = a_rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes);
-  const double b_bytes = static_cast<double>(s.panels_per_task * s.nv * lanes * e.k * e.element_bytes);
+  const double a_bytes =
+      a_rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes);
+  const double b_bytes =
+      static_cast<double>(s.panels_per_task * s.nv * lanes * e.k * e.element_bytes);
   const double a_copy = s.a == ASource::in_place ? a_bytes / 16 : a_bytes / 5;
   task += a_copy + b_bytes / 12 + 400;
   const double budget = 0.55 * static_cast<double>(t.l2_bytes);
@@ -104,10 +108,10 @@ void blockings(const Extents& e, const Target& t, int lanes, Schedule s, const T
 std::string to_string(const Schedule& s) {
   constexpr std::string_view kA[] = {"in-place", "box", "matrix"};
   constexpr std::string_view kB[] = {"packed", "in-place", "task-packed", "phase-packed"};
-  return fmt::format("contract mr={} nv={} tiles={}+{} rows={} tiles/task={} panels={}/{} a={} b={}{}",
-                     s.mr, s.nv, s.big, s.small, s.rows_per_task, s.tiles_per_task,
-                     s.panels_per_task, s.panels, kA[static_cast<int>(s.a)],
-                     kB[static_cast<int>(s.b)], s.staged ? " staged" : "");
+  return fmt::format(
+      "contract mr={} nv={} tiles={}+{} rows={} tiles/task={} panels={}/{} a={} b={}{}", s.mr, s.nv,
+      s.big, s.small, s.rows_per_task, s.tiles_per_task, s.panels_per_task, s.panels,
+      kA[static_cast<int>(s.a)], kB[static_cast<int>(s.b)], s.staged ? " staged" : "");
 }
 
 std::vector<Schedule> schedules(const Extents& e, const Target& target, int lanes,

@@ -15,15 +15,15 @@ enum class ASource : std::uint8_t {
 enum class BSource : std::uint8_t {
   constant,  ///< packed at compile time
   in_place,
-  task,      ///< packed by each task for itself
-  phase,     ///< packed once by a first phase
+  task,   ///< packed by each task for itself
+  phase,  ///< packed once by a first phase
 };
 
 /// What a schedule has to know of a problem; times are in cycles of one core.
 struct Extents {
-  std::int64_t outer = 1;   ///< batch and outer row axes: independent problems
-  std::int64_t rows = 1;    ///< second row axis (output rows of a convolution); 1 if there is none
-  std::int64_t tile = 1;    ///< row axis that is cut into register tiles
+  std::int64_t outer = 1;  ///< batch and outer row axes: independent problems
+  std::int64_t rows = 1;   ///< second row axis (output rows of a convolution); 1 if there is none
+  std::int64_t tile = 1;   ///< row axis that is cut into register tiles
   std::int64_t n = 1, k = 1;
   std::int64_t a_row_bytes = 0;   ///< operand bytes that one more `rows` (or tile row) brings
   std::int64_t a_halo_bytes = 0;  ///< operand bytes a task reads beyond that
@@ -35,13 +35,13 @@ struct Extents {
 struct Schedule {
   std::int64_t mr = 1, nv = 1;
   std::int64_t big = 1, small = 0;
-  std::int64_t panels = 1;          ///< of nv vectors; the last may be narrower
+  std::int64_t panels = 1;  ///< of nv vectors; the last may be narrower
   std::int64_t rows_per_task = 1, tiles_per_task = 1, panels_per_task = 1;
   std::int64_t unroll = 4;
   ASource a = ASource::in_place;
   BSource b = BSource::constant;
-  bool staged = false;              ///< results go through a tile in memory before the epilogue
-  double cycles = 0;                ///< the model's estimate for the whole kernel on all threads
+  bool staged = false;  ///< results go through a tile in memory before the epilogue
+  double cycles = 0;    ///< the model's estimate for the whole kernel on all threads
 
   std::int64_t tiles() const { return big + small; }
   std::int64_t row_blocks(const Extents& e) const {
@@ -55,8 +55,8 @@ struct Schedule {
 };
 std::string to_string(const Schedule& s);
 
-/// The best schedules by the model, best first; `fixed` pins mr and nv ("mr", "nv") and blocks ("rows",
-/// "tiles", "panels"). At least one.
+/// The best schedules by the model, best first; `fixed` pins mr and nv ("mr", "nv") and blocks
+/// ("rows", "tiles", "panels"). At least one.
 std::vector<Schedule> schedules(const Extents& e, const Target& target, int lanes,
                                 const Schedule& base, const Tuning& fixed, std::size_t count);
 
