@@ -82,14 +82,16 @@ class Assembler {
 
   Slot slot_of(const lower::Argument& argument, const runtime::MemoryPlan& memory) {
     if (argument.kind == lower::Argument::Kind::packed) return constants_.add(argument.packed);
-    if (const Tensor* constant = graph_.constant_of(argument.node)) return constants_.add(*constant);
+    if (const Tensor* constant = graph_.constant_of(argument.node))
+      return constants_.add(*constant);
     if (const auto output = output_of_.find(argument.node); output != output_of_.end())
       if (!std::holds_alternative<prim::Input>(graph_[argument.node].op))
         return {Slot::Kind::output, output->second};
     if (const auto* input = std::get_if<prim::Input>(&graph_[argument.node].op))
       return {Slot::Kind::input, input->slot};
     const auto block = block_of_.find(argument.node);
-    HEDDLE_CHECK(block != block_of_.end(), "kernel reads %{} before it is computed", argument.node.value);
+    HEDDLE_CHECK(block != block_of_.end(), "kernel reads %{} before it is computed",
+                 argument.node.value);
     return {Slot::Kind::arena, memory.offsets[block->second]};
   }
 
@@ -100,7 +102,8 @@ class Assembler {
       launch.args.push_back(slot_of(argument, memory));
     for (std::size_t i = 0; i < kernel.info.local_bytes.size(); ++i)
       launch.args.push_back({Slot::Kind::arena, memory.offsets[first_local_[k] + i]});
-    for (const auto& phase : kernel.info.phases) launch.phases.push_back({phase.symbol, phase.tasks});
+    for (const auto& phase : kernel.info.phases)
+      launch.phases.push_back({phase.symbol, phase.tasks});
     program_.scratch_bytes = std::max(program_.scratch_bytes, kernel.info.scratch_bytes);
     program_.launches.push_back(std::move(launch));
   }

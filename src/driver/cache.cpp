@@ -34,9 +34,9 @@ Result<Hash> content_of(const std::string& path) {
 Result<Hash> program_key(const std::string& path, const CompileOptions& options) {
   const codegen::cpu::Machine machine = HEDDLE_TRY(machine_for(options.options));
   std::string key = to_string(HEDDLE_TRY(content_of(path)));
-  key += fmt::format("|{}|{}|{}|{}|{}|{}|{}", build_id(), machine.triple, machine.cpu, machine.features,
-                     options.threads > 0 ? options.threads : machine_threads(), options.budget,
-                     options.strategy);
+  key += fmt::format("|{}|{}|{}|{}|{}|{}|{}", build_id(), machine.triple, machine.cpu,
+                     machine.features, options.threads > 0 ? options.threads : machine_threads(),
+                     options.budget, options.strategy);
   key += "|" + options.options.disable + "|" + std::to_string(options.options.bisect);
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
   return hash_bytes(key);
@@ -48,7 +48,8 @@ int remove_if(const std::string& folder, F&& test) {
   std::error_code error;
   for (const char* sub : {"objects", "programs"})
     for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(folder) / sub, error))
-      if (entry.is_regular_file(error) && test(entry)) removed += fs::remove(entry.path(), error) ? 1 : 0;
+      if (entry.is_regular_file(error) && test(entry))
+        removed += fs::remove(entry.path(), error) ? 1 : 0;
   return removed;
 }
 
@@ -63,7 +64,8 @@ onnx::ImportOptions import_options(const CompileOptions& options) {
 Result<Compiled> compile_fresh(const std::string& path, const CompileOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   prim::Graph graph = HEDDLE_TRY(onnx::import(path, import_options(options)));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Compiled compiled = HEDDLE_TRY(compile(std::move(graph), options));
   compiled.times.insert(compiled.times.begin(), {"import", seconds});
   return compiled;
@@ -85,7 +87,9 @@ Result<Compiled> compile_file(const std::string& path, const CompileOptions& opt
       Compiled compiled;
       compiled.program = std::make_shared<runtime::Program>(*std::move(program));
       compiled.from_cache = true;
-      compiled.times.push_back({"cache", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
+      compiled.times.push_back(
+          {"cache",
+           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
       return compiled;
     }
     log(LogLevel::warning, "{}; compiled again", program.error().message);

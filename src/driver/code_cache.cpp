@@ -105,7 +105,8 @@ Result<Code> generate_code(const std::vector<kernel::Kernel>& kernels, const Mac
   std::size_t done = 0;
   pool.for_each(static_cast<std::int64_t>(batches), [&](std::int64_t b) {
     const std::size_t begin = static_cast<std::size_t>(b) * kBatch;
-    const std::span<const kernel::Kernel> batch(&kernels[begin], std::min(kBatch, kernels.size() - begin));
+    const std::span<const kernel::Kernel> batch(&kernels[begin],
+                                                std::min(kBatch, kernels.size() - begin));
     const Hash key = hash_bytes(codegen::cpu::cache_key(batch, machine) + build_id());
     const std::string path = folder.empty() ? "" : fmt::format("{}/{}.o", folder, to_string(key));
     std::optional<Object> object = path.empty() ? std::nullopt : read_cached(path);

@@ -23,8 +23,8 @@ Result<Code> generate_code(const std::vector<kernel::Kernel>& kernels,
 /// True if the cache entry at `path` matches its checksum.
 bool cached_object_is_sound(const std::string& path);
 
-/// Identifies this build of Heddle in every cache key: the version and a hash of the program itself,
-/// so that an entry made by other code is never used.
+/// Identifies this build of Heddle in every cache key: the version and a hash of the program
+/// itself, so that an entry made by other code is never used.
 std::string build_id();
 
 }  // namespace heddle::driver

@@ -7,6 +7,8 @@
 #include "driver/code_cache.h"
 #include "driver/driver.h"
 #include "driver/dump.h"
+#include "driver/lower_plan.h"
+#include "driver/measure.h"
 #include "driver/planning.h"
 #include "driver/report.h"
 #include "support/hash.h"
@@ -14,8 +16,6 @@
 
 namespace heddle::driver {
 namespace {
-
-using prim::NodeId;
 
 class Stopwatch {
  public:
@@ -30,45 +30,6 @@ class Stopwatch {
   std::vector<PhaseTime>& times_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
-
-/// Kernels in execution order, each lowered with the layouts that its producers chose.
-Result<std::vector<CompiledKernel>> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
-                                               const lower::Target& target) {
-  std::unordered_map<NodeId, lower::Layout> layouts;
-  std::unordered_map<NodeId, bool> is_output;
-  for (const prim::GraphOutput& output : graph.outputs) is_output[output.node] = true;
-  // A value that is not computed is read from its equivalent.
-  std::unordered_map<NodeId, NodeId> instead;
-  for (const plan::Substitute& s : plan.substitutes) instead[s.wanted] = s.instead;
-  const auto actual = [&](NodeId node) {
-    const auto found = instead.find(node);
-    return found != instead.end() ? found->second : node;
-  };
-  const auto layout_of = [&](NodeId node) {
-    const auto found = layouts.find(actual(node));
-    return found != layouts.end() ? found->second : lower::row_major(graph[node].type.shape);
-  };
-  const auto required = [&](NodeId node) -> std::optional<lower::Layout> {
-    if (!is_output.contains(node)) return std::nullopt;
-    return lower::row_major(graph[node].type.shape);
-  };
-  std::vector<CompiledKernel> kernels;
-  for (const plan::Kernel& planned : plan.kernels) {
-    const lower::Request request{&graph, planned.cluster, target, layout_of, required, {}};
-    CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
-    for (lower::Argument& argument : kernel.lowered.arguments) {
-      const bool value = argument.kind == lower::Argument::Kind::value;
-      kernel.input_layouts.push_back(value ? layout_of(argument.node) : lower::Layout{});
-      const auto& outputs = planned.cluster.outputs;
-      if (value && std::find(outputs.begin(), outputs.end(), argument.node) == outputs.end())
-        argument.node = actual(argument.node);
-    }
-    for (std::size_t o = 0; o < planned.cluster.outputs.size(); ++o)
-      layouts[planned.cluster.outputs[o]] = kernel.lowered.output_layouts[o];
-    kernels.push_back(std::move(kernel));
-  }
-  return kernels;
-}
 
 /// Generates code, equal kernels once, and gives each kernel its symbols.
 Result<std::vector<std::string>> generate(std::vector<CompiledKernel>& kernels,
@@ -88,8 +49,7 @@ Result<std::vector<std::string>> generate(std::vector<CompiledKernel>& kernels,
   const auto progress = [&](double share) {
     if (options.progress) options.progress("generating code", share);
   };
-  Code code = HEDDLE_TRY(
-      generate_code(unique, machine, options.options.cache_dir, pool, progress));
+  Code code = HEDDLE_TRY(generate_code(unique, machine, options.options.cache_dir, pool, progress));
   for (std::size_t k = 0; k < kernels.size(); ++k) kernels[k].info = code.kernels[code_of[k]];
   log(LogLevel::info, "{} kernels, {} distinct; {} batches compiled, {} from the cache",
       kernels.size(), unique.size(), code.compiled, code.reused);
@@ -123,21 +83,25 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   const int threads = options.threads > 0 ? options.threads : machine_threads();
   const codegen::cpu::Machine machine = HEDDLE_TRY(machine_for(options.options));
   Dumper dumper(options.options);
-  compiled.graph = plan::with_copied_outputs(HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper)));
+  compiled.graph =
+      plan::with_copied_outputs(HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper)));
   watch.lap("passes");
 
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, machine, threads));
-  compiled.plan = HEDDLE_TRY(plan::orchestrate(compiled.graph, planning));
+  ThreadPool pool(threads);
+  const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0;
+  compiled.plan = HEDDLE_TRY(
+      measured ? plan_measured(compiled.graph, std::move(planning), options, machine, pool)
+               : plan::orchestrate(compiled.graph, planning));
   dumper.write("plan", "plan", plan::print(compiled.graph, compiled.plan));
   watch.lap("plan");
 
   compiled.kernels =
-      HEDDLE_TRY(lower_plan(compiled.graph, compiled.plan, target_for(machine, threads)));
+      HEDDLE_TRY(lower_plan(compiled.graph, compiled.plan, target_for(machine, threads))).kernels;
   for (const CompiledKernel& kernel : compiled.kernels)
     dumper.write("kernel", kernel.lowered.kernel.name, kernel::to_string(kernel.lowered.kernel));
   watch.lap("lower");
 
-  ThreadPool pool(threads);
   std::vector<std::string> objects = HEDDLE_TRY(generate(compiled.kernels, machine, options, pool));
   if (dumper.wants("source"))
     for (const CompiledKernel& kernel : compiled.kernels)

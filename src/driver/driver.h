@@ -16,9 +16,9 @@
 namespace heddle::driver {
 
 struct CompileOptions {
-  int threads = 0;               ///< 0: as many as the machine has
-  std::string budget = "none";   ///< none, seconds, or full
-  std::string strategy = "full"; ///< ablation: greedy, fission, rewrites, blp, recompute, full
+  int threads = 0;                ///< 0: as many as the machine has
+  std::string budget = "none";    ///< none, seconds, or full
+  std::string strategy = "full";  ///< ablation: greedy, fission, rewrites, blp, recompute, full
   std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
   Options options;
   /// Called with a phase's name and the share done, for a progress line; may be empty.

@@ -1,12 +1,14 @@
 #include "driver/planning.h"
 
+#include "plan/calibrate.h"
 #include "prim/alternatives.h"
 #include "prim/passes.h"
 #include "prim/text.h"
 
 namespace heddle::driver {
 
-Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options, Dumper& dumper) {
+Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options,
+                                     Dumper& dumper) {
   prim::PassOptions passes;
   passes.verify_each = options.options.verify;
   passes.bisect = options.options.bisect;
@@ -25,14 +27,16 @@ Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& opt
   plan::Options planning;
   const auto strategy = plan::strategy_named(options.strategy);
   if (!strategy)
-    return fail(ErrorCode::usage, "--strategy: found '{}', want single, greedy, partition, recompute or full",
-                options.strategy);
+    return fail(
+        ErrorCode::usage,
+        "--strategy: found '{}', want single, operators, greedy, partition, recompute or full",
+        options.strategy);
   planning.strategy = *strategy;
   planning.legality = plan::lowering_legality();
-  planning.machine.threads = threads;
-  planning.machine.vector_bytes = machine.vector_bytes;
+  planning.machine = plan::default_machine(threads, machine.vector_bytes);
   if (*strategy == plan::Strategy::full)
-    planning.class_of = prim::classes_of(graph, prim::find_alternatives(graph, options.options.disable));
+    planning.class_of =
+        prim::classes_of(graph, prim::find_alternatives(graph, options.options.disable));
   return planning;
 }
 

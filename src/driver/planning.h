@@ -5,7 +5,8 @@
 namespace heddle::driver {
 
 /// Rewrites and folding to a fixed point, dumped and verified as the options ask.
-Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options, Dumper& dumper);
+Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options,
+                                     Dumper& dumper);
 
 /// What the orchestrator is told: strategy, what the lowering can do, the machine. Alternatives are
 /// added to the graph.

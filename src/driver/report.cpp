@@ -9,8 +9,11 @@ namespace {
 using nlohmann::json;
 
 json cost_json(const plan::Cost& cost) {
-  return {{"us", cost.us},       {"bound", cost.bound()}, {"bytes", cost.bytes},
-          {"flops", cost.flops}, {"provenance", plan::name_of(cost.provenance)}};
+  return {{"us", cost.us},
+          {"bound", cost.bound()},
+          {"bytes", cost.bytes},
+          {"flops", cost.flops},
+          {"provenance", plan::name_of(cost.provenance)}};
 }
 
 json value_json(const prim::Graph& graph, prim::NodeId node) {

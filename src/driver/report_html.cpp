@@ -15,11 +15,20 @@ using nlohmann::json;
 std::string escaped(std::string_view text) {
   std::string out;
   for (char c : text) switch (c) {
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '&': out += "&amp;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
     }
   return out;
 }
@@ -44,14 +53,16 @@ std::string short_sources(const json& kernel) {
 /// The kernels as a graph in Graphviz's language: an edge is a value that goes through memory.
 std::string dot_of(const json& report) {
   std::map<int, std::size_t> producer;
-  std::string dot = "digraph plan {\n rankdir=TB; nodesep=0.2; ranksep=0.25;\n"
-                    " node [shape=box style=\"rounded,filled\" fontname=\"Helvetica\" fontsize=10 color=\"#888888\"];\n"
-                    " edge [color=\"#999999\" arrowsize=0.6 fontname=\"Helvetica\" fontsize=8];\n";
+  std::string dot =
+      "digraph plan {\n rankdir=TB; nodesep=0.2; ranksep=0.25;\n"
+      " node [shape=box style=\"rounded,filled\" fontname=\"Helvetica\" fontsize=10 "
+      "color=\"#888888\"];\n"
+      " edge [color=\"#999999\" arrowsize=0.6 fontname=\"Helvetica\" fontsize=8];\n";
   const json& kernels = report["kernels"];
   for (std::size_t k = 0; k < kernels.size(); ++k) {
     for (const json& output : kernels[k]["outputs"]) producer[output["id"]] = k;
-    dot += fmt::format(" k{} [label=\"{}  {}\\n{:.1f} us\" fillcolor=\"{}\" href=\"#k{}\"];\n", k, k,
-                       short_sources(kernels[k]), kernels[k]["cost"]["us"].get<double>(),
+    dot += fmt::format(" k{} [label=\"{}  {}\\n{:.1f} us\" fillcolor=\"{}\" href=\"#k{}\"];\n", k,
+                       k, short_sources(kernels[k]), kernels[k]["cost"]["us"].get<double>(),
                        color_of(kernels[k]), k);
   }
   for (std::size_t k = 0; k < kernels.size(); ++k)
@@ -86,21 +97,25 @@ std::string kernel_html(std::size_t k, const json& kernel, double total) {
       "<span class=bar><i style=\"width:{:.1f}%;background:{}\"></i></span>{}</summary>\n",
       k, k, cost["us"].get<double>(), 100 * cost["us"].get<double>() / total, color_of(kernel),
       escaped(short_sources(kernel)));
-  html += fmt::format("<p>{} bound, {} cost; {:.2f} MB, {:.3f} GFLOP; schedule <code>{}</code></p>\n",
-                      cost["bound"].get<std::string>(), cost["provenance"].get<std::string>(),
-                      cost["bytes"].get<double>() / 1e6, cost["flops"].get<double>() / 1e9,
-                      escaped(kernel["schedule"].get<std::string>()));
+  html +=
+      fmt::format("<p>{} bound, {} cost; {:.2f} MB, {:.3f} GFLOP; schedule <code>{}</code></p>\n",
+                  cost["bound"].get<std::string>(), cost["provenance"].get<std::string>(),
+                  cost["bytes"].get<double>() / 1e6, cost["flops"].get<double>() / 1e9,
+                  escaped(kernel["schedule"].get<std::string>()));
   html += "<p>covers ";
   for (const json& source : kernel["sources"])
     html += fmt::format("<code>{} {}</code> ", escaped(source["op"].get<std::string>()),
                         escaped(source["name"].get<std::string>()));
   html += "</p><pre>";
-  for (const json& primitive : kernel["primitives"]) html += escaped(primitive.get<std::string>()) + "\n";
+  for (const json& primitive : kernel["primitives"])
+    html += escaped(primitive.get<std::string>()) + "\n";
   html += "</pre>";
   for (const json& r : kernel["rejected"])
-    html += fmt::format("<p class=rejected>rejected: a kernel of {} primitives at {:.1f} µs (plan {:+.1f} µs): {}</p>\n",
-                        r["primitives"].get<int>(), r["cost"]["us"].get<double>(),
-                        r["plan_delta_us"].get<double>(), escaped(r["reason"].get<std::string>()));
+    html += fmt::format(
+        "<p class=rejected>rejected: a kernel of {} primitives at {:.1f} µs (plan {:+.1f} µs): "
+        "{}</p>\n",
+        r["primitives"].get<int>(), r["cost"]["us"].get<double>(), r["plan_delta_us"].get<double>(),
+        escaped(r["reason"].get<std::string>()));
   return html + "</details>\n";
 }
 
@@ -121,20 +136,25 @@ details p,details pre{margin:.4rem 0 .4rem 3.3rem}pre{overflow:auto;font-size:13
 std::string explain_html(const json& report) {
   const json& plan = report["plan"];
   double total = 1e-9;
-  for (const json& kernel : report["kernels"]) total = std::max(total, kernel["cost"]["us"].get<double>());
+  for (const json& kernel : report["kernels"])
+    total = std::max(total, kernel["cost"]["us"].get<double>());
   const std::string svg = svg_of(dot_of(report));
-  std::string html = "<!doctype html><html lang=en><meta charset=utf-8><title>Heddle plan</title><style>" +
-                     std::string(kStyle) + "</style>\n<h1>Plan</h1>\n";
+  std::string html =
+      "<!doctype html><html lang=en><meta charset=utf-8><title>Heddle plan</title><style>" +
+      std::string(kStyle) + "</style>\n<h1>Plan</h1>\n";
   html += fmt::format(
-      "<p>{} kernels for {} primitives; {:.1f} µs, lower bound {:.1f} µs (gap {:.2f} %). Strategy {}, {} "
+      "<p>{} kernels for {} primitives; {:.1f} µs, lower bound {:.1f} µs (gap {:.2f} %). Strategy "
+      "{}, {} "
       "candidates, {} regions of which {} distinct. Machine {}.</p>\n",
       plan["kernels"].get<int>(), plan["primitives"].get<int>(), plan["cost_us"].get<double>(),
       plan["lower_bound_us"].get<double>(), 100 * plan["gap"].get<double>(),
       escaped(plan["strategy"].get<std::string>()), plan["candidates"].get<int>(),
       plan["regions"].get<int>(), plan["unique_regions"].get<int>(),
       escaped(report["machine"]["cpu"].get<std::string>()));
-  html += "<p class=legend>bound by <b style=\"background:#cfe3f7\">compute</b><b style=\"background:#fbe3c8\">"
-          "memory</b><b style=\"background:#e6e6e6\">launch</b></p>\n";
+  html +=
+      "<p class=legend>bound by <b style=\"background:#cfe3f7\">compute</b><b "
+      "style=\"background:#fbe3c8\">"
+      "memory</b><b style=\"background:#e6e6e6\">launch</b></p>\n";
   html += svg.empty() ? "<p>(no picture: Graphviz's dot is not installed)</p>\n"
                       : "<div class=plan>" + svg + "</div>\n";
   html += "<h2>Kernels in execution order</h2>\n";

@@ -24,23 +24,25 @@ bool covers(const json& kernel, const std::string& node) {
 
 std::string row(std::size_t number, const json& kernel) {
   const json& cost = kernel["cost"];
-  return fmt::format("{:4} {:9.1f} {:>8} {:>9} {:9.2f} {:9.3f}  {}\n", number, cost["us"].get<double>(),
-                     cost["bound"].get<std::string>(), cost["provenance"].get<std::string>(),
-                     cost["bytes"].get<double>() / 1e6, cost["flops"].get<double>() / 1e9,
-                     sources_text(kernel, 6));
+  return fmt::format("{:4} {:9.1f} {:>8} {:>9} {:9.2f} {:9.3f}  {}\n", number,
+                     cost["us"].get<double>(), cost["bound"].get<std::string>(),
+                     cost["provenance"].get<std::string>(), cost["bytes"].get<double>() / 1e6,
+                     cost["flops"].get<double>() / 1e9, sources_text(kernel, 6));
 }
 
 std::string details(const json& kernel) {
   std::string text = fmt::format("     kernel {}: {}\n", kernel["name"].get<std::string>(),
                                  kernel["schedule"].get<std::string>());
   for (const json& source : kernel["sources"])
-    text += fmt::format("     covers {} '{}'\n", source["op"].get<std::string>(), source["name"].get<std::string>());
+    text += fmt::format("     covers {} '{}'\n", source["op"].get<std::string>(),
+                        source["name"].get<std::string>());
   for (const json& primitive : kernel["primitives"])
     text += fmt::format("       {}\n", primitive.get<std::string>());
   for (const json& r : kernel["rejected"])
-    text += fmt::format("     rejected: a kernel of {} primitives, {:.1f} us, plan {:+.1f} us: {}\n",
-                        r["primitives"].get<int>(), r["cost"]["us"].get<double>(),
-                        r["plan_delta_us"].get<double>(), r["reason"].get<std::string>());
+    text +=
+        fmt::format("     rejected: a kernel of {} primitives, {:.1f} us, plan {:+.1f} us: {}\n",
+                    r["primitives"].get<int>(), r["cost"]["us"].get<double>(),
+                    r["plan_delta_us"].get<double>(), r["reason"].get<std::string>());
   return text;
 }
 
@@ -53,15 +55,17 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
       "      strategy {}, {} candidates, {} regions of which {} distinct\n",
       plan["kernels"].get<int>(), plan["primitives"].get<int>(), plan["cost_us"].get<double>(),
       plan.value("provenance", "modelled"), plan["lower_bound_us"].get<double>(),
-      100 * plan["gap"].get<double>(), plan["strategy"].get<std::string>(), plan["candidates"].get<int>(),
-      plan["regions"].get<int>(), plan["unique_regions"].get<int>());
-  text += fmt::format("{:>4} {:>9} {:>8} {:>9} {:>9} {:>9}  covers\n", "#", "us", "bound", "cost is", "MB", "GFLOP");
+      100 * plan["gap"].get<double>(), plan["strategy"].get<std::string>(),
+      plan["candidates"].get<int>(), plan["regions"].get<int>(), plan["unique_regions"].get<int>());
+  text += fmt::format("{:>4} {:>9} {:>8} {:>9} {:>9} {:>9}  covers\n", "#", "us", "bound",
+                      "cost is", "MB", "GFLOP");
   const json& kernels = report["kernels"];
   std::vector<std::size_t> order;
   for (std::size_t k = 0; k < kernels.size(); ++k)
     if (node.empty() || covers(kernels[k], node)) order.push_back(k);
   if (!node.empty() && order.empty())
-    return fail(ErrorCode::usage, "--node: no kernel covers '{}' (it may have been folded away)", node);
+    return fail(ErrorCode::usage, "--node: no kernel covers '{}' (it may have been folded away)",
+                node);
   if (top > 0 && order.size() > static_cast<std::size_t>(top)) {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return kernels[a]["cost"]["us"] > kernels[b]["cost"]["us"];

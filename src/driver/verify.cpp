@@ -22,16 +22,19 @@ double relative_error(const Tensor& found, const Tensor& wanted) {
 
 }  // namespace
 
-Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs, double tolerance) {
+Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs,
+                            double tolerance) {
   const prim::Graph& graph = compiled.graph;
   const std::vector<Tensor> values =
       HEDDLE_TRY(prim::interpret_all(graph, {inputs.begin(), inputs.end()}));
-  std::shared_ptr<codegen::cpu::Module> code = HEDDLE_TRY(codegen::cpu::load(compiled.program->objects));
+  std::shared_ptr<codegen::cpu::Module> code =
+      HEDDLE_TRY(codegen::cpu::load(compiled.program->objects));
   const runtime::Linker linker = [&](const std::string& symbol) { return code->find(symbol); };
   auto pool = std::make_shared<ThreadPool>(compiled.program->threads);
   const auto stored = [&](prim::NodeId node) {
     if (const Tensor* constant = graph.constant_of(node)) return *constant;
-    return prim::from_reference(values[static_cast<std::size_t>(node.value)], graph[node].type.dtype);
+    return prim::from_reference(values[static_cast<std::size_t>(node.value)],
+                                graph[node].type.dtype);
   };
   Verification result;
   for (const CompiledKernel& kernel : compiled.kernels) {
@@ -44,7 +47,9 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
     const std::vector<Tensor> found = HEDDLE_TRY(session->run(storage));
     KernelCheck check{kernel.lowered.kernel.name, {}, 0, true};
     for (prim::OriginId id : kernel.planned.origins)
-      if (id) check.sources += fmt::format("{}{} '{}'", check.sources.empty() ? "" : ", ", graph.origin(id).op, graph.origin(id).name);
+      if (id)
+        check.sources += fmt::format("{}{} '{}'", check.sources.empty() ? "" : ", ",
+                                     graph.origin(id).op, graph.origin(id).name);
     for (std::size_t o = 0; o < found.size(); ++o) {
       const prim::NodeId node = single.outputs[o].node;
       const Tensor value = from_storage(found[o], graph[node].type, single.output_layouts[o]);

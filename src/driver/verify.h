@@ -18,9 +18,10 @@ struct Verification {
   double worst = 0;
   std::string first_wrong;
 };
-/// Runs every kernel alone on reference values (the float64 interpreter's, rounded to storage types)
-/// and compares what it computes with the reference: the first wrong kernel is found directly,
-/// whatever errors upstream would have done to it.
-Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs, double tolerance);
+/// Runs every kernel alone on reference values (the float64 interpreter's, rounded to storage
+/// types) and compares what it computes with the reference: the first wrong kernel is found
+/// directly, whatever errors upstream would have done to it.
+Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs,
+                            double tolerance);
 
 }  // namespace heddle::driver

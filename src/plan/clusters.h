@@ -15,6 +15,10 @@ std::vector<Cluster> single_clusters(const Facts& facts);
 /// loop takes elementwise followers, a reduction ends its kernel.
 std::vector<Cluster> greedy_clusters(const Facts& facts, const Options& options);
 
+/// The same rule without fission: an operator's primitives stay together, and whole operators join.
+/// One that no single kernel computes becomes one kernel per primitive.
+std::vector<Cluster> operator_clusters(const Facts& facts, const Options& options);
+
 /// Orders clusters so that inputs come before their readers and fills in the rest of the plan.
 /// nullopt when they wait for each other in a cycle or an input is missing.
 std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,

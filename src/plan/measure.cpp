@@ -30,7 +30,7 @@ struct Measurer {
   MeasureReport& report;
   Facts facts;
   MachineModel machine;
-  std::map<Hash, double> known;
+  std::map<Hash, Timing> known;
   std::set<Hash> failed;
   double begin = 0;
 
@@ -40,14 +40,16 @@ struct Measurer {
         .count();
   }
   bool spent() const { return now() - begin >= how.budget_s; }
-  Hash hash_of(const Cluster& c) const { return hash_bytes(structure_of(g, c, machine.threads)); }
+  Hash hash_of(const Cluster& c) const {
+    return hash_bytes(structure_of(g, c, machine.threads, how.layout_of));
+  }
 
   Options options() {
     Options o = base;
     o.machine = machine;
     o.measured = [this](const prim::Graph&, const Cluster& c) -> std::optional<double> {
       auto it = known.find(hash_of(c));
-      return it == known.end() ? std::nullopt : std::optional(it->second);
+      return it == known.end() ? std::nullopt : std::optional(it->second.us);
     };
     o.legality.supports = [this](const prim::Graph& graph, const Cluster& c) {
       return base.legality.supports(graph, c) && (failed.empty() || !failed.count(hash_of(c)));
@@ -81,7 +83,7 @@ struct Measurer {
     if (how.db) {
       auto found = HEDDLE_TRY(how.db->lookup(key));
       if (const auto* entry = std::get_if<TuningEntry>(&found)) {
-        known[key.structure] = entry->us;
+        known[key.structure] = {entry->us, entry->tuning, entry->runs};
         ++report.from_db;
         return Ok{};
       }
@@ -99,7 +101,7 @@ struct Measurer {
       return Ok{};
     }
     ++report.timed;
-    known[key.structure] = timing->us;
+    known[key.structure] = *timing;
     if (!how.db) return Ok{};
     return how.db->store({key, label_of(g, c), timing->tuning, timing->us, timing->runs});
   }
@@ -114,7 +116,7 @@ struct Measurer {
       auto it = known.find(hash_of(c));
       if (it == known.end()) continue;
       const Cost cost = model(c);
-      const double body = std::max(0.1, it->second - cost.launch_us);
+      const double body = std::max(0.1, it->second.us - cost.launch_us);
       auto& [sum, count] = logs[kind_of_kernel(facts, c)];
       sum += std::log(body / std::max(0.1, cost.us - cost.launch_us));
       ++count;
@@ -153,7 +155,10 @@ struct Measurer {
       if (next.empty() || report.budget_spent) break;
     }
     report.seconds = now() - begin;
-    return best ? *std::move(best) : std::move(plan);
+    if (best) plan = *std::move(best);
+    for (Kernel& k : plan.kernels)
+      if (auto it = known.find(hash_of(k.cluster)); it != known.end()) k.tuning = it->second.tuning;
+    return plan;
   }
 };
 

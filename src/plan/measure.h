@@ -11,9 +11,12 @@ struct Timing {
 };
 
 struct MeasureOptions {
-  /// Compiles, checks and times a cluster. An error excludes the cluster (unless it is a single
-  /// primitive): it could not be lowered, or its numbers were wrong.
+  /// Compiles and times a cluster. An error excludes the cluster (unless it is a single primitive):
+  /// it could not be lowered or compiled.
   std::function<Result<Timing>(const prim::Graph&, const Cluster&)> time;
+  /// How values will be stored, as far as is known; part of what a measurement is of. Empty:
+  /// row-major.
+  std::function<lower::Layout(prim::NodeId)> layout_of = {};
   double budget_s = 0;         ///< no timing starts after this; infinity is allowed
   TuningDb* db = nullptr;      ///< read before timing, written after; may be null
   std::string machine, build;  ///< as in TuningKey

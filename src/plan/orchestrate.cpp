@@ -98,9 +98,11 @@ struct Orchestrator {
   }
 };
 
+/// Strategies up to greedy: rules, no search.
 Result<Plan> ruled(const Facts& facts, const Options& options, CostModel& cost) {
-  std::vector<Cluster> clusters = options.strategy == Strategy::single
-                                      ? single_clusters(facts)
+  std::vector<Cluster> clusters = options.strategy == Strategy::single ? single_clusters(facts)
+                                  : options.strategy == Strategy::operators
+                                      ? operator_clusters(facts, options)
                                       : greedy_clusters(facts, options);
   auto plan = assemble(facts, std::move(clusters), options, cost);
   HEDDLE_CHECK(plan.has_value(), "kernels of the {} plan wait for each other",
@@ -111,7 +113,7 @@ Result<Plan> ruled(const Facts& facts, const Options& options, CostModel& cost) 
 Result<Plan> orchestrate_once(const prim::Graph& g, const Options& options) {
   const Facts facts = facts_of(g, options.legality, options.class_of);
   CostModel cost(facts, options.machine);
-  if (options.strategy == Strategy::single || options.strategy == Strategy::greedy) {
+  if (options.strategy <= Strategy::greedy) {
     return ruled(facts, options, cost);
   }
   Orchestrator o{facts, options, cost, {}, {}, {}, {}, {}, {}, 0};
@@ -131,8 +133,7 @@ Result<Plan> orchestrate(const prim::Graph& g, const Options& options) {
   Options plain = options;
   plain.class_of.clear();
   Plan plan = HEDDLE_TRY(orchestrate_once(g, plain));
-  const bool rule = options.strategy == Strategy::single || options.strategy == Strategy::greedy;
-  if (rule || options.class_of.empty()) return plan;
+  if (options.strategy <= Strategy::greedy || options.class_of.empty()) return plan;
   Plan other = HEDDLE_TRY(orchestrate_once(g, options));
   return other.cost_us < plan.cost_us ? std::move(other) : std::move(plan);
 }

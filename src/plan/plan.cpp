@@ -11,6 +11,8 @@ std::string_view name_of(Strategy s) {
   switch (s) {
     case Strategy::single:
       return "single";
+    case Strategy::operators:
+      return "operators";
     case Strategy::greedy:
       return "greedy";
     case Strategy::partition:
@@ -24,8 +26,8 @@ std::string_view name_of(Strategy s) {
 }
 
 std::optional<Strategy> strategy_named(std::string_view name) {
-  for (Strategy s : {Strategy::single, Strategy::greedy, Strategy::partition, Strategy::recompute,
-                     Strategy::full}) {
+  for (Strategy s : {Strategy::single, Strategy::operators, Strategy::greedy, Strategy::partition,
+                     Strategy::recompute, Strategy::full}) {
     if (name_of(s) == name) return s;
   }
   return std::nullopt;

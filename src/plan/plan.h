@@ -27,9 +27,10 @@ Legality structural_legality();
 /// What src/lower says it supports.
 Legality lowering_legality();
 
-/// Steps of the ablation, each a superset of the one before.
+/// Steps of the ablation.
 enum class Strategy {
   single,     ///< every primitive is a kernel (broadcasts are part of their readers)
+  operators,  ///< rule-based fusion of whole source operators: no fission
   greedy,     ///< rule-based fusion: elementwise into consumers and producers, reductions last
   partition,  ///< binary program, each node computed in exactly one kernel
   recompute,  ///< fan-in cones: interior values are private copies
@@ -86,6 +87,7 @@ struct Kernel {
   Cost cost;
   std::vector<prim::OriginId> origins;  ///< source operators it covers, by first node
   std::vector<Rejected> rejected;
+  lower::Tuning tuning;  ///< the fastest schedule measured; empty: the lowering's own choice
 };
 
 /// `wanted` is not computed: its equivalent `instead` is in memory and is read in its place.

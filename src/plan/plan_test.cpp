@@ -257,8 +257,8 @@ TEST(Orchestrate, EachStepOfTheAblationIsAtLeastAsGood) {
   NodeId x = m.input({128, 768});
   m.output(test::transformer_layer(m, x, 12, 3072, m.input({128})));
   double last = 1e300;
-  for (Strategy s : {Strategy::single, Strategy::greedy, Strategy::partition, Strategy::recompute,
-                     Strategy::full}) {
+  for (Strategy s : {Strategy::single, Strategy::operators, Strategy::greedy, Strategy::partition,
+                     Strategy::recompute, Strategy::full}) {
     auto plan = planned(m.g, s);
     ASSERT_TRUE(plan) << plan.error().message;
     EXPECT_LE(plan->cost_us, last * (1 + 1e-9)) << name_of(s);

@@ -15,7 +15,8 @@ constexpr Pass kPasses[] = {
     {"drop-dead", "drop nodes that no output needs", drop_dead},
 };
 
-constexpr const Pass* kDefault[] = {&kPasses[0]};
+// Constants are folded even where the rewrite rows are disabled.
+constexpr const Pass* kDefault[] = {&kPasses[0], &kPasses[1]};
 
 }  // namespace
 

@@ -37,7 +37,8 @@ json statistics(std::vector<double> ms) {
   for (double value : ms) sum += value;
   j["mean_ms"] = sum / n;
   j["throughput_per_s"] = 1e3 * n / sum;
-  for (const auto& [name, q] : {std::pair{"median", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}}) {
+  for (const auto& [name, q] :
+       {std::pair{"median", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}}) {
     const double half = 1.96 * std::sqrt(n * q * (1 - q));
     // Too few samples for this quantile's interval: say nothing rather than something false.
     if (n * (1 - q) < 5 && q > 0.5) continue;
@@ -76,14 +77,16 @@ Contestant enter(const std::string& name, const BenchFlags& flags, const json& l
   Contestant c;
   c.name = name;
   const auto attempt = [&]() -> Status {
-    c.peer.emplace(HEDDLE_TRY(Peer::start(name, flags.venv + "/bin/python", "bench/peers/serve.py")));
+    c.peer.emplace(
+        HEDDLE_TRY(Peer::start(name, flags.venv + "/bin/python", "bench/peers/serve.py")));
     const json reply = HEDDLE_TRY(c.peer->ask(load_request));
     c.version = reply.value("version", "");
     c.load_ms = reply.value("load_ms", 0.0);
     for (std::size_t i = 0; i < ours.size(); ++i) {
       const std::string& output = program.outputs[i].name;
       if (!reply["outputs"].contains(output)) return fail("gives no output '{}'", output);
-      const Tensor theirs = HEDDLE_TRY(onnx::read_tensor(reply["outputs"][output].get<std::string>()));
+      const Tensor theirs =
+          HEDDLE_TRY(onnx::read_tensor(reply["outputs"][output].get<std::string>()));
       const Difference d = compare(ours[i], theirs, 0, 1);
       c.worst_difference = std::max(c.worst_difference, d.max_absolute / std::max(d.scale, 1e-30));
     }
@@ -96,18 +99,20 @@ Contestant enter(const std::string& name, const BenchFlags& flags, const json& l
   return c;
 }
 
-Status time_ours(const Model& model, const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs,
-                 int runs, std::vector<double>& ms) {
+Status time_ours(const Model& model, const std::vector<Tensor>& inputs,
+                 std::vector<Tensor>& outputs, int runs, std::vector<double>& ms) {
   for (int i = 0; i < runs; ++i) {
     const auto start = std::chrono::steady_clock::now();
     HEDDLE_TRY(model.session->run_into(inputs, outputs));
-    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+                     .count());
   }
   return Ok{};
 }
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
@@ -120,7 +125,9 @@ double peak_megabytes() {
 /// Inputs as files for the peers, in a folder that is removed at the end.
 class InputFiles {
  public:
-  InputFiles() : folder_(std::filesystem::temp_directory_path() / fmt::format("heddle-bench-{}", ::getpid())) {
+  InputFiles()
+      : folder_(std::filesystem::temp_directory_path() /
+                fmt::format("heddle-bench-{}", ::getpid())) {
     std::filesystem::create_directories(folder_);
   }
   ~InputFiles() {
@@ -143,7 +150,10 @@ class InputFiles {
 
 json result_of(const BenchFlags& flags, const Model& model, const std::vector<double>& ours,
                double first_ms, const std::vector<Contestant>& contestants) {
-  json j = {{"schema", 1}, {"model", flags.model}, {"device", "cpu"}, {"precision", "f32"},
+  json j = {{"schema", 1},
+            {"model", flags.model},
+            {"device", "cpu"},
+            {"precision", "f32"},
             {"threads", flags.threads > 0 ? flags.threads : driver::machine_threads()}};
   j["heddle"] = statistics(ours);
   j["heddle"]["first_ms"] = first_ms;
@@ -171,12 +181,14 @@ json result_of(const BenchFlags& flags, const Model& model, const std::vector<do
 
 void print_table(const json& j) {
   const json& h = j["heddle"];
-  fmt::print("{} ({} threads, {}): {} kernels, compile {:.2f} s{}, load {:.0f} ms, first run {:.2f} ms\n",
-             j["model"].get<std::string>(), j["threads"].get<int>(), j["precision"].get<std::string>(),
-             h["kernels"].get<int>(), h["compile_s"].get<double>(),
-             h["from_cache"].get<bool>() ? " (cache)" : "", 1e3 * h["load_s"].get<double>(),
-             h["first_ms"].get<double>());
-  fmt::print("  {:<10} {:>10} {:>22} {:>10} {:>10} {:>8}\n", "", "median ms", "95 % interval", "p90", "min", "ratio");
+  fmt::print(
+      "{} ({} threads, {}): {} kernels, compile {:.2f} s{}, load {:.0f} ms, first run {:.2f} ms\n",
+      j["model"].get<std::string>(), j["threads"].get<int>(), j["precision"].get<std::string>(),
+      h["kernels"].get<int>(), h["compile_s"].get<double>(),
+      h["from_cache"].get<bool>() ? " (cache)" : "", 1e3 * h["load_s"].get<double>(),
+      h["first_ms"].get<double>());
+  fmt::print("  {:<10} {:>10} {:>22} {:>10} {:>10} {:>8}\n", "", "median ms", "95 % interval",
+             "p90", "min", "ratio");
   const auto row = [](const std::string& name, const json& s, const std::string& ratio) {
     fmt::print("  {:<10} {:10.3f} [{:9.3f}, {:9.3f}] {:>10} {:10.3f} {:>8}\n", name,
                s["median_ms"].get<double>(), s["median_ci_ms"][0].get<double>(),
@@ -207,10 +219,13 @@ Result<json> measure(const BenchFlags& flags) {
   std::vector<Contestant> contestants;
   if (!flags.peers.empty()) {
     if (model.from_artefact)
-      return fail(ErrorCode::usage, "bench --vs: found an artefact, want the ONNX model that peers can read");
-    const json request = {{"cmd", "load"}, {"model", onnx_file_of(flags.model)},
-                          {"threads", flags.threads > 0 ? flags.threads : driver::machine_threads()},
-                          {"inputs", HEDDLE_TRY(files.write(*model.program, inputs))}};
+      return fail(ErrorCode::usage,
+                  "bench --vs: found an artefact, want the ONNX model that peers can read");
+    const json request = {
+        {"cmd", "load"},
+        {"model", onnx_file_of(flags.model)},
+        {"threads", flags.threads > 0 ? flags.threads : driver::machine_threads()},
+        {"inputs", HEDDLE_TRY(files.write(*model.program, inputs))}};
     for (const std::string& name : split(flags.peers))
       contestants.push_back(enter(name, flags, request, *model.program, outputs));
   }
@@ -237,20 +252,60 @@ Result<json> measure(const BenchFlags& flags) {
   return result_of(flags, model, ours, first[0], contestants);
 }
 
-/// One row per strategy: what each idea adds (docs/performance.md keeps the tables).
+struct Step {
+  const char *name, *strategy, *disable;
+};
+/// What each idea adds to the one before (docs/performance.md keeps the tables).
+constexpr Step kSteps[] = {
+    {"greedy fusion of operators", "operators", "canonicalize"},
+    {"+ fission", "greedy", "canonicalize"},
+    {"+ rewrites", "greedy", ""},
+    {"+ binary program", "partition", ""},
+    {"+ recomputation", "recompute", ""},
+    {"+ several outputs", "full", ""},
+};
+
+struct Entrant {
+  Model model;
+  std::vector<Tensor> outputs;
+  std::vector<double> ms;
+};
+
+/// All steps in turn, round by round, as peers are.
 Status ablation(const BenchFlags& flags) {
+  std::vector<Entrant> entrants;
+  std::vector<Tensor> inputs;
+  const std::string disabled = global_options().disable;
+  for (const Step& step : kSteps) {
+    BenchFlags with = flags;
+    with.strategy = step.strategy;
+    global_options().disable = disabled.empty() ? step.disable : disabled + "," + step.disable;
+    Entrant e{HEDDLE_TRY(open_model(with)), {}, {}};
+    if (inputs.empty()) inputs = HEDDLE_TRY(make_inputs(*e.model.program, flags));
+    e.outputs = HEDDLE_TRY(e.model.session->run(inputs));
+    entrants.push_back(std::move(e));
+  }
+  global_options().disable = disabled;
+  for (int round = 0; round < flags.rounds; ++round) {
+    for (Entrant& e : entrants) {
+      std::vector<double> warm;
+      HEDDLE_TRY(time_ours(e.model, inputs, e.outputs, 1, warm));
+      const int runs =
+          std::clamp(static_cast<int>(flags.duration / flags.rounds * 1e3 / warm[0]), 1, 100000);
+      HEDDLE_TRY(time_ours(e.model, inputs, e.outputs, runs, e.ms));
+    }
+  }
   json rows = json::array();
-  for (const char* strategy : {"single", "greedy", "partition", "recompute", "full"}) {
-    BenchFlags step = flags;
-    step.strategy = strategy;
-    step.peers.clear();
-    const json result = HEDDLE_TRY(measure(step));
-    rows.push_back({{"strategy", strategy}, {"kernels", result["heddle"]["kernels"]},
-                    {"median_ms", result["heddle"]["median_ms"]}});
+  for (std::size_t i = 0; i < entrants.size(); ++i) {
+    json row = statistics(entrants[i].ms);
+    row["step"] = kSteps[i].name;
+    row["kernels"] = entrants[i].model.program->launches.size();
+    row["speedup"] = median(entrants[0].ms) / row["median_ms"].get<double>();
     if (!flags.json)
-      fmt::print("{:<12} {:5} kernels {:10.3f} ms  {:.2f}x\n", strategy,
-                 result["heddle"]["kernels"].get<int>(), result["heddle"]["median_ms"].get<double>(),
-                 rows[0]["median_ms"].get<double>() / result["heddle"]["median_ms"].get<double>());
+      fmt::print("{:<28} {:5} kernels {:10.3f} ms  {:.2f}x\n", kSteps[i].name,
+                 row["kernels"].get<int>(), row["median_ms"].get<double>(),
+                 row["speedup"].get<double>());
+    rows.push_back(std::move(row));
   }
   if (flags.json) fmt::print("{}\n", json{{"model", flags.model}, {"ablation", rows}}.dump(2));
   return Ok{};
@@ -278,7 +333,8 @@ Verb add_bench(CLI::App& verb) {
   verb.add_option("--rounds", flags->rounds, "turns that everybody takes")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));
-  verb.add_option("--venv", flags->venv, "Python environment that holds the peers")->capture_default_str();
+  verb.add_option("--venv", flags->venv, "Python environment that holds the peers")
+      ->capture_default_str();
   verb.add_flag("--ablation", flags->ablation, "measure each step of the orchestrator instead");
   return [flags] { return run(*flags); };
 }

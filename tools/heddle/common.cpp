@@ -23,10 +23,11 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
   verb.add_option("--budget", flags.budget, "time for measuring candidates: none, seconds, or full")
       ->capture_default_str();
   verb.add_option("--strategy", flags.strategy,
-                  "how kernels are chosen: single, greedy, partition, recompute, full")
+                  "how kernels are chosen: single, operators, greedy, partition, recompute, full")
       ->capture_default_str();
   verb.add_option("--seed", flags.seed, "seed of random inputs")->capture_default_str();
-  verb.add_option("--input,--loadInputs", flags.inputs, "NAME=FILE (.npy or .pb); random otherwise");
+  verb.add_option("--input,--loadInputs", flags.inputs,
+                  "NAME=FILE (.npy or .pb); random otherwise");
   verb.add_flag("--json", flags.json, "print JSON");
 }
 
@@ -47,7 +48,8 @@ Result<std::pair<std::string, Shape>> parse_shape(const std::string& text) {
   while (position <= text.size()) {
     const std::size_t end = std::min(text.find('x', position), text.size());
     const std::string part = text.substr(position, end - position);
-    if (part.empty() || part.size() > 12 || part.find_first_not_of("0123456789") != std::string::npos)
+    if (part.empty() || part.size() > 12 ||
+        part.find_first_not_of("0123456789") != std::string::npos)
       return fail(ErrorCode::usage, "--shape: found '{}', want NAME=1x3x224x224", text);
     shape.push_back(std::stoll(part));
     position = end + 1;
@@ -87,7 +89,8 @@ Result<Model> open_model(const ModelFlags& flags) {
   const auto now = [] { return std::chrono::steady_clock::now(); };
   const auto start = now();
   if (runtime::is_artefact(flags.model)) {
-    model.program = std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
+    model.program =
+        std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
   } else {
     driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
@@ -136,7 +139,8 @@ Result<std::vector<Tensor>> make_inputs(const runtime::Program& program, const M
     if (split == std::string::npos || port == program.inputs.size()) {
       std::string names;
       for (const runtime::Port& p : program.inputs) names += " '" + p.name + "'";
-      return fail(ErrorCode::usage, "--input: found '{}', want NAME=FILE with NAME one of{}", text, names);
+      return fail(ErrorCode::usage, "--input: found '{}', want NAME=FILE with NAME one of{}", text,
+                  names);
     }
     inputs[port] = HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1)));
   }

@@ -49,12 +49,13 @@ Result<TestData> test_data_of(const std::string& model, const runtime::Program& 
 /// integers, coin flips for booleans).
 Result<std::vector<Tensor>> make_inputs(const runtime::Program& program, const ModelFlags& flags);
 
-/// Largest difference |found - wanted| in units of (absolute + relative·|wanted|): at most 1 is equal.
+/// Largest difference |found - wanted| in units of (absolute + relative·|wanted|): at most 1 is
+/// equal.
 struct Difference {
-  double worst = 0;            ///< in units of the tolerance
+  double worst = 0;  ///< in units of the tolerance
   double max_absolute = 0;
-  double scale = 0;            ///< largest |wanted|
-  std::int64_t index = 0;      ///< where the worst is
+  double scale = 0;        ///< largest |wanted|
+  std::int64_t index = 0;  ///< where the worst is
 };
 Difference compare(const Tensor& found, const Tensor& wanted, double relative, double absolute);
 

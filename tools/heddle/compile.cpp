@@ -56,7 +56,9 @@ Status run(const CompileFlags& flags) {
   for (const driver::PhaseTime& time : compiled.times) seconds += time.seconds;
   const auto bytes = std::filesystem::file_size(output);
   if (flags.json) {
-    nlohmann::json j = {{"output", output}, {"bytes", bytes}, {"seconds", seconds},
+    nlohmann::json j = {{"output", output},
+                        {"bytes", bytes},
+                        {"seconds", seconds},
                         {"from_cache", compiled.from_cache},
                         {"kernels", compiled.program->launches.size()},
                         {"arena_bytes", compiled.program->arena_bytes}};
@@ -64,9 +66,10 @@ Status run(const CompileFlags& flags) {
     fmt::print("{}\n", j.dump(2));
     return Ok{};
   }
-  fmt::print("{}: {} kernels, arena {:.1f} MB, file {:.1f} MB, {:.2f} s{}\n", output,
-             compiled.program->launches.size(), static_cast<double>(compiled.program->arena_bytes) / 1e6,
-             static_cast<double>(bytes) / 1e6, seconds, compiled.from_cache ? " (from the cache)" : "");
+  fmt::print(
+      "{}: {} kernels, arena {:.1f} MB, file {:.1f} MB, {:.2f} s{}\n", output,
+      compiled.program->launches.size(), static_cast<double>(compiled.program->arena_bytes) / 1e6,
+      static_cast<double>(bytes) / 1e6, seconds, compiled.from_cache ? " (from the cache)" : "");
   for (const driver::PhaseTime& time : compiled.times)
     fmt::print("  {:<10} {:8.3f} s\n", time.name, time.seconds);
   return Ok{};

@@ -30,8 +30,10 @@ Status list_ops(bool as_json) {
     for (int version : since) text += fmt::format("{}{}", text.empty() ? "" : ", ", version);
     fmt::print("{:<28} since opset {}\n", name, text);
   }
-  fmt::print("{} operators; types f32 f64 f16 bf16 (stored, computed in f32) i8 i16 i32 i64 u8 u16 u32 u64 bool\n",
-             versions.size());
+  fmt::print(
+      "{} operators; types f32 f64 f16 bf16 (stored, computed in f32) i8 i16 i32 i64 u8 u16 u32 "
+      "u64 bool\n",
+      versions.size());
   return Ok{};
 }
 
@@ -47,14 +49,20 @@ constexpr LibraryRow kOptionalLibraries[] = {
 Status doctor(bool as_json) {
   const codegen::cpu::Machine machine = HEDDLE_TRY(driver::machine_for(global_options()));
   json j = {{"build", driver::build_id()},
-            {"cpu", {{"name", machine.cpu}, {"triple", machine.triple}, {"vector_bytes", machine.vector_bytes},
-                     {"threads", driver::machine_threads()}}},
+            {"cpu",
+             {{"name", machine.cpu},
+              {"triple", machine.triple},
+              {"vector_bytes", machine.vector_bytes},
+              {"threads", driver::machine_threads()}}},
             {"llvm", codegen::cpu::llvm_version()},
             {"cache", global_options().cache_dir},
             {"optional", json::array()}};
   for (const LibraryRow& row : kOptionalLibraries) {
     void* handle = ::dlopen(row.file, RTLD_LAZY | RTLD_LOCAL);
-    j["optional"].push_back({{"name", row.name}, {"file", row.file}, {"found", handle != nullptr}, {"for", row.purpose}});
+    j["optional"].push_back({{"name", row.name},
+                             {"file", row.file},
+                             {"found", handle != nullptr},
+                             {"for", row.purpose}});
     if (handle != nullptr) ::dlclose(handle);
   }
   if (as_json) {
@@ -62,23 +70,29 @@ Status doctor(bool as_json) {
     return Ok{};
   }
   fmt::print("build    {}\nLLVM     {}\nCPU      {}, {}-bit vectors, {} threads\ncache    {}\n",
-             driver::build_id(), codegen::cpu::llvm_version(), machine.cpu, 8 * machine.vector_bytes,
-             driver::machine_threads(), global_options().cache_dir.empty() ? "none" : global_options().cache_dir);
+             driver::build_id(), codegen::cpu::llvm_version(), machine.cpu,
+             8 * machine.vector_bytes, driver::machine_threads(),
+             global_options().cache_dir.empty() ? "none" : global_options().cache_dir);
   for (const json& row : j["optional"])
-    fmt::print("{:<8} {} ({}): {}\n", row["found"].get<bool>() ? "found" : "missing", row["name"].get<std::string>(),
-               row["file"].get<std::string>(), row["for"].get<std::string>());
+    fmt::print("{:<8} {} ({}): {}\n", row["found"].get<bool>() ? "found" : "missing",
+               row["name"].get<std::string>(), row["file"].get<std::string>(),
+               row["for"].get<std::string>());
   return Ok{};
 }
 
 Status check(const ModelFlags& flags) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  const onnx::CheckReport report = HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
+  const onnx::CheckReport report =
+      HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
   if (flags.json) {
     json problems = json::array();
     for (const onnx::Problem& p : report.problems)
       problems.push_back({{"node", p.node}, {"op", p.op}, {"reason", p.reason}});
-    fmt::print("{}\n", json{{"model", flags.model}, {"nodes", report.nodes}, {"ok", report.problems.empty()},
-                            {"problems", problems}}.dump(2));
+    fmt::print("{}\n", json{{"model", flags.model},
+                            {"nodes", report.nodes},
+                            {"ok", report.problems.empty()},
+                            {"problems", problems}}
+                           .dump(2));
   } else {
     for (const onnx::Problem& p : report.problems) fmt::print("{}\n", p.reason);
     if (report.problems.empty())
@@ -98,8 +112,11 @@ struct CacheFlags {
 Status list_cache(const CacheFlags& flags) {
   const driver::CacheListing listing = driver::list_cache(global_options().cache_dir);
   if (flags.json) {
-    fmt::print("{}\n", json{{"folder", global_options().cache_dir}, {"objects", listing.objects},
-                            {"programs", listing.programs}, {"bytes", listing.bytes}}.dump(2));
+    fmt::print("{}\n", json{{"folder", global_options().cache_dir},
+                            {"objects", listing.objects},
+                            {"programs", listing.programs},
+                            {"bytes", listing.bytes}}
+                           .dump(2));
     return Ok{};
   }
   fmt::print("{}: {} compiled batches, {} programs, {:.1f} MB\n", global_options().cache_dir,
@@ -133,12 +150,18 @@ Verb add_cache(CLI::App& verb) {
   CLI::App* check = verb.add_subcommand("verify", "recompute checksums, remove damaged entries");
   CLI::App* prune = verb.add_subcommand("prune", "remove entries not used for some days");
   for (CLI::App* sub : {ls, check, prune}) sub->add_flag("--json", flags->json, "print JSON");
-  prune->add_option("--days", flags->days, "age in days")->capture_default_str()->check(CLI::Range(0, 36500));
+  prune->add_option("--days", flags->days, "age in days")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 36500));
   verb.require_subcommand(1);
   return [=]() -> Status {
-    if (global_options().cache_dir.empty()) return fail(ErrorCode::usage, "cache: no folder is set (HEDDLE_CACHE_DIR)");
-    if (check->parsed()) fmt::print("{} damaged entries removed\n", driver::verify_cache(global_options().cache_dir));
-    if (prune->parsed()) fmt::print("{} entries removed\n", driver::prune_cache(global_options().cache_dir, flags->days));
+    if (global_options().cache_dir.empty())
+      return fail(ErrorCode::usage, "cache: no folder is set (HEDDLE_CACHE_DIR)");
+    if (check->parsed())
+      fmt::print("{} damaged entries removed\n", driver::verify_cache(global_options().cache_dir));
+    if (prune->parsed())
+      fmt::print("{} entries removed\n",
+                 driver::prune_cache(global_options().cache_dir, flags->days));
     if (ls->parsed()) return list_cache(*flags);
     return Ok{};
   };

@@ -9,9 +9,11 @@
 
 namespace heddle::tool {
 
-Result<Peer> Peer::start(const std::string& name, const std::string& python, const std::string& script) {
+Result<Peer> Peer::start(const std::string& name, const std::string& python,
+                         const std::string& script) {
   if (::access(python.c_str(), X_OK) != 0)
-    return fail(ErrorCode::missing, "peer {}: {} is not there (scripts/venv.sh makes it)", name, python);
+    return fail(ErrorCode::missing, "peer {}: {} is not there (scripts/venv.sh makes it)", name,
+                python);
   int request[2], reply[2];
   if (::pipe2(request, O_CLOEXEC) != 0 || ::pipe2(reply, O_CLOEXEC) != 0)
     return fail("peer {}: no pipe: {}", name, std::strerror(errno));
@@ -47,7 +49,8 @@ Result<nlohmann::json> Peer::ask(const nlohmann::json& request) {
   char* text = nullptr;
   std::size_t capacity = 0;
   const ssize_t length = ::getline(&text, &capacity, from_);
-  const std::string reply(text != nullptr && length > 0 ? std::string(text, static_cast<std::size_t>(length)) : "");
+  const std::string reply(
+      text != nullptr && length > 0 ? std::string(text, static_cast<std::size_t>(length)) : "");
   std::free(text);
   const nlohmann::json j = nlohmann::json::parse(reply, nullptr, false);
   if (j.is_discarded()) return fail("the peer process gave no answer");

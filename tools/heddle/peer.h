@@ -14,7 +14,8 @@ namespace heddle::tool {
 class Peer {
  public:
   /// `python`: the interpreter of the peers' environment; `script`: serve.py.
-  static Result<Peer> start(const std::string& name, const std::string& python, const std::string& script);
+  static Result<Peer> start(const std::string& name, const std::string& python,
+                            const std::string& script);
   Peer(Peer&& other) noexcept;
   Peer& operator=(Peer&&) = delete;
   ~Peer();

@@ -15,8 +15,12 @@ struct ProfileFlags : ModelFlags {
 Status write_trace(const std::string& path, const std::vector<runtime::LaunchTime>& times) {
   nlohmann::json events = nlohmann::json::array();
   for (const runtime::LaunchTime& time : times)
-    events.push_back({{"name", time.name}, {"ph", "X"}, {"pid", 0}, {"tid", 0},
-                      {"ts", time.begin * 1e6}, {"dur", time.seconds * 1e6}});
+    events.push_back({{"name", time.name},
+                      {"ph", "X"},
+                      {"pid", 0},
+                      {"tid", 0},
+                      {"ts", time.begin * 1e6},
+                      {"dur", time.seconds * 1e6}});
   std::ofstream file(path);
   file << nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ns"}};
   file.close();
@@ -41,8 +45,8 @@ Status run(const ProfileFlags& flags) {
   for (const runtime::LaunchTime& time : best) total += time.seconds;
   nlohmann::json kernels = nlohmann::json::array();
   for (std::size_t k = 0; k < best.size(); ++k) {
-    nlohmann::json entry = {{"name", best[k].name}, {"us", best[k].seconds * 1e6},
-                            {"share", best[k].seconds / total}};
+    nlohmann::json entry = {
+        {"name", best[k].name}, {"us", best[k].seconds * 1e6}, {"share", best[k].seconds / total}};
     if (report.is_object() && k < report["kernels"].size()) {
       const nlohmann::json& kernel = report["kernels"][k];
       entry["schedule"] = kernel["schedule"];
@@ -59,7 +63,8 @@ Status run(const ProfileFlags& flags) {
   }
   std::stable_sort(kernels.begin(), kernels.end(),
                    [](const auto& a, const auto& b) { return a["us"] > b["us"]; });
-  fmt::print("{} kernels, {:.1f} us (best of {} runs per kernel)\n", best.size(), total * 1e6, flags.iterations);
+  fmt::print("{} kernels, {:.1f} us (best of {} runs per kernel)\n", best.size(), total * 1e6,
+             flags.iterations);
   fmt::print("{:>10} {:>6} {:>10} {:>8} {:>7}  kernel\n", "us", "%", "model us", "GFLOP/s", "GB/s");
   for (const nlohmann::json& k : kernels)
     fmt::print("{:10.1f} {:6.1f} {:10.1f} {:8.1f} {:7.1f}  {}  {}\n", k["us"].get<double>(),
@@ -73,8 +78,11 @@ Status run(const ProfileFlags& flags) {
 Verb add_profile(CLI::App& verb) {
   auto flags = std::make_shared<ProfileFlags>();
   add_model_flags(verb, *flags);
-  verb.add_option("--iterations", flags->iterations, "runs")->capture_default_str()->check(CLI::Range(1, 100000));
-  verb.add_option("--trace,--exportProfile", flags->trace, "write a Chrome trace (opens in Perfetto)");
+  verb.add_option("--iterations", flags->iterations, "runs")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  verb.add_option("--trace,--exportProfile", flags->trace,
+                  "write a Chrome trace (opens in Perfetto)");
   return [flags] { return run(*flags); };
 }
 

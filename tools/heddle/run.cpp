@@ -16,7 +16,8 @@ struct RunFlags : ModelFlags {
 std::string preview(const Tensor& tensor) {
   std::string text;
   const std::int64_t shown = std::min<std::int64_t>(tensor.count(), 8);
-  for (std::int64_t i = 0; i < shown; ++i) text += fmt::format("{}{:.6g}", i ? ", " : "", tensor.at(i));
+  for (std::int64_t i = 0; i < shown; ++i)
+    text += fmt::format("{}{:.6g}", i ? ", " : "", tensor.at(i));
   return text + (shown < tensor.count() ? ", …" : "");
 }
 
@@ -28,7 +29,9 @@ nlohmann::json summary(const Tensor& tensor) {
     sum += tensor.at(i);
   }
   if (tensor.count() == 0) low = high = 0;
-  return {{"min", low}, {"max", high}, {"mean", sum / std::max<double>(1, static_cast<double>(tensor.count()))}};
+  return {{"min", low},
+          {"max", high},
+          {"mean", sum / std::max<double>(1, static_cast<double>(tensor.count()))}};
 }
 
 Status save_outputs(const runtime::Program& program, const std::vector<Tensor>& outputs,
@@ -38,8 +41,8 @@ Status save_outputs(const runtime::Program& program, const std::vector<Tensor>& 
     if (std::filesystem::is_directory(save)) {
       path = fmt::format("{}/output_{}.npy", save, i);
     } else if (outputs.size() > 1) {
-      return fail(ErrorCode::usage, "--save: found the file '{}' for {} outputs, want a folder", save,
-                  outputs.size());
+      return fail(ErrorCode::usage, "--save: found the file '{}' for {} outputs, want a folder",
+                  save, outputs.size());
     }
     HEDDLE_TRY(onnx::write_tensor(path, program.outputs[i].name, outputs[i]));
   }
@@ -56,8 +59,11 @@ Status run(const RunFlags& flags) {
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   if (!flags.save.empty()) HEDDLE_TRY(save_outputs(program, outputs, flags.save));
 
-  const TestData data = flags.inputs.empty() ? HEDDLE_TRY(test_data_of(flags.model, program)) : TestData{};
-  nlohmann::json result = {{"model", flags.model}, {"ms", ms}, {"kernels", program.launches.size()},
+  const TestData data =
+      flags.inputs.empty() ? HEDDLE_TRY(test_data_of(flags.model, program)) : TestData{};
+  nlohmann::json result = {{"model", flags.model},
+                           {"ms", ms},
+                           {"kernels", program.launches.size()},
                            {"compile_seconds", model.compile_seconds},
                            {"outputs", nlohmann::json::array()}};
   bool equal = true;
@@ -68,7 +74,8 @@ Status run(const RunFlags& flags) {
     entry.update(summary(outputs[i]));
     if (!data.outputs.empty()) {
       Difference d = compare(outputs[i], data.outputs[i], flags.rtol, flags.atol);
-      if (flags.of_scale > 0) d.worst = d.max_absolute / (flags.of_scale * std::max(d.scale, 1e-30));
+      if (flags.of_scale > 0)
+        d.worst = d.max_absolute / (flags.of_scale * std::max(d.scale, 1e-30));
       entry["expected"] = {{"max_absolute_error", d.max_absolute}, {"equal", d.worst <= 1}};
       equal &= d.worst <= 1;
     }
@@ -81,8 +88,8 @@ Status run(const RunFlags& flags) {
                program.launches.size(), model.compile_seconds,
                model.from_cache ? " (from the cache)" : "", ms);
     for (const nlohmann::json& entry : result["outputs"]) {
-      fmt::print("  {} {} = {}\n", entry["name"].get<std::string>(), entry["type"].get<std::string>(),
-                 entry["preview"].get<std::string>());
+      fmt::print("  {} {} = {}\n", entry["name"].get<std::string>(),
+                 entry["type"].get<std::string>(), entry["preview"].get<std::string>());
       if (entry.contains("expected"))
         fmt::print("    against the expected output: largest error {:.3g}: {}\n",
                    entry["expected"]["max_absolute_error"].get<double>(),
@@ -101,8 +108,10 @@ Verb add_run(CLI::App& verb) {
   auto flags = std::make_shared<RunFlags>();
   add_model_flags(verb, *flags);
   verb.add_option("--save", flags->save, "file or folder for the outputs (.npy, .pb)");
-  verb.add_option("--rtol", flags->rtol, "relative tolerance against expected outputs")->capture_default_str();
-  verb.add_option("--atol", flags->atol, "absolute tolerance against expected outputs")->capture_default_str();
+  verb.add_option("--rtol", flags->rtol, "relative tolerance against expected outputs")
+      ->capture_default_str();
+  verb.add_option("--atol", flags->atol, "absolute tolerance against expected outputs")
+      ->capture_default_str();
   verb.add_option("--of-scale", flags->of_scale,
                   "instead: largest error as a share of the largest expected value");
   return [flags] { return run(*flags); };

@@ -1,6 +1,6 @@
+#include "driver/verify.h"
 #include "common.h"
 #include "driver/cache.h"
-#include "driver/verify.h"
 
 namespace heddle::tool {
 namespace {
@@ -16,10 +16,12 @@ Status run(const VerifyFlags& flags) {
   const driver::Verification v = HEDDLE_TRY(driver::verify(compiled, inputs, flags.tolerance));
   nlohmann::json kernels = nlohmann::json::array();
   for (const driver::KernelCheck& k : v.kernels)
-    kernels.push_back({{"name", k.name}, {"error", k.error}, {"equal", k.equal}, {"sources", k.sources}});
+    kernels.push_back(
+        {{"name", k.name}, {"error", k.error}, {"equal", k.equal}, {"sources", k.sources}});
   std::string expected = "none";
   bool equal = true;
-  if (const TestData data = HEDDLE_TRY(test_data_of(flags.model, *compiled.program)); !data.outputs.empty()) {
+  if (const TestData data = HEDDLE_TRY(test_data_of(flags.model, *compiled.program));
+      !data.outputs.empty()) {
     auto session = HEDDLE_TRY(driver::load(compiled.program, options.threads));
     const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs));
     double worst = 0;
@@ -31,14 +33,22 @@ Status run(const VerifyFlags& flags) {
     expected = fmt::format("{:.3g}", worst);
   }
   if (flags.json) {
-    fmt::print("{}\n", nlohmann::json{{"model", flags.model}, {"kernels", kernels}, {"wrong", v.wrong},
-                                      {"worst", v.worst}, {"expected_outputs_error", expected}}.dump(2));
+    fmt::print("{}\n", nlohmann::json{{"model", flags.model},
+                                      {"kernels", kernels},
+                                      {"wrong", v.wrong},
+                                      {"worst", v.worst},
+                                      {"expected_outputs_error", expected}}
+                           .dump(2));
   } else {
     for (const driver::KernelCheck& k : v.kernels)
-      if (!k.equal) fmt::print("WRONG {}: error {:.3g} of the scale ({})\n", k.name, k.error, k.sources);
-    fmt::print("{}: {} kernels against the float64 reference: {} wrong, largest error {:.3g} of a value's scale\n",
-               flags.model, v.kernels.size(), v.wrong, v.worst);
-    if (expected != "none") fmt::print("whole model against the expected outputs: error {} of the scale\n", expected);
+      if (!k.equal)
+        fmt::print("WRONG {}: error {:.3g} of the scale ({})\n", k.name, k.error, k.sources);
+    fmt::print(
+        "{}: {} kernels against the float64 reference: {} wrong, largest error {:.3g} of a value's "
+        "scale\n",
+        flags.model, v.kernels.size(), v.wrong, v.worst);
+    if (expected != "none")
+      fmt::print("whole model against the expected outputs: error {} of the scale\n", expected);
   }
   if (v.wrong > 0 || !equal)
     return fail(ErrorCode::mismatch, "{}: {}", flags.model,
@@ -52,7 +62,8 @@ Status run(const VerifyFlags& flags) {
 Verb add_verify(CLI::App& verb) {
   auto flags = std::make_shared<VerifyFlags>();
   add_model_flags(verb, *flags);
-  verb.add_option("--tolerance", flags->tolerance, "largest error, as a share of the largest value")->capture_default_str();
+  verb.add_option("--tolerance", flags->tolerance, "largest error, as a share of the largest value")
+      ->capture_default_str();
   return [flags] { return run(*flags); };
 }
 

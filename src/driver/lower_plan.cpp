@@ -1,0 +1,69 @@
+#include "driver/lower_plan.h"
+
+#include <algorithm>
+
+namespace heddle::driver {
+
+using prim::NodeId;
+
+Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
+                               const lower::Target& target) {
+  LoweredPlan lowered;
+  auto& [kernels, layouts] = lowered;
+  std::unordered_map<NodeId, bool> is_output;
+  for (const prim::GraphOutput& output : graph.outputs) is_output[output.node] = true;
+  // A value that is not computed is read from its equivalent.
+  std::unordered_map<NodeId, NodeId> instead;
+  for (const plan::Substitute& s : plan.substitutes) instead[s.wanted] = s.instead;
+  const auto actual = [&](NodeId node) {
+    const auto found = instead.find(node);
+    return found != instead.end() ? found->second : node;
+  };
+  const auto layout_of = [&](NodeId node) {
+    const auto found = layouts.find(actual(node));
+    return found != layouts.end() ? found->second : lower::row_major(graph[node].type.shape);
+  };
+  const auto required = [&](NodeId node) -> std::optional<lower::Layout> {
+    if (!is_output.contains(node)) return std::nullopt;
+    return lower::row_major(graph[node].type.shape);
+  };
+  for (const plan::Kernel& planned : plan.kernels) {
+    const lower::Request request{&graph,    planned.cluster, target,
+                                 layout_of, required,        planned.tuning};
+    CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
+    for (lower::Argument& argument : kernel.lowered.arguments) {
+      const bool value = argument.kind == lower::Argument::Kind::value;
+      kernel.input_layouts.push_back(value ? layout_of(argument.node) : lower::Layout{});
+      const auto& outputs = planned.cluster.outputs;
+      if (value && std::find(outputs.begin(), outputs.end(), argument.node) == outputs.end())
+        argument.node = actual(argument.node);
+    }
+    for (std::size_t o = 0; o < planned.cluster.outputs.size(); ++o)
+      layouts[planned.cluster.outputs[o]] = kernel.lowered.output_layouts[o];
+    kernels.push_back(std::move(kernel));
+  }
+  return lowered;
+}
+
+std::function<lower::Layout(NodeId)> likely_layouts(
+    const prim::Graph& graph, std::unordered_map<NodeId, lower::Layout> known) {
+  // Ids are topological: an operand's order is settled before its users ask.
+  for (std::int32_t i = 0; i < graph.size(); ++i) {
+    const NodeId id{i};
+    if (known.contains(id)) continue;
+    const Shape& shape = graph[id].type.shape;
+    for (NodeId operand : graph[id].args) {
+      const auto layout = known.find(operand);
+      const Shape& from = graph[operand].type.shape;
+      if (layout == known.end() || from.size() != shape.size()) continue;
+      known[id] = lower::ordered(shape, lower::storage_order(layout->second, from));
+      break;
+    }
+  }
+  return [&graph, known = std::move(known)](NodeId id) {
+    const auto found = known.find(id);
+    return found != known.end() ? found->second : lower::row_major(graph[id].type.shape);
+  };
+}
+
+}  // namespace heddle::driver

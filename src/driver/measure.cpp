@@ -1,0 +1,175 @@
+#include "driver/measure.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <random>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "driver/code_cache.h"
+#include "driver/lower_plan.h"
+#include "plan/calibrate.h"
+#include "support/log.h"
+
+namespace heddle::driver {
+namespace {
+
+constexpr int kFewestRuns = 5, kMostRuns = 200;
+constexpr double kSecondsPerKernel = 0.02;
+constexpr std::size_t kSchedules = 6;  ///< of one contraction, at most
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Values that no kernel is slow or wrong on: small normal numbers, index 0, false.
+Tensor plain_values(const TensorType& type, std::mt19937_64& random) {
+  Tensor tensor(type);
+  std::normal_distribution<double> normal;
+  if (is_float(type.dtype))
+    for (std::int64_t i = 0; i < tensor.count(); ++i) tensor.set(i, normal(random));
+  return tensor;
+}
+
+void push_out_of_caches([[maybe_unused]] const std::vector<Tensor>& constants) {
+#if defined(__x86_64__)
+  for (const Tensor& t : constants)
+    for (std::int64_t i = 0; i < t.bytes(); i += 64) _mm_clflush(t.data() + i);
+  _mm_mfence();
+#endif
+}
+
+/// Median microseconds of a session's run.
+Result<std::pair<double, int>> median_us(runtime::Session& session,
+                                         const std::vector<Tensor>& constants) {
+  std::mt19937_64 random(1);
+  std::vector<Tensor> inputs, outputs;
+  for (const runtime::Port& port : session.program().inputs)
+    inputs.push_back(plain_values(port.type, random));
+  outputs = HEDDLE_TRY(session.run(inputs));
+  std::vector<double> times;
+  const double begin = now();
+  while (static_cast<int>(times.size()) < kFewestRuns ||
+         (now() - begin < kSecondsPerKernel && static_cast<int>(times.size()) < kMostRuns)) {
+    push_out_of_caches(constants);
+    const double start = now();
+    HEDDLE_TRY(session.run_into(inputs, outputs));
+    times.push_back(now() - start);
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                   times.end());
+  return std::pair{times[times.size() / 2] * 1e6, static_cast<int>(times.size())};
+}
+
+struct Timer {
+  const CompileOptions& options;
+  const codegen::cpu::Machine& machine;
+  ThreadPool& pool;
+  std::function<lower::Layout(prim::NodeId)> layout_of;
+  /// Shared with the caller's pool object: sessions want to own theirs.
+  std::shared_ptr<ThreadPool> session_pool{&pool, [](ThreadPool*) {}};
+
+  Result<plan::Timing> time(const prim::Graph& graph, const lower::Request& request) {
+    CompiledKernel kernel;
+    kernel.planned.cluster = request.cluster;
+    kernel.lowered = HEDDLE_TRY(lower::lower(request));
+    for (const lower::Argument& a : kernel.lowered.arguments)
+      kernel.input_layouts.push_back(
+          a.kind == lower::Argument::Kind::value ? request.layout_of(a.node) : lower::Layout{});
+    kernel::Kernel nameless = kernel.lowered.kernel;
+    nameless.name = "k";
+    Code code = HEDDLE_TRY(
+        generate_code({std::move(nameless)}, machine, options.options.cache_dir, pool, {}));
+    kernel.info = code.kernels[0];
+    SingleKernel single = single_kernel(graph, kernel, code.objects[0]);
+    single.program.threads = pool.threads();
+    auto program = std::make_shared<runtime::Program>(std::move(single.program));
+    auto module = HEDDLE_TRY(codegen::cpu::load(program->objects));
+    const runtime::Linker linker = [&](const std::string& symbol) { return module->find(symbol); };
+    auto session = HEDDLE_TRY(runtime::Session::create(program, linker, module, session_pool));
+    const auto [us, runs] = HEDDLE_TRY(median_us(*session, program->constants));
+    return plan::Timing{us, request.tuning, runs};
+  }
+
+  /// The fastest of the schedules worth trying.
+  Result<plan::Timing> operator()(const prim::Graph& graph, const lower::Cluster& cluster) {
+    lower::Request request;
+    request.graph = &graph;
+    request.cluster = cluster;
+    request.target = target_for(machine, pool.threads());
+    request.layout_of = layout_of;
+    request.required_layout = [](prim::NodeId) { return std::optional<lower::Layout>(); };
+    plan::Timing best = HEDDLE_TRY(time(graph, request));
+    std::vector<lower::Tuning> space = lower::contract::tuning_space(request);
+    if (space.size() > kSchedules) space.resize(kSchedules);
+    for (const lower::Tuning& tuning : space) {
+      request.tuning = tuning;
+      const Result<plan::Timing> other = time(graph, request);
+      if (other && other->us < best.us) best = *other;
+    }
+    return best;
+  }
+};
+
+}  // namespace
+
+Result<double> budget_seconds(const std::string& budget) {
+  if (budget == "none") return 0.0;
+  if (budget == "full") return std::numeric_limits<double>::infinity();
+  double seconds = 0;
+  const char* end = budget.data() + budget.size();
+  const auto [rest, error] = std::from_chars(budget.data(), end, seconds);
+  if (error != std::errc() || rest != end || !(seconds > 0))
+    return fail(ErrorCode::usage, "--budget: found '{}', want none, full, or seconds above 0",
+                budget);
+  return seconds;
+}
+
+Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_dir) {
+  if (cache_dir.empty()) return plan::TuningDb::open(":memory:");
+  std::error_code error;
+  std::filesystem::create_directories(cache_dir, error);
+  return plan::TuningDb::open(cache_dir + "/tuning.db");
+}
+
+Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
+                                 const CompileOptions& options,
+                                 const codegen::cpu::Machine& machine, ThreadPool& pool,
+                                 plan::MeasureReport* report) {
+  const auto db = HEDDLE_TRY(open_tuning_db(options.options.cache_dir));
+  plan::MeasureOptions measure;
+  measure.machine = plan::machine_name(pool.threads(), machine.vector_bytes);
+  measure.build = build_id();
+  measure.budget_s = HEDDLE_TRY(budget_seconds(options.budget));
+  measure.db = db.get();
+  if (auto known = HEDDLE_TRY(db->machine(measure.machine))) {
+    planning.machine = *known;
+  } else {
+    planning.machine = plan::calibrate(pool, machine.vector_bytes);
+    HEDDLE_TRY(db->store_machine(measure.machine, planning.machine));
+  }
+  log(LogLevel::info, "machine: {}", plan::to_string(planning.machine));
+  // The model's plan shows which values are stored channels-last; others follow it.
+  const plan::Plan first = HEDDLE_TRY(plan::orchestrate(graph, planning));
+  measure.layout_of = likely_layouts(
+      graph, HEDDLE_TRY(lower_plan(graph, first, target_for(machine, pool.threads()))).layouts);
+  Timer timer{options, machine, pool, measure.layout_of};
+  measure.time = [&](const prim::Graph& g, const lower::Cluster& c) { return timer(g, c); };
+  measure.progress = [&](int done, int waiting, double plan_us) {
+    if (options.progress)
+      options.progress(fmt::format("measuring kernels (plan {:.2f} ms)", plan_us * 1e-3),
+                       static_cast<double>(done) / (done + waiting));
+  };
+  plan::MeasureReport own;
+  plan::MeasureReport& r = report != nullptr ? *report : own;
+  plan::Plan plan = HEDDLE_TRY(plan::orchestrate_measured(graph, planning, measure, &r));
+  log(LogLevel::info, "{} kernels timed, {} known, {} failed in {} rounds, {:.1f} s{}", r.timed,
+      r.from_db, r.failed, r.rounds, r.seconds, r.budget_spent ? " (budget spent)" : "");
+  for (const std::string& failure : r.failures) log(LogLevel::info, "not timed: {}", failure);
+  return plan;
+}
+
+}  // namespace heddle::driver

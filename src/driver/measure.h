@@ -1,0 +1,20 @@
+#pragma once
+#include "driver/driver.h"
+#include "plan/measure.h"
+
+namespace heddle::driver {
+
+/// "none" → 0, "full" → infinity, else seconds; a usage error for anything else.
+Result<double> budget_seconds(const std::string& budget);
+/// The tuning database of a cache folder; in memory if there is no folder.
+Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_dir);
+
+/// plan::orchestrate_measured() with this machine's calibrated model and its tuning database:
+/// candidates are lowered, compiled and timed alone, with constants cold (in a network other
+/// kernels have pushed them out of the caches) and values as the caches hold them.
+Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
+                                 const CompileOptions& options,
+                                 const codegen::cpu::Machine& machine, ThreadPool& pool,
+                                 plan::MeasureReport* report = nullptr);
+
+}  // namespace heddle::driver
