@@ -6,6 +6,7 @@
 
 #include "onnx/reader.h"
 #include "onnx/tensor_file.h"
+#include "progress.h"
 #include "runtime/artefact.h"
 
 namespace heddle::tool {
@@ -25,6 +26,9 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
   verb.add_option("--strategy", flags.strategy,
                   "how kernels are chosen: single, operators, greedy, partition, recompute, full")
       ->capture_default_str();
+  verb.add_option("--memory-limit", flags.memory_limit_mb,
+                  "refuse (exit code 5) a program that needs more MB than this")
+      ->check(CLI::PositiveNumber);
   verb.add_option("--seed", flags.seed, "seed of random inputs")->capture_default_str();
   verb.add_option("--input,--loadInputs", flags.inputs,
                   "NAME=FILE (.npy or .pb); random otherwise");
@@ -79,9 +83,28 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
   options.budget = flags.budget;
   options.strategy = flags.strategy;
   options.options = global_options();
+  options.progress = progress_line();
   for (const std::string& text : flags.shapes) options.shapes.insert(HEDDLE_TRY(parse_shape(text)));
   return options;
 }
+
+namespace {
+
+/// Memory of one run beyond the caller's inputs and outputs.
+Status within(double limit_mb, const runtime::Program& p, int threads) {
+  std::int64_t constants = 0;
+  for (const Tensor& c : p.constants) constants += c.bytes();
+  const double mb =
+      1e-6 * static_cast<double>(constants + p.arena_bytes + p.scratch_bytes * threads);
+  if (limit_mb <= 0 || mb <= limit_mb) return Ok{};
+  return fail(ErrorCode::out_of_memory,
+              "--memory-limit: the program needs {:.1f} MB ({:.1f} of constants, {:.1f} of arena), "
+              "found a limit of {:.1f}",
+              mb, 1e-6 * static_cast<double>(constants), 1e-6 * static_cast<double>(p.arena_bytes),
+              limit_mb);
+}
+
+}  // namespace
 
 Result<Model> open_model(const ModelFlags& flags) {
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
@@ -99,6 +122,7 @@ Result<Model> open_model(const ModelFlags& flags) {
   }
   const auto compiled_at = now();
   model.compile_seconds = std::chrono::duration<double>(compiled_at - start).count();
+  HEDDLE_TRY(within(flags.memory_limit_mb, *model.program, options.threads));
   model.session = HEDDLE_TRY(driver::load(model.program, options.threads));
   model.load_seconds = std::chrono::duration<double>(now() - compiled_at).count();
   return model;

@@ -18,6 +18,7 @@ struct ModelFlags {
   int threads = 0;
   std::string budget = "none";
   std::string strategy = "full";
+  double memory_limit_mb = 0;  ///< 0: none
   std::uint64_t seed = 0;
   std::vector<std::string> inputs;  ///< NAME=FILE
   bool json = false;

@@ -37,7 +37,7 @@ int main_checked(int argc, char** argv) {
   CLI::App app{"Heddle: an optimising compiler and runtime for tensor programs.", "heddle"};
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("heddle ") + HEDDLE_VERSION);
-  app.failure_message(CLI::FailureMessage::help);
+  app.failure_message(CLI::FailureMessage::simple);
   std::vector<std::pair<CLI::App*, Verb>> chosen;
   for (const VerbRow& row : verbs()) {
     CLI::App* verb = app.add_subcommand(row.name, row.help);

@@ -104,26 +104,6 @@ Status check(const ModelFlags& flags) {
   return Ok{};
 }
 
-struct CacheFlags {
-  bool json = false;
-  int days = 30;
-};
-
-Status list_cache(const CacheFlags& flags) {
-  const driver::CacheListing listing = driver::list_cache(global_options().cache_dir);
-  if (flags.json) {
-    fmt::print("{}\n", json{{"folder", global_options().cache_dir},
-                            {"objects", listing.objects},
-                            {"programs", listing.programs},
-                            {"bytes", listing.bytes}}
-                           .dump(2));
-    return Ok{};
-  }
-  fmt::print("{}: {} compiled batches, {} programs, {:.1f} MB\n", global_options().cache_dir,
-             listing.objects, listing.programs, static_cast<double>(listing.bytes) / 1e6);
-  return Ok{};
-}
-
 }  // namespace
 
 Verb add_check(CLI::App& verb) {
@@ -142,29 +122,6 @@ Verb add_doctor(CLI::App& verb) {
   auto as_json = std::make_shared<bool>(false);
   verb.add_flag("--json", *as_json, "print JSON");
   return [as_json] { return doctor(*as_json); };
-}
-
-Verb add_cache(CLI::App& verb) {
-  auto flags = std::make_shared<CacheFlags>();
-  CLI::App* ls = verb.add_subcommand("ls", "what is there and how large it is");
-  CLI::App* check = verb.add_subcommand("verify", "recompute checksums, remove damaged entries");
-  CLI::App* prune = verb.add_subcommand("prune", "remove entries not used for some days");
-  for (CLI::App* sub : {ls, check, prune}) sub->add_flag("--json", flags->json, "print JSON");
-  prune->add_option("--days", flags->days, "age in days")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 36500));
-  verb.require_subcommand(1);
-  return [=]() -> Status {
-    if (global_options().cache_dir.empty())
-      return fail(ErrorCode::usage, "cache: no folder is set (HEDDLE_CACHE_DIR)");
-    if (check->parsed())
-      fmt::print("{} damaged entries removed\n", driver::verify_cache(global_options().cache_dir));
-    if (prune->parsed())
-      fmt::print("{} entries removed\n",
-                 driver::prune_cache(global_options().cache_dir, flags->days));
-    if (ls->parsed()) return list_cache(*flags);
-    return Ok{};
-  };
 }
 
 }  // namespace heddle::tool
