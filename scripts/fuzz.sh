@@ -4,13 +4,18 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 [ -f build/fuzz/build.ninja ] || cmake --preset fuzz
 cmake --build build/fuzz --parallel "$(nproc)" --target artefact_fuzz onnx_reader_fuzz
-for target in artefact onnx_reader; do
-  corpus=build/fuzz/corpus/$target
+fuzz() {
+  local target=$1 corpus=build/fuzz/corpus/$1 seeds=tests/fuzz/seeds/$1
   mkdir -p "$corpus" build/fuzz/crashes
-  seeds=tests/fuzz/seeds/$target
-  build/fuzz/bin/${target}_fuzz "$corpus" $([ -d "$seeds" ] && echo "$seeds") \
+  build/fuzz/bin/"${target}"_fuzz "$corpus" $([ -d "$seeds" ] && echo "$seeds") \
     -max_total_time="$seconds" -rss_limit_mb=2048 -malloc_limit_mb=1024 -timeout=10 -max_len=65536 \
     -artifact_prefix=build/fuzz/crashes/ -print_final_stats=1 2>&1 | tail -n 15
-done
+}
+# Side by side: each uses one core.
+fuzz artefact & first=$!
+fuzz onnx_reader & second=$!
+wait "$first"
+wait "$second"

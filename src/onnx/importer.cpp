@@ -156,7 +156,7 @@ Status Importer::add_inputs(const GraphProto& graph, Scope& scope) {
 Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
   const TensorType type{HEDDLE_TRY(tensor_type(input, "input")), HEDDLE_TRY(input_shape(input))};
   if (!checked_element_count(type.shape, type.dtype))
-    return fail(ErrorCode::out_of_memory,
+    return fail(ErrorCode::unsupported,
                 "input '{}': {} is negative or above the limit of {} bytes", input.name(),
                 to_string(type), kMaxTensorBytes);
   const auto bound = options_.values.find(input.name());

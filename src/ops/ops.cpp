@@ -114,7 +114,7 @@ Result<Values> expand(const Call& call, Builder& b) {
   for (std::int32_t i = before; i < b.graph().size(); ++i) {
     const TensorType& type = b.type(NodeId{i});
     if (!checked_element_count(type.shape, type.dtype))
-      return fail(ErrorCode::out_of_memory,
+      return fail(ErrorCode::unsupported,
                   "{} '{}': needs a value {}, above the limit of {} bytes", call.op, call.name,
                   to_string(type), kMaxTensorBytes);
   }

@@ -15,7 +15,7 @@ Result<Shape> checked(const Call& call, Shape shape, DType type) {
     if (extent < 0) return call.error("result has shape {}, want extents >= 0", to_string(shape));
   }
   if (!checked_element_count(shape, type)) {
-    return fail(ErrorCode::out_of_memory, "{} '{}': result {}{} is above the limit of {} bytes",
+    return fail(ErrorCode::unsupported, "{} '{}': result {}{} is above the limit of {} bytes",
                 call.op, call.name, name_of(type), to_string(shape), kMaxTensorBytes);
   }
   return shape;

@@ -1,0 +1,157 @@
+"""The command as a user meets it: exit codes, messages, JSON, on good and on hopeless input."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+HEDDLE = os.environ["HEDDLE"]
+
+
+def heddle(*arguments, timeout=60):
+    return subprocess.run([HEDDLE, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=timeout)
+
+
+def model(nodes, inputs, outputs, initializers=()):
+    def info(ports):
+        return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ports]
+    graph = helper.make_graph(nodes, "g", info(inputs), info(outputs), list(initializers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+class Cli(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.folder.name)
+        os.environ["HEDDLE_CACHE_DIR"] = str(self.path / "cache")
+        self.good = self.save("good", model(
+            [helper.make_node("Softmax", ["x"], ["s"], name="soft", axis=1),
+             helper.make_node("Add", ["s", "x"], ["y"], name="sum")],
+            [("x", [3, 37])], [("y", [3, 37])]))
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def save(self, name, proto):
+        path = self.path / f"{name}.onnx"
+        path.write_bytes(proto.SerializeToString())
+        return path
+
+    def assert_fails(self, code, part, *arguments):
+        done = heddle(*arguments)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertIn(part, done.stderr)
+
+    def test_run_saves_the_right_numbers(self):
+        x = np.random.default_rng().normal(size=(3, 37)).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        done = heddle("run", self.good, "--input", f"x={self.path}/x.npy", "--save", self.path / "y.npy")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        e = np.exp(x - x.max(1, keepdims=True))
+        np.testing.assert_allclose(np.load(self.path / "y.npy"), e / e.sum(1, keepdims=True) + x,
+                                   rtol=1e-5, atol=1e-6)
+
+    def test_every_verb_speaks_json(self):
+        artefact = self.path / "good.heddle"
+        rows = [("compile", self.good, "-o", artefact), ("run", artefact), ("run", self.good),
+                ("bench", self.good, "--duration", "0.05"), ("check", self.good),
+                ("bench", self.good, "--duration", "0.05", "--ablation"),
+                ("verify", self.good), ("explain", self.good), ("profile", self.good), ("ops",),
+                ("doctor",), ("cache", "ls")]
+        for row in rows:
+            done = heddle(*row, "--json")
+            self.assertEqual(done.returncode, 0, f"{row}: {done.stderr}")
+            self.assertIsInstance(json.loads(done.stdout), dict, row)
+
+    def test_budget_measures_and_is_remembered(self):
+        done = heddle("compile", self.good, "-o", self.path / "a.heddle", "--budget", "5")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        listing = json.loads(heddle("cache", "ls", "--json").stdout)
+        self.assertGreater(len(listing["measurements"]), 0)
+        self.assertEqual(heddle("cache", "export", self.path / "t.db").returncode, 0)
+        self.assertEqual(heddle("cache", "merge", self.path / "t.db").returncode, 0)
+        kernels = json.loads(heddle("explain", self.good, "--budget", "5", "--json").stdout)["kernels"]
+        self.assertTrue(all(k["cost"]["provenance"] == "measured" for k in kernels), kernels)
+
+    def test_no_budget_is_deterministic(self):
+        plans = []
+        for name in "ab":
+            out = self.path / name
+            self.assertEqual(heddle("compile", self.good, "--emit", "plan", "-o", out).returncode, 0)
+            plans.append(out.read_text())
+        self.assertEqual(*plans)
+
+    def test_usage(self):
+        self.assert_fails(2, "--threads", "run", self.good, "--threads", "many")
+        self.assert_fails(2, "--budget", "compile", self.good, "-o", self.path / "o", "--budget", "soon")
+        self.assert_fails(2, "--strategy", "run", self.good, "--strategy", "best")
+        self.assert_fails(2, "want NAME=FILE", "run", self.good, "--input", "z=nothing.npy")
+        self.assert_fails(1, "nowhere.onnx", "run", self.path / "nowhere.onnx")
+        self.assert_fails(5, "--memory-limit", "run", self.good, "--memory-limit", "0.00001")
+
+    def test_unsupported_names_node_op_and_reason(self):
+        bad = self.save("bad", model([helper.make_node("Frobnicate", ["x"], ["y"], name="frob")],
+                                     [("x", [2])], [("y", [2])]))
+        self.assert_fails(3, "Frobnicate 'frob'", "run", bad)
+        self.assert_fails(3, "1 of 1 nodes", "check", bad)
+
+    def test_shape_mismatch_is_explained(self):
+        bad = self.save("shapes", model([helper.make_node("Add", ["x", "x2"], ["y"], name="sum")],
+                                        [("x", [2, 3]), ("x2", [4, 5])], [("y", [2, 3])]))
+        self.assert_fails(1, "Add 'sum': input 1 has shape [4,5]", "run", bad)
+
+    def test_wrong_expected_output(self):
+        folder = self.path / "case"
+        (folder / "test_data_set_0").mkdir(parents=True)
+        (folder / "model.onnx").write_bytes(self.good.read_bytes())
+        x = np.zeros((3, 37), np.float32)
+        for name, value in (("input_0", x), ("output_0", x)):
+            (folder / "test_data_set_0" / f"{name}.pb").write_bytes(
+                onnx.numpy_helper.from_array(value).SerializeToString())
+        self.assert_fails(4, "differ", "run", folder)
+
+    def test_hopeless_models(self):
+        whole = self.good.read_bytes()
+        rows = {"truncated": whole[:len(whole) // 2], "empty": b"", "text": b"not a model\n" * 99}
+        proto = model([helper.make_node("Exp", ["z"], ["y"], name="a"),
+                       helper.make_node("Neg", ["y"], ["z"], name="b")], [("x", [2])], [("y", [2])])
+        rows["cyclic"] = proto.SerializeToString()
+        huge = model([helper.make_node("Expand", ["x", "s"], ["y"], name="e")], [("x", [1])],
+                     [("y", None)],
+                     [helper.make_tensor("s", TensorProto.INT64, [3], [1 << 20, 1 << 20, 1 << 20])])
+        rows["huge"] = huge.SerializeToString()
+        outside = model([helper.make_node("Add", ["x", "w"], ["y"])], [("x", [2])], [("y", [2])])
+        w = outside.graph.initializer.add()
+        w.name, w.data_type, w.data_location = "w", TensorProto.FLOAT, TensorProto.EXTERNAL
+        w.dims.append(2)
+        entry = w.external_data.add()
+        entry.key, entry.value = "location", "../../../../etc/passwd"
+        rows["outside"] = outside.SerializeToString()
+        confused = model([helper.make_node("Add", ["x", "w"], ["y"])], [("x", [2])], [("y", [2])])
+        w = confused.graph.initializer.add()
+        w.name, w.data_type, w.raw_data = "w", TensorProto.INT64, b"12345"
+        w.dims.append(2)
+        rows["confused"] = confused.SerializeToString()
+        for name, data in rows.items():
+            path = self.path / f"{name}.onnx"
+            path.write_bytes(data)
+            for verb in ("run", "check"):
+                done = heddle(verb, path, timeout=20)
+                self.assertIn(done.returncode, (1, 3), f"{name}: {done.stdout}{done.stderr}")
+                self.assertIn("error", done.stderr, name)
+        artefact = self.path / "good.heddle"
+        heddle("compile", self.good, "-o", artefact)
+        data = bytearray(artefact.read_bytes())
+        data[len(data) // 2] ^= 0xff
+        artefact.write_bytes(data)
+        self.assert_fails(1, "damaged", "run", artefact)
+
+
+if __name__ == "__main__":
+    unittest.main()
