@@ -14,6 +14,13 @@ fuzz() {
     -max_total_time="$seconds" -rss_limit_mb=2048 -malloc_limit_mb=1024 -timeout=10 -max_len=65536 \
     -artifact_prefix=build/fuzz/crashes/ -print_final_stats=1 2>&1 | tail -n 15
 }
+[ -x build/bin/heddle ] || scripts/build.sh heddle
+# Artefacts of this build as seeds: a mutator does not guess the format.
+mkdir -p build/fuzz/corpus/artefact
+for model in add_bcast conv_with_strides_padding; do
+  build/bin/heddle compile "tests/fuzz/seeds/onnx_reader/$model.onnx" --cache none \
+    -o "build/fuzz/corpus/artefact/$model" >/dev/null
+done
 # Side by side: each uses one core.
 fuzz artefact & first=$!
 fuzz onnx_reader & second=$!

@@ -117,7 +117,8 @@ struct Parts {
 };
 
 /// Header, manifest and table, all within the file and with the right checksum.
-Result<Parts> split(const std::byte* data, std::size_t size) {
+Result<Parts> split(const std::byte* data, std::size_t size,
+                    Checksums checksums = Checksums::compared) {
   Header header;
   if (size < sizeof header) return fail("artefact: found {} bytes, want at least {}", size, sizeof header);
   std::memcpy(&header, data, sizeof header);
@@ -132,10 +133,12 @@ Result<Parts> split(const std::byte* data, std::size_t size) {
                 sizeof header + header.manifest_bytes + table_bytes);
   const char* begin = reinterpret_cast<const char*>(data) + sizeof header;
   const Hash hash = hash_bytes({begin, header.manifest_bytes + table_bytes});
-  if (hash.low != header.checksum_low || hash.high != header.checksum_high)
+  if (checksums == Checksums::compared &&
+      (hash.low != header.checksum_low || hash.high != header.checksum_high))
     return fail("artefact: damaged: the manifest does not match its checksum");
   Parts parts{{begin, header.manifest_bytes}, std::vector<Section>(header.sections)};
-  std::memcpy(parts.sections.data(), begin + header.manifest_bytes, table_bytes);
+  if (table_bytes > 0)  // an empty vector has no address to copy to
+    std::memcpy(parts.sections.data(), begin + header.manifest_bytes, table_bytes);
   for (const Section& s : parts.sections)
     if (s.offset > size || s.bytes > size - s.offset || s.offset % 64 != 0)
       return fail("artefact: truncated: found {} bytes, want a section at {} of {}", size, s.offset, s.bytes);
@@ -207,8 +210,9 @@ Status write_artefact(const Program& program, const std::string& path) {
   return Ok{};
 }
 
-Result<Program> parse_artefact(const std::byte* data, std::size_t size, std::shared_ptr<const void> owner) {
-  const Parts parts = HEDDLE_TRY(split(data, size));
+Result<Program> parse_artefact(const std::byte* data, std::size_t size, std::shared_ptr<const void> owner,
+                               Checksums checksums) {
+  const Parts parts = HEDDLE_TRY(split(data, size, checksums));
   const json j = json::parse(parts.manifest, nullptr, false);
   try {
     if (j.is_discarded() || j.at("format") != "heddle")
@@ -221,7 +225,7 @@ Result<Program> parse_artefact(const std::byte* data, std::size_t size, std::sha
                   parts.sections.size(), objects, constants.size());
     for (std::size_t i = 0; i < parts.sections.size(); ++i) {
       const Section& s = parts.sections[i];
-      HEDDLE_TRY(check_section(data, s, i));
+      if (checksums == Checksums::compared) HEDDLE_TRY(check_section(data, s, i));
       if (i < objects) {
         program.objects.emplace_back(view_of(data + s.offset, s.bytes));
         continue;

@@ -10,16 +10,19 @@ namespace heddle::runtime {
 constexpr std::uint32_t kArtefactVersion = 1;
 
 /// Writes `program` to `path` (atomically: a temporary file, then rename). Layout: a fixed header
-/// (magic, version, manifest and table sizes), the JSON manifest, a table of sections (kind, offset,
-/// size, XXH3 checksum), then page-aligned sections: object code and constants.
+/// (magic, version, manifest and table sizes), the JSON manifest, a table of sections (kind,
+/// offset, size, XXH3 checksum), then page-aligned sections: object code and constants.
 Status write_artefact(const Program& program, const std::string& path);
 
 /// Maps the file; constants stay in the mapping. Everything is checked before it is believed: the
 /// error says what was found and what was wanted.
 Result<Program> read_artefact(const std::string& path);
-/// The same from memory that `owner` keeps alive.
+enum class Checksums { compared, ignored };
+/// The same from memory that `owner` keeps alive. Fuzzing ignores checksums, to reach what is
+/// behind.
 Result<Program> parse_artefact(const std::byte* data, std::size_t size,
-                               std::shared_ptr<const void> owner);
+                               std::shared_ptr<const void> owner,
+                               Checksums checksums = Checksums::compared);
 /// The manifest alone, without checking sections.
 Result<std::string> read_manifest(const std::string& path);
 /// True if the file starts like an artefact.
