@@ -3,6 +3,7 @@
 #include <coin/Cbc_C_Interface.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,29 +13,54 @@ namespace {
 
 using Cbc = std::unique_ptr<Cbc_Model, decltype(&Cbc_deleteModel)>;
 
-void add_row(Cbc_Model* cbc, const Row& row) {
-  // CBC writes outside its arrays when a column occurs twice in a row: terms are summed here.
-  std::map<int, double> sums;
-  for (const Term& t : row.terms) sums[t.var.value] += t.coefficient;
-  std::vector<int> columns;
-  std::vector<double> coefficients;
-  for (const auto& [column, coefficient] : sums) {
-    columns.push_back(column);
-    coefficients.push_back(coefficient);
+/// Rows as CBC takes them in one call: by column, with bounds. Row by row it copies its arrays each
+/// time.
+struct Columns {
+  std::vector<CoinBigIndex> start;
+  std::vector<int> rows;
+  std::vector<double> coefficients, lower, upper;
+
+  Columns(const Model& model, const std::vector<Row>& extra)
+      : columns_(static_cast<std::size_t>(model.variables().size())) {
+    for (const Row& row : model.rows()) add(row);
+    for (const Row& row : extra) add(row);
+    for (const auto& column : columns_) {
+      start.push_back(static_cast<CoinBigIndex>(rows.size()));
+      for (const auto& [row, coefficient] : column) {
+        rows.push_back(row);
+        coefficients.push_back(coefficient);
+      }
+    }
+    start.push_back(static_cast<CoinBigIndex>(rows.size()));
   }
-  const char sense = row.sense == Sense::at_most ? 'L' : row.sense == Sense::at_least ? 'G' : 'E';
-  Cbc_addRow(cbc, row.name.c_str(), static_cast<int>(columns.size()), columns.data(),
-             coefficients.data(), sense, row.bound);
-}
+
+ private:
+  void add(const Row& row) {
+    const int index = static_cast<int>(lower.size());
+    // CBC writes outside its arrays when a column occurs twice in a row: terms are summed here.
+    std::map<int, double> sums;
+    for (const Term& t : row.terms) sums[t.var.value] += t.coefficient;
+    for (const auto& [column, coefficient] : sums)
+      columns_[static_cast<std::size_t>(column)].emplace_back(index, coefficient);
+    const double infinite = std::numeric_limits<double>::infinity();
+    lower.push_back(row.sense == Sense::at_most ? -infinite : row.bound);
+    upper.push_back(row.sense == Sense::at_least ? infinite : row.bound);
+  }
+  std::vector<std::vector<std::pair<int, double>>> columns_;
+};
 
 Cbc build(const Model& model, const std::vector<Row>& extra) {
   Cbc cbc(Cbc_newModel(), Cbc_deleteModel);
   Cbc_setLogLevel(cbc.get(), 0);
-  for (const Variable& v : model.variables()) {
-    Cbc_addCol(cbc.get(), v.name.c_str(), 0, 1, v.cost, 1, 0, nullptr, nullptr);
-  }
-  for (const Row& row : model.rows()) add_row(cbc.get(), row);
-  for (const Row& row : extra) add_row(cbc.get(), row);
+  const Columns columns(model, extra);
+  const int n = model.variables().size();
+  const std::vector<double> zeros(static_cast<std::size_t>(n), 0), ones(zeros.size(), 1);
+  std::vector<double> costs;
+  for (const Variable& v : model.variables()) costs.push_back(v.cost);
+  Cbc_loadProblem(cbc.get(), n, static_cast<int>(columns.lower.size()), columns.start.data(),
+                  columns.rows.data(), columns.coefficients.data(), zeros.data(), ones.data(),
+                  costs.data(), columns.lower.data(), columns.upper.data());
+  for (int i = 0; i < n; ++i) Cbc_setInteger(cbc.get(), i);
   Cbc_setObjSense(cbc.get(), 1);
   return cbc;
 }

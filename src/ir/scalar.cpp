@@ -8,6 +8,35 @@
 #include "support/result.h"
 
 namespace heddle::ir {
+
+std::int64_t wrap(std::int64_t v, DType type) {
+  switch (type) {
+    case DType::i8:
+      return static_cast<std::int8_t>(v);
+    case DType::i16:
+      return static_cast<std::int16_t>(v);
+    case DType::i32:
+      return static_cast<std::int32_t>(v);
+    case DType::u8:
+      return static_cast<std::uint8_t>(v);
+    case DType::u16:
+      return static_cast<std::uint16_t>(v);
+    case DType::u32:
+      return static_cast<std::uint32_t>(v);
+    case DType::b1:
+      return v != 0;
+    case DType::i64:
+    case DType::u64:
+      return v;
+    case DType::f32:
+    case DType::f64:
+    case DType::f16:
+    case DType::bf16:
+      break;
+  }
+  HEDDLE_CHECK(false, "integer arithmetic on {}", name_of(type));
+}
+
 namespace {
 
 // Indexed by ScalarFn: name, arity, expensive, gives_bool, flops. The flops are vector instructions
@@ -63,35 +92,6 @@ std::int64_t as_int(double v) {
 }
 
 int bits_of(DType t) { return t == DType::b1 ? 1 : static_cast<int>(8 * size_of(t)); }
-
-/// The value that a `type` holds after storing the low bits of v; u64 keeps its bit pattern.
-std::int64_t wrap(std::int64_t v, DType type) {
-  switch (type) {
-    case DType::i8:
-      return static_cast<std::int8_t>(v);
-    case DType::i16:
-      return static_cast<std::int16_t>(v);
-    case DType::i32:
-      return static_cast<std::int32_t>(v);
-    case DType::u8:
-      return static_cast<std::uint8_t>(v);
-    case DType::u16:
-      return static_cast<std::uint16_t>(v);
-    case DType::u32:
-      return static_cast<std::uint32_t>(v);
-    case DType::b1:
-      return v != 0;
-    case DType::i64:
-    case DType::u64:
-      return v;
-    case DType::f32:
-    case DType::f64:
-    case DType::f16:
-    case DType::bf16:
-      break;
-  }
-  HEDDLE_CHECK(false, "integer arithmetic on {}", name_of(type));
-}
 
 using U = std::uint64_t;
 std::int64_t wrapping_mul(std::int64_t a, std::int64_t b) {
@@ -327,24 +327,7 @@ std::int64_t apply_int(ScalarFn fn, std::span<const std::int64_t> args, DType ty
       return !less;
     case ScalarFn::select:
       return x != 0 ? y : args[2];
-    case ScalarFn::exp:
-    case ScalarFn::log:
-    case ScalarFn::sqrt:
-    case ScalarFn::rsqrt:
-    case ScalarFn::sin:
-    case ScalarFn::cos:
-    case ScalarFn::tan:
-    case ScalarFn::asin:
-    case ScalarFn::acos:
-    case ScalarFn::atan:
-    case ScalarFn::sinh:
-    case ScalarFn::cosh:
-    case ScalarFn::tanh:
-    case ScalarFn::asinh:
-    case ScalarFn::acosh:
-    case ScalarFn::atanh:
-    case ScalarFn::erf:
-    case ScalarFn::atan2:
+    default:  // float_only
       break;
   }
   HEDDLE_CHECK(false, "{} has no meaning on {}", info(fn).name, name_of(type));

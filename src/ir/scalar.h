@@ -90,6 +90,8 @@ bool float_only(ScalarFn fn);
 
 /// The reference meaning on doubles, for floating types (double arithmetic) and b1 results.
 double apply(ScalarFn fn, std::span<const double> args);
+/// The value that a `type` holds after storing the low bits of v; u64 keeps its bit pattern.
+std::int64_t wrap(std::int64_t v, DType type);
 /// The reference meaning on integers of type `type` (wraps to the width of the type).
 std::int64_t apply_int(ScalarFn fn, std::span<const std::int64_t> args, DType type);
 

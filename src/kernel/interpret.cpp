@@ -35,27 +35,6 @@ double round_to(DType type, double value) {
   return value;
 }
 
-std::int64_t wrap_to(DType type, std::int64_t value) {
-  switch (type) {
-    case DType::i8:
-      return static_cast<std::int8_t>(value);
-    case DType::i16:
-      return static_cast<std::int16_t>(value);
-    case DType::i32:
-      return static_cast<std::int32_t>(value);
-    case DType::u8:
-      return static_cast<std::uint8_t>(value);
-    case DType::u16:
-      return static_cast<std::uint16_t>(value);
-    case DType::u32:
-      return static_cast<std::uint32_t>(value);
-    case DType::b1:
-      return value != 0;
-    default:
-      return value;
-  }
-}
-
 class Interpreter {
  public:
   Interpreter(const Kernel& k, const std::vector<std::span<std::byte>>& args)
@@ -181,7 +160,7 @@ class Interpreter {
     } else if (is_float(b.dtype)) {
       locals_[static_cast<std::size_t>(id.value)].reals[at] = round_to(b.dtype, value.real);
     } else {
-      locals_[static_cast<std::size_t>(id.value)].integers[at] = wrap_to(b.dtype, value.integer);
+      locals_[static_cast<std::size_t>(id.value)].integers[at] = ir::wrap(value.integer, b.dtype);
     }
   }
 
@@ -209,7 +188,7 @@ class Interpreter {
         [&](const Index& x) {
           const std::int64_t value = ir::evaluate(x.expr, vars_);
           return is_float(v.dtype) ? Scalar{static_cast<double>(value), 0}
-                                   : Scalar{0, wrap_to(v.dtype, value)};
+                                   : Scalar{0, ir::wrap(value, v.dtype)};
         },
         [&](const Guard& x) { return eval(hold(x.conditions) ? x.then : x.otherwise); },
         [&](const LaneReduce& x) { return lane_reduce(x, v.dtype); },
@@ -250,7 +229,7 @@ class Interpreter {
       one.set(0, x.real);
       return {0, one.int_at(0)};
     }
-    if (!is_float(to)) return {0, wrap_to(to, x.integer)};
+    if (!is_float(to)) return {0, ir::wrap(x.integer, to)};
     if (from == DType::u64) return {static_cast<double>(static_cast<std::uint64_t>(x.integer)), 0};
     return {static_cast<double>(x.integer), 0};
   }

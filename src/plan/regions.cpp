@@ -9,6 +9,7 @@ namespace {
 
 constexpr double kTinyBytes = 16384;
 constexpr std::size_t kSplitAbove = 72;      // nodes: frontiers of several values are tried
+constexpr std::size_t kWidestCut = 512;      // values: an unrolled loop keeps one open per step
 constexpr std::size_t kLargestRegion = 160;  // nodes: cut at the narrowest frontier, come what may
 
 /// Readers of a value, seen through clonable views.
@@ -107,8 +108,8 @@ struct Cutter {
         it = last_use[static_cast<std::size_t>(*it)] <= static_cast<int>(p) ? open.erase(it)
                                                                             : std::next(it);
       }
-      if (open.size() > 24) {
-        out[p].assign(25, NodeId{});  // too wide to be a cut
+      if (open.size() > kWidestCut) {
+        out[p] = {NodeId{}};  // too wide to be a cut
         continue;
       }
       for (int i : open) out[p].push_back(order[static_cast<std::size_t>(i)]);
@@ -185,7 +186,7 @@ struct Cutter {
         first = std::min(first, p);
         last = std::max(last, p);
       }
-      for (int p = first; p < last; ++p) fronts[static_cast<std::size_t>(p)].assign(25, NodeId{});
+      for (int p = first; p < last; ++p) fronts[static_cast<std::size_t>(p)] = {NodeId{}};
     }
   }
 
@@ -212,8 +213,9 @@ struct Cutter {
     refine(ends, kLargestRegion, [&](int begin, int end) {
       int best = -1;
       for (int p = begin + (end - begin) / 4; p < end - (end - begin) / 4; ++p) {
-        const auto width = fronts[static_cast<std::size_t>(p)].size();
-        if (width <= 24 && (best < 0 || width < fronts[static_cast<std::size_t>(best)].size())) {
+        const auto& front = fronts[static_cast<std::size_t>(p)];
+        const bool wide = !front.empty() && !front[0];
+        if (!wide && (best < 0 || front.size() < fronts[static_cast<std::size_t>(best)].size())) {
           best = p;
         }
       }

@@ -6,25 +6,8 @@ namespace {
 using ir::ScalarFn;
 
 bool accepts(ScalarFn fn, DType t) {
+  if (ir::float_only(fn)) return is_float(t);
   switch (fn) {
-    case ScalarFn::exp:
-    case ScalarFn::log:
-    case ScalarFn::sqrt:
-    case ScalarFn::rsqrt:
-    case ScalarFn::sin:
-    case ScalarFn::cos:
-    case ScalarFn::tan:
-    case ScalarFn::asin:
-    case ScalarFn::acos:
-    case ScalarFn::atan:
-    case ScalarFn::sinh:
-    case ScalarFn::cosh:
-    case ScalarFn::tanh:
-    case ScalarFn::asinh:
-    case ScalarFn::acosh:
-    case ScalarFn::atanh:
-    case ScalarFn::erf:
-    case ScalarFn::atan2:
     case ScalarFn::isnan:
     case ScalarFn::isinf:
       return is_float(t);
@@ -41,22 +24,6 @@ bool accepts(ScalarFn fn, DType t) {
     case ScalarFn::shift_left:
     case ScalarFn::shift_right:
       return is_int(t);
-    case ScalarFn::neg:
-    case ScalarFn::abs:
-    case ScalarFn::recip:
-    case ScalarFn::floor:
-    case ScalarFn::ceil:
-    case ScalarFn::round:
-    case ScalarFn::trunc:
-    case ScalarFn::sign:
-    case ScalarFn::add:
-    case ScalarFn::sub:
-    case ScalarFn::mul:
-    case ScalarFn::div:
-    case ScalarFn::fmod:
-    case ScalarFn::floor_mod:
-    case ScalarFn::pow:
-      return t != DType::b1;
     case ScalarFn::min:
     case ScalarFn::max:
     case ScalarFn::equal:
@@ -69,8 +36,9 @@ bool accepts(ScalarFn fn, DType t) {
       return true;
     case ScalarFn::cast:
       return false;
+    default:  // arithmetic
+      return t != DType::b1;
   }
-  return false;
 }
 
 }  // namespace
