@@ -135,6 +135,15 @@ Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_
   return plan::TuningDb::open(cache_dir + "/tuning.db");
 }
 
+Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& pool,
+                                              const codegen::cpu::Machine& machine) {
+  const std::string name = plan::machine_name(pool.threads(), machine.vector_bytes);
+  if (auto known = HEDDLE_TRY(db.machine(name))) return *known;
+  const plan::MachineModel model = plan::calibrate(pool, machine.vector_bytes);
+  HEDDLE_TRY(db.store_machine(name, model));
+  return model;
+}
+
 Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
                                  const CompileOptions& options,
                                  const codegen::cpu::Machine& machine, ThreadPool& pool,
@@ -145,12 +154,7 @@ Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options plannin
   measure.build = build_id();
   measure.budget_s = HEDDLE_TRY(budget_seconds(options.budget));
   measure.db = db.get();
-  if (auto known = HEDDLE_TRY(db->machine(measure.machine))) {
-    planning.machine = *known;
-  } else {
-    planning.machine = plan::calibrate(pool, machine.vector_bytes);
-    HEDDLE_TRY(db->store_machine(measure.machine, planning.machine));
-  }
+  planning.machine = HEDDLE_TRY(calibrated_machine(*db, pool, machine));
   log(LogLevel::info, "machine: {}", plan::to_string(planning.machine));
   // The model's plan shows which values are stored channels-last; others follow it.
   const plan::Plan first = HEDDLE_TRY(plan::orchestrate(graph, planning));

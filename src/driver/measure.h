@@ -9,6 +9,11 @@ Result<double> budget_seconds(const std::string& budget);
 /// The tuning database of a cache folder; in memory if there is no folder.
 Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_dir);
 
+/// This machine's model as measured, from the database or measured now (about 0.3 s) and kept
+/// there.
+Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& pool,
+                                              const codegen::cpu::Machine& machine);
+
 /// plan::orchestrate_measured() with this machine's calibrated model and its tuning database:
 /// candidates are lowered, compiled and timed alone, with constants cold (in a network other
 /// kernels have pushed them out of the caches) and values as the caches hold them.

@@ -27,6 +27,20 @@ json sources_json(const prim::Graph& graph, const std::vector<prim::OriginId>& o
   return sources;
 }
 
+/// What a kernel has to read and write at least once: constants, and values of this run.
+std::pair<std::int64_t, std::int64_t> compulsory_bytes(const prim::Graph& graph,
+                                                       const CompiledKernel& kernel) {
+  std::int64_t constants = 0, values = 0;
+  for (const lower::Argument& a : kernel.lowered.arguments) {
+    if (a.kind == lower::Argument::Kind::packed)
+      constants += a.packed.bytes();
+    else
+      (graph.constant_of(a.node) ? constants : values) +=
+          element_count(graph[a.node].type.shape) * size_of(graph[a.node].type.dtype);
+  }
+  return {constants, values};
+}
+
 json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
   json j = {{"name", kernel.lowered.kernel.name},
             {"schedule", kernel.lowered.schedule},
@@ -49,6 +63,9 @@ json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
                              {"cost", cost_json(r.cost)},
                              {"plan_delta_us", r.plan_delta_us},
                              {"reason", r.reason}});
+  const auto [constants, values] = compulsory_bytes(graph, kernel);
+  j["constant_bytes"] = constants;
+  j["value_bytes"] = values;
   json phases = json::array();
   for (const auto& phase : kernel.info.phases) phases.push_back(phase.tasks);
   j["tasks"] = phases;

@@ -3,17 +3,21 @@
 #include <map>
 
 #include "common.h"
+#include "driver/measure.h"
 
 namespace heddle::tool {
 namespace {
 
+using nlohmann::json;
+
 struct ProfileFlags : ModelFlags {
   int iterations = 20;
   std::string trace;
+  bool roofline = false;
 };
 
 Status write_trace(const std::string& path, const std::vector<runtime::LaunchTime>& times) {
-  nlohmann::json events = nlohmann::json::array();
+  json events = json::array();
   for (const runtime::LaunchTime& time : times)
     events.push_back({{"name", time.name},
                       {"ph", "X"},
@@ -22,33 +26,34 @@ Status write_trace(const std::string& path, const std::vector<runtime::LaunchTim
                       {"ts", time.begin * 1e6},
                       {"dur", time.seconds * 1e6}});
   std::ofstream file(path);
-  file << nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ns"}};
+  file << json{{"traceEvents", events}, {"displayTimeUnit", "ns"}};
   file.close();
   if (!file) return fail("{}: cannot write", path);
   return Ok{};
 }
 
-Status run(const ProfileFlags& flags) {
-  const Model model = HEDDLE_TRY(open_model(flags));
-  const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
-  const nlohmann::json report = nlohmann::json::parse(model.program->manifest, nullptr, false);
+/// Each kernel's best time of several runs.
+Result<std::vector<runtime::LaunchTime>> best_times(const Model& model,
+                                                    const std::vector<Tensor>& inputs, int runs) {
   std::vector<runtime::LaunchTime> best;
-  for (int i = 0; i < flags.iterations; ++i) {
+  for (int i = 0; i < runs; ++i) {
     std::vector<runtime::LaunchTime> times = HEDDLE_TRY(model.session->profile(inputs));
     if (best.empty()) best = times;
     for (std::size_t k = 0; k < times.size(); ++k)
       if (times[k].seconds < best[k].seconds) best[k] = times[k];
   }
-  if (!flags.trace.empty()) HEDDLE_TRY(write_trace(flags.trace, best));
+  return best;
+}
 
+json rows_of(const std::vector<runtime::LaunchTime>& best, const json& report) {
   double total = 0;
   for (const runtime::LaunchTime& time : best) total += time.seconds;
-  nlohmann::json kernels = nlohmann::json::array();
+  json kernels = json::array();
   for (std::size_t k = 0; k < best.size(); ++k) {
-    nlohmann::json entry = {
+    json entry = {
         {"name", best[k].name}, {"us", best[k].seconds * 1e6}, {"share", best[k].seconds / total}};
     if (report.is_object() && k < report["kernels"].size()) {
-      const nlohmann::json& kernel = report["kernels"][k];
+      const json& kernel = report["kernels"][k];
       entry["schedule"] = kernel["schedule"];
       entry["modelled_us"] = kernel["cost"]["us"];
       entry["gflops"] = kernel["cost"]["flops"].get<double>() / best[k].seconds / 1e9;
@@ -57,19 +62,103 @@ Status run(const ProfileFlags& flags) {
     }
     kernels.push_back(entry);
   }
+  return kernels;
+}
+
+/// The roofline of this machine under a program: what is measured of copies and multiply-adds.
+struct Roofline {
+  plan::MachineModel machine;
+  double constant_gbs = 0;  ///< from where all constants of the program fit
+  double peak_gflops() const { return machine.peak_gflops * machine.threads; }
+
+  /// GB/s of all threads from the smallest cache that holds `bytes`.
+  double gbs(double bytes) const {
+    const double t = machine.threads;
+    if (bytes <= static_cast<double>(machine.l2_bytes) * t) return machine.l2_gbs * t;
+    if (bytes <= static_cast<double>(machine.l3_bytes)) return machine.l3_gbs * t;
+    return machine.dram_gbs;
+  }
+  /// No kernel can be faster: its arithmetic at the peak, its tensors once at copy bandwidth.
+  double floor_us(const json& kernel) const {
+    const double values = kernel["value_bytes"], constants = kernel["constant_bytes"];
+    const double compute = kernel["cost"]["flops"].get<double>() / peak_gflops() * 1e-3;
+    const double memory = (values / gbs(values) + constants / constant_gbs) * 1e-3;
+    return std::max(compute, memory);
+  }
+};
+
+Result<Roofline> roofline_of(const ProfileFlags& flags, const runtime::Program& program) {
+  const auto machine = HEDDLE_TRY(driver::machine_for(global_options()));
+  const auto db = HEDDLE_TRY(driver::open_tuning_db(global_options().cache_dir));
+  ThreadPool pool(flags.threads > 0 ? flags.threads : driver::machine_threads());
+  Roofline roofline{HEDDLE_TRY(driver::calibrated_machine(*db, pool, machine))};
+  double constants = 0;
+  for (const Tensor& c : program.constants) constants += static_cast<double>(c.bytes());
+  roofline.constant_gbs = roofline.gbs(constants);
+  return roofline;
+}
+
+void add_floors(json& rows, const json& report, const Roofline& roofline) {
+  for (std::size_t k = 0; k < rows.size(); ++k) {
+    const double floor = roofline.floor_us(report["kernels"][k]);
+    rows[k]["floor_us"] = floor;
+    rows[k]["of_roofline"] = floor / rows[k]["us"].get<double>();
+  }
+}
+
+double sum_of(const json& rows, const char* key) {
+  double sum = 0;
+  for (const json& row : rows) sum += row.value(key, 0.0);
+  return sum;
+}
+
+void print_rows(json rows, const ProfileFlags& flags) {
+  const double total = sum_of(rows, "us");
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a["us"] > b["us"]; });
+  fmt::print("{} kernels, {:.1f} us (best of {} runs per kernel)\n", rows.size(), total,
+             flags.iterations);
+  fmt::print("{:>10} {:>6} {:>10} {}{:>8} {:>7}  kernel\n", "us", "%", "model us",
+             flags.roofline ? "  floor us   roof %  " : "", "GFLOP/s", "GB/s");
+  for (const json& k : rows)
+    fmt::print("{:10.1f} {:6.1f} {:10.1f} {}{:8.1f} {:7.1f}  {}  {}\n", k["us"].get<double>(),
+               100 * k["share"].get<double>(), k.value("modelled_us", 0.0),
+               flags.roofline ? fmt::format("{:10.1f} {:8.1f}  ", k["floor_us"].get<double>(),
+                                            100 * k["of_roofline"].get<double>())
+                              : "",
+               k.value("gflops", 0.0), k.value("gbytes_per_s", 0.0), k["name"].get<std::string>(),
+               k.value("schedule", ""));
+}
+
+Status run(const ProfileFlags& flags) {
+  const Model model = HEDDLE_TRY(open_model(flags));
+  const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
+  const json report = json::parse(model.program->manifest, nullptr, false);
+  const auto best = HEDDLE_TRY(best_times(model, inputs, flags.iterations));
+  if (!flags.trace.empty()) HEDDLE_TRY(write_trace(flags.trace, best));
+  json rows = rows_of(best, report);
+  json result = {{"model", flags.model}, {"total_us", sum_of(rows, "us")}};
+  if (flags.roofline) {
+    if (!report.is_object() || report["kernels"].size() != rows.size())
+      return fail("{}: the artefact holds no report, want one for --roofline", flags.model);
+    const Roofline roofline = HEDDLE_TRY(roofline_of(flags, *model.program));
+    add_floors(rows, report, roofline);
+    result["machine"] = plan::to_string(roofline.machine);
+    result["floor_us"] = sum_of(rows, "floor_us");
+    result["of_roofline"] = sum_of(rows, "floor_us") / sum_of(rows, "us");
+  }
+  result["kernels"] = rows;
   if (flags.json) {
-    fmt::print("{}\n", nlohmann::json{{"total_us", total * 1e6}, {"kernels", kernels}}.dump(2));
+    fmt::print("{}\n", result.dump(2));
     return Ok{};
   }
-  std::stable_sort(kernels.begin(), kernels.end(),
-                   [](const auto& a, const auto& b) { return a["us"] > b["us"]; });
-  fmt::print("{} kernels, {:.1f} us (best of {} runs per kernel)\n", best.size(), total * 1e6,
-             flags.iterations);
-  fmt::print("{:>10} {:>6} {:>10} {:>8} {:>7}  kernel\n", "us", "%", "model us", "GFLOP/s", "GB/s");
-  for (const nlohmann::json& k : kernels)
-    fmt::print("{:10.1f} {:6.1f} {:10.1f} {:8.1f} {:7.1f}  {}  {}\n", k["us"].get<double>(),
-               100 * k["share"].get<double>(), k.value("modelled_us", 0.0), k.value("gflops", 0.0),
-               k.value("gbytes_per_s", 0.0), k["name"].get<std::string>(), k.value("schedule", ""));
+  print_rows(rows, flags);
+  if (flags.roofline)
+    fmt::print(
+        "sum of the floors {:.1f} us: the model runs at {:.1f} % of the roofline\n"
+        "machine: {}\n",
+        result["floor_us"].get<double>(), 100 * result["of_roofline"].get<double>(),
+        result["machine"].get<std::string>());
   return Ok{};
 }
 
@@ -83,6 +172,8 @@ Verb add_profile(CLI::App& verb) {
       ->check(CLI::Range(1, 100000));
   verb.add_option("--trace,--exportProfile", flags->trace,
                   "write a Chrome trace (opens in Perfetto)");
+  verb.add_flag("--roofline", flags->roofline,
+                "each kernel's floor on this machine (measured peaks), and how close it comes");
   return [flags] { return run(*flags); };
 }
 
