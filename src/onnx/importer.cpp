@@ -85,15 +85,7 @@ Result<prim::Graph> Importer::run() {
   HEDDLE_TRY(bind_dimensions(graph));
   HEDDLE_TRY(add_inputs(graph, scope));
   HEDDLE_TRY(add_nodes(graph.node(), opsets_, scope));
-  for (const auto& output : graph.output()) {
-    const Value* value = scope.find(output.name());
-    if (value == nullptr) return fail("output '{}': no node makes it", output.name());
-    if (value->kind == Value::Kind::sequence || value->kind == Value::Kind::absent)
-      return unsupported(
-          "output '{}': sequences and optional values are not supported, want a tensor",
-          output.name());
-    if (value->is_tensor()) graph_.outputs.push_back({output.name(), value->node()});
-  }
+  HEDDLE_TRY(add_outputs(graph, scope));
   if (graph_.outputs.empty() && problems_ == nullptr) return fail("the model has no outputs");
   graph_.set_origin(prim::OriginId{});
   return std::move(graph_);
@@ -113,102 +105,10 @@ Status Importer::add_initializers(const GraphProto& graph, Scope& scope) {
   return Ok{};
 }
 
-/// Shapes given for inputs tell what the symbolic dimensions in them are.
-Status Importer::bind_dimensions(const GraphProto& graph) {
-  for (const auto& input : graph.input()) {
-    const auto given = options_.shapes.find(input.name());
-    const auto& shape = input.type().tensor_type().shape();
-    if (given == options_.shapes.end() ||
-        static_cast<int>(given->second.size()) != shape.dim_size())
-      continue;
-    for (int d = 0; d < shape.dim_size(); ++d) {
-      if (shape.dim(d).dim_param().empty()) continue;
-      const std::int64_t extent = given->second[static_cast<std::size_t>(d)];
-      const auto [it, fresh] = dimensions_.emplace(shape.dim(d).dim_param(), extent);
-      if (!fresh && it->second != extent)
-        return fail(ErrorCode::usage,
-                    "input '{}': the shape given makes '{}' {}, another makes it {}", input.name(),
-                    it->first, extent, it->second);
-    }
-  }
-  return Ok{};
-}
-
-Status Importer::add_inputs(const GraphProto& graph, Scope& scope) {
-  for (const auto& [name, shape] : options_.shapes)
-    if (std::none_of(graph.input().begin(), graph.input().end(),
-                     [&](const auto& input) { return input.name() == name; }))
-      return fail(ErrorCode::usage, "shape given for '{}', which is no input of the model", name);
-  for (const auto& input : graph.input()) {
-    if (const auto known = scope.values.find(input.name()); known != scope.values.end()) {
-      const bool initializer =
-          !known->second.is_tensor() || graph_.constant_of(known->second.node()) != nullptr;
-      if (initializer) continue;
-      return fail("input '{}' is declared twice", input.name());
-    }
-    const Result<Value> value = add_input(input);
-    if (!value) HEDDLE_TRY(noted(input.name(), "input", value.error()));
-    scope.values[input.name()] = value ? *value : Value{};
-  }
-  return Ok{};
-}
-
-Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
-  const TensorType type{HEDDLE_TRY(tensor_type(input, "input")), HEDDLE_TRY(input_shape(input))};
-  if (!checked_element_count(type.shape, type.dtype))
-    return fail(ErrorCode::unsupported,
-                "input '{}': {} is negative or above the limit of {} bytes", input.name(),
-                to_string(type), kMaxTensorBytes);
-  const auto bound = options_.values.find(input.name());
-  if (bound == options_.values.end()) return Value::of(graph_.add_input(input.name(), type));
-  if (bound->second.type() != type)
-    return fail(ErrorCode::usage, "input '{}': given {}, want {}", input.name(),
-                to_string(bound->second.type()), to_string(type));
-  return Value::of(graph_.add_constant(bound->second));
-}
-
 Status Importer::noted(const std::string& name, const std::string& kind, const Error& error) {
   if (problems_ == nullptr) return error;
   problems_->push_back({name, kind, error.message});
   return Ok{};
-}
-
-Result<Shape> Importer::input_shape(const ::onnx::ValueInfoProto& input) const {
-  const auto& declared = input.type().tensor_type();
-  const std::string& name = input.name();
-  const auto given = options_.shapes.find(name);
-  if (!declared.has_shape()) {
-    if (given != options_.shapes.end()) return given->second;
-    return unsupported("input '{}': the model gives no shape; give one: --shape {}=1x3x224x224",
-                       name, name);
-  }
-  const int rank = declared.shape().dim_size();
-  if (given != options_.shapes.end() && static_cast<int>(given->second.size()) != rank)
-    return fail(ErrorCode::usage, "input '{}': the shape given, {}, has rank {}, want {}", name,
-                to_string(given->second), given->second.size(), rank);
-  Shape shape;
-  for (int d = 0; d < rank; ++d) {
-    const auto& dim = declared.shape().dim(d);
-    std::optional<std::int64_t> extent;
-    if (given != options_.shapes.end()) extent = given->second[static_cast<std::size_t>(d)];
-    if (dim.has_dim_value()) {
-      if (extent && *extent != dim.dim_value())
-        return fail(ErrorCode::usage,
-                    "input '{}': the shape given is {}, dimension {} is fixed to {}", name,
-                    to_string(given->second), d, dim.dim_value());
-      extent = dim.dim_value();
-    } else if (!extent) {
-      const auto bound = dimensions_.find(dim.dim_param());
-      if (!dim.dim_param().empty() && bound != dimensions_.end()) extent = bound->second;
-    }
-    if (!extent)
-      return unsupported(
-          "input '{}': dimension {} is symbolic ('{}'); give the shape: --shape {}=…", name, d,
-          dim.dim_param(), name);
-    if (*extent < 0) return fail("input '{}': dimension {} is {}", name, d, *extent);
-    shape.push_back(*extent);
-  }
-  return shape;
 }
 
 Status Importer::add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scope) {

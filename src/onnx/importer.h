@@ -53,12 +53,8 @@ class Importer {
  private:
   // importer.cpp: graphs and plain nodes.
   Status add_initializers(const ::onnx::GraphProto& graph, Scope& scope);
-  Status bind_dimensions(const ::onnx::GraphProto& graph);
-  Status add_inputs(const ::onnx::GraphProto& graph, Scope& scope);
-  Result<Value> add_input(const ::onnx::ValueInfoProto& input);
   /// Takes note of the error when checking, and passes it on when importing.
   Status noted(const std::string& name, const std::string& kind, const Error& error);
-  Result<Shape> input_shape(const ::onnx::ValueInfoProto& input) const;
   Status add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scope);
   Status add_node(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   Status add_operator(const ::onnx::NodeProto& node, const std::string& name, int opset,
@@ -71,6 +67,15 @@ class Importer {
   /// The value as a constant, if it depends on constants only and is small.
   prim::NodeId folded(prim::NodeId value);
   bool is_fixed(prim::NodeId id);
+
+  // ports.cpp
+  Status bind_dimensions(const ::onnx::GraphProto& graph);
+  Status add_inputs(const ::onnx::GraphProto& graph, Scope& scope);
+  Result<Value> add_input(const ::onnx::ValueInfoProto& input);
+  Result<prim::NodeId> add_tensor_input(const std::string& name, const TensorType& type);
+  Result<Shape> input_shape(const std::string& name,
+                            const ::onnx::TypeProto::Tensor& declared) const;
+  Status add_outputs(const ::onnx::GraphProto& graph, const Scope& scope);
 
   // control.cpp: what has a body. All are expanded, so trip counts must be known.
   Status call_function(const ::onnx::NodeProto& node, const ::onnx::FunctionProto& function,

@@ -69,26 +69,28 @@ std::string label_of(const ::onnx::NodeProto& node) {
   return node.output_size() > 0 ? node.output(0) : std::string();
 }
 
+PortType port_type(const ::onnx::TypeProto& type) {
+  using Kind = Port::Kind;
+  if (type.has_tensor_type()) return {Kind::tensor, &type.tensor_type()};
+  if (type.has_sequence_type() && type.sequence_type().elem_type().has_tensor_type())
+    return {Kind::sequence, &type.sequence_type().elem_type().tensor_type()};
+  if (!type.has_optional_type()) return {};
+  const PortType inner = port_type(type.optional_type().elem_type());
+  if (inner.kind == Kind::tensor) return {Kind::optional, inner.tensor};
+  if (inner.kind == Kind::sequence) return {Kind::optional_sequence, inner.tensor};
+  return {};
+}
+
 Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view kind) {
-  using Value = ::onnx::TypeProto::ValueCase;
-  const auto refuse = [&](std::string_view found) {
-    return unsupported("{} '{}': {} not supported, want a tensor", kind, port.name(), found);
-  };
-  switch (port.type().value_case()) {
-    case Value::kTensorType:
-      break;
-    case Value::kSequenceType:
-      return refuse("sequences are");
-    case Value::kMapType:
-      return refuse("maps are");
-    case Value::kOptionalType:
-      return refuse("optional values are");
-    case Value::kSparseTensorType:
-      return refuse("sparse tensors are");
-    default:
-      return refuse("a value without a type is");
-  }
-  Result<DType> type = dtype_from_onnx(port.type().tensor_type().elem_type());
+  const PortType found = port_type(port.type());
+  if (found.tensor == nullptr)
+    return unsupported("{} '{}': {} not supported, want tensors", kind, port.name(),
+                       port.type().has_map_type()             ? "maps are"
+                       : port.type().has_sparse_tensor_type() ? "sparse tensors are"
+                       : port.type().value_case() == ::onnx::TypeProto::VALUE_NOT_SET
+                           ? "a value without a type is"
+                           : "nested sequences and optional values are");
+  Result<DType> type = dtype_from_onnx(found.tensor->elem_type());
   if (!type) return fail(type.error().code, "{} '{}': {}", kind, port.name(), type.error().message);
   return type;
 }
@@ -152,23 +154,18 @@ Result<std::vector<int>> execution_order(
   return order;
 }
 
-Result<std::vector<std::string>> input_names(const std::string& path) {
+Result<Ports> ports(const std::string& path) {
   const FileBytes file = HEDDLE_TRY(map_file(model_file(path)));
   const auto model = HEDDLE_TRY(parse_model(file.data, file.size));
   std::set<std::string> given;
   for (const auto& tensor : model->graph().initializer()) given.insert(tensor.name());
-  std::vector<std::string> names;
+  Ports out;
   for (const auto& input : model->graph().input())
-    if (!given.contains(input.name())) names.push_back(input.name());
-  return names;
-}
-
-Status check_ports(const std::string& path) {
-  const FileBytes file = HEDDLE_TRY(map_file(model_file(path)));
-  const auto model = HEDDLE_TRY(parse_model(file.data, file.size));
-  for (const auto& input : model->graph().input()) HEDDLE_TRY(tensor_type(input, "input"));
-  for (const auto& output : model->graph().output()) HEDDLE_TRY(tensor_type(output, "output"));
-  return Ok{};
+    if (!given.contains(input.name()))
+      out.inputs.push_back({input.name(), port_type(input.type()).kind});
+  for (const auto& output : model->graph().output())
+    out.outputs.push_back({output.name(), port_type(output.type()).kind});
+  return out;
 }
 
 std::vector<std::string> external_files(const std::string& model) {

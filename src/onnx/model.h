@@ -17,7 +17,13 @@ Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* d
 Result<std::vector<int>> execution_order(
     const google::protobuf::RepeatedPtrField<::onnx::NodeProto>& nodes);
 
-/// The element type of a model input or output (`kind`), which must be a tensor.
+/// What a port holds, and the type of its tensors: its own, its items' or its optional value's.
+struct PortType {
+  Port::Kind kind = Port::Kind::other;
+  const ::onnx::TypeProto::Tensor* tensor = nullptr;  ///< null for `other`
+};
+PortType port_type(const ::onnx::TypeProto& type);
+/// The element type of a model input or output (`kind`), which must be made of tensors.
 Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view kind);
 
 /// The node's name, or that of its first output.

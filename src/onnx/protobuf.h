@@ -9,4 +9,6 @@
 #define ONNX_NAMESPACE onnx
 #endif
 #include <onnx/onnx_pb.h>
+// After the types that it uses.
+#include <onnx/onnx-data_pb.h>
 #pragma GCC diagnostic pop

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@ struct ImportOptions {
   std::map<std::string, Shape> shapes;
   /// Inputs that are fixed to a value: they become constants, and may then decide shapes.
   std::map<std::string, Tensor> values;
+  /// Inputs that are sequences: the shapes of their items, which become inputs "name[0]", ….
+  std::map<std::string, std::vector<Shape>> sequences;
+  /// Optional inputs that are not given.
+  std::set<std::string> absent;
   /// Nodes whose inputs are all constants are evaluated while importing if their results hold at
   /// most this many elements, so that shape arithmetic becomes constants.
   std::int64_t fold_elements = 1 << 16;
@@ -46,10 +51,17 @@ struct FileBytes {
 Result<FileBytes> map_file(const std::string& path);
 /// The path of the model inside a test-data folder, or the path itself.
 std::string model_file(const std::string& path);
-/// Names of the model's inputs (those that no initializer gives a value), in the file's order.
-Result<std::vector<std::string>> input_names(const std::string& path);
-/// Fails with `unsupported` unless all declared inputs and outputs are tensors of known types.
-Status check_ports(const std::string& path);
+/// A declared input or output. A sequence, or an optional value, of anything else than tensors is
+/// `other`.
+struct Port {
+  std::string name;
+  enum class Kind : std::uint8_t { tensor, sequence, optional, optional_sequence, other } kind;
+};
+struct Ports {
+  std::vector<Port> inputs;  ///< those that no initializer gives a value, in the file's order
+  std::vector<Port> outputs;
+};
+Result<Ports> ports(const std::string& path);
 /// Names of the external data files a model refers to, relative to its folder.
 std::vector<std::string> external_files(const std::string& model);
 

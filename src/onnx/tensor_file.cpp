@@ -296,16 +296,60 @@ Result<Tensor> tensor_from_proto(const TensorProto& proto, TensorSource& source)
   return unsupported("tensor '{}': found element type {}", proto.name(), name_of(type.dtype));
 }
 
-Result<Tensor> read_tensor(const std::string& path) {
-  if (path.ends_with(".npy")) return read_npy(path);
+namespace {
+
+template <class Proto>
+Result<Proto> parse_file(const std::string& path, std::string_view what) {
   const FileBytes file = HEDDLE_TRY(map_file(path));
-  TensorProto proto;
+  Proto proto;
   if (file.size > 0x7fffffff || !proto.ParseFromArray(file.data, static_cast<int>(file.size)))
-    return fail("{}: not a serialised ONNX tensor", path);
+    return fail("{}: not a serialised ONNX {}", path, what);
+  return proto;
+}
+
+Result<Tensor> tensor_of_file(const std::string& path, const TensorProto& proto) {
   TensorSource source;
   Result<Tensor> tensor = tensor_from_proto(proto, source);
   if (!tensor) return fail(tensor.error().code, "{}: {}", path, tensor.error().message);
   return tensor;
+}
+
+Result<std::vector<Tensor>> items_of_file(const std::string& path,
+                                          const ::onnx::SequenceProto& proto) {
+  std::vector<Tensor> items;
+  for (const TensorProto& item : proto.tensor_values())
+    items.push_back(HEDDLE_TRY(tensor_of_file(path, item)));
+  return items;
+}
+
+}  // namespace
+
+Result<Tensor> read_tensor(const std::string& path) {
+  if (path.ends_with(".npy")) return read_npy(path);
+  return tensor_of_file(path, HEDDLE_TRY(parse_file<TensorProto>(path, "tensor")));
+}
+
+Result<std::optional<std::vector<Tensor>>> read_value(const std::string& path, Port::Kind kind) {
+  using Found = std::optional<std::vector<Tensor>>;
+  switch (kind) {
+    case Port::Kind::tensor:
+      return Found({HEDDLE_TRY(read_tensor(path))});
+    case Port::Kind::sequence:
+      return Found(HEDDLE_TRY(items_of_file(
+          path, HEDDLE_TRY(parse_file<::onnx::SequenceProto>(path, "sequence")))));
+    case Port::Kind::optional:
+    case Port::Kind::optional_sequence: {
+      const auto proto = HEDDLE_TRY(parse_file<::onnx::OptionalProto>(path, "optional value"));
+      if (proto.has_tensor_value())
+        return Found({HEDDLE_TRY(tensor_of_file(path, proto.tensor_value()))});
+      if (proto.has_sequence_value())
+        return Found(HEDDLE_TRY(items_of_file(path, proto.sequence_value())));
+      return Found();
+    }
+    case Port::Kind::other:
+      break;
+  }
+  return unsupported("{}: neither a tensor nor made of tensors", path);
 }
 
 Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor) {

@@ -1,7 +1,9 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "onnx/reader.h"
 #include "support/result.h"
@@ -30,6 +32,9 @@ Result<Tensor> tensor_from_proto(const ::onnx::TensorProto& proto, TensorSource&
 
 /// Reads a tensor from .npy or a serialised TensorProto (.pb), by extension.
 Result<Tensor> read_tensor(const std::string& path);
+/// The tensors of a serialised value of that kind: of a tensor one, of a sequence its items;
+/// nullopt for an optional value that is absent.
+Result<std::optional<std::vector<Tensor>>> read_value(const std::string& path, Port::Kind kind);
 /// Writes .npy or .pb, by extension.
 Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor);
 

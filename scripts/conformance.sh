@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Runs ONNX's backend tests, those of Debian's libonnx-testdata and those of the onnx package in
+# build/venv, and writes docs/conformance.md and .json. The package ships its light networks without
+# inputs: scripts/zoo.sh lays them out in build/light.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+package=$(build/venv/bin/python -c 'import onnx, os; print(os.path.dirname(onnx.__file__))')
+version=$(build/venv/bin/python -c 'import onnx; print(onnx.__version__)')
+build/bin/heddle-conformance \
+  "libonnx-testdata (onnx 1.12)=/usr/share/libonnx-testdata/data" \
+  "onnx $version=$package/backend/test/data,build/light" \
+  --markdown docs/conformance.md --json docs/conformance.json "$@"

@@ -1,0 +1,139 @@
+// Inputs and outputs of a model as those of the graph.
+#include <algorithm>
+
+#include "onnx/importer.h"
+
+namespace heddle::onnx {
+
+using ::onnx::GraphProto;
+using prim::NodeId;
+
+/// Shapes given for inputs tell what the symbolic dimensions in them are.
+Status Importer::bind_dimensions(const GraphProto& graph) {
+  const ::onnx::TensorShapeProto none;
+  for (const auto& input : graph.input()) {
+    const auto given = options_.shapes.find(input.name());
+    const auto* type = port_type(input.type()).tensor;
+    const auto& shape = type != nullptr ? type->shape() : none;
+    if (given == options_.shapes.end() ||
+        static_cast<int>(given->second.size()) != shape.dim_size())
+      continue;
+    for (int d = 0; d < shape.dim_size(); ++d) {
+      if (shape.dim(d).dim_param().empty()) continue;
+      const std::int64_t extent = given->second[static_cast<std::size_t>(d)];
+      const auto [it, fresh] = dimensions_.emplace(shape.dim(d).dim_param(), extent);
+      if (!fresh && it->second != extent)
+        return fail(ErrorCode::usage,
+                    "input '{}': the shape given makes '{}' {}, another makes it {}", input.name(),
+                    it->first, extent, it->second);
+    }
+  }
+  return Ok{};
+}
+
+Status Importer::add_inputs(const GraphProto& graph, Scope& scope) {
+  for (const auto& [name, shape] : options_.shapes)
+    if (std::none_of(graph.input().begin(), graph.input().end(),
+                     [&](const auto& input) { return input.name() == name; }))
+      return fail(ErrorCode::usage, "shape given for '{}', which is no input of the model", name);
+  for (const auto& input : graph.input()) {
+    if (const auto known = scope.values.find(input.name()); known != scope.values.end()) {
+      const bool initializer =
+          !known->second.is_tensor() || graph_.constant_of(known->second.node()) != nullptr;
+      if (initializer) continue;
+      return fail("input '{}' is declared twice", input.name());
+    }
+    const Result<Value> value = add_input(input);
+    if (!value) HEDDLE_TRY(noted(input.name(), "input", value.error()));
+    scope.values[input.name()] = value ? *value : Value{};
+  }
+  return Ok{};
+}
+
+Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
+  const std::string& name = input.name();
+  const DType dtype = HEDDLE_TRY(tensor_type(input, "input"));
+  const PortType port = port_type(input.type());
+  if (port.kind != Port::Kind::tensor && options_.absent.contains(name))
+    return Value{Value::Kind::absent, {}};
+  if (port.kind == Port::Kind::tensor || port.kind == Port::Kind::optional)
+    return Value::of(HEDDLE_TRY(
+        add_tensor_input(name, {dtype, HEDDLE_TRY(input_shape(name, *port.tensor))})));
+  const auto given = options_.sequences.find(name);
+  if (given == options_.sequences.end())
+    return unsupported("input '{}': it is a sequence; say how many items it has and their shapes",
+                       name);
+  std::vector<NodeId> items;
+  for (const Shape& shape : given->second)
+    items.push_back(
+        HEDDLE_TRY(add_tensor_input(fmt::format("{}[{}]", name, items.size()), {dtype, shape})));
+  return Value::list(std::move(items));
+}
+
+Result<NodeId> Importer::add_tensor_input(const std::string& name, const TensorType& type) {
+  if (!checked_element_count(type.shape, type.dtype))
+    return fail(ErrorCode::unsupported,
+                "input '{}': {} is negative or above the limit of {} bytes", name, to_string(type),
+                kMaxTensorBytes);
+  const auto bound = options_.values.find(name);
+  if (bound == options_.values.end()) return graph_.add_input(name, type);
+  if (bound->second.type() != type)
+    return fail(ErrorCode::usage, "input '{}': given {}, want {}", name,
+                to_string(bound->second.type()), to_string(type));
+  return graph_.add_constant(bound->second);
+}
+
+/// A sequence becomes outputs "name[0]", …; of an optional value that is absent there is none.
+Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
+  for (const auto& output : graph.output()) {
+    const std::string& name = output.name();
+    const Value* value = scope.find(name);
+    if (value == nullptr) return fail("output '{}': no node makes it", name);
+    if (value->kind == Value::Kind::absent && output.type().has_tensor_type())
+      return fail("output '{}': the optional value it is made from is absent", name);
+    if (value->is_tensor()) graph_.outputs.push_back({name, value->node()});
+    if (value->kind == Value::Kind::sequence)
+      for (std::size_t i = 0; i < value->items.size(); ++i)
+        graph_.outputs.push_back({fmt::format("{}[{}]", name, i), value->items[i]});
+  }
+  return Ok{};
+}
+
+Result<Shape> Importer::input_shape(const std::string& name,
+                                    const ::onnx::TypeProto::Tensor& declared) const {
+  const auto given = options_.shapes.find(name);
+  if (!declared.has_shape()) {
+    if (given != options_.shapes.end()) return given->second;
+    return unsupported("input '{}': the model gives no shape; give one: --shape {}=1x3x224x224",
+                       name, name);
+  }
+  const int rank = declared.shape().dim_size();
+  if (given != options_.shapes.end() && static_cast<int>(given->second.size()) != rank)
+    return fail(ErrorCode::usage, "input '{}': the shape given, {}, has rank {}, want {}", name,
+                to_string(given->second), given->second.size(), rank);
+  Shape shape;
+  for (int d = 0; d < rank; ++d) {
+    const auto& dim = declared.shape().dim(d);
+    std::optional<std::int64_t> extent;
+    if (given != options_.shapes.end()) extent = given->second[static_cast<std::size_t>(d)];
+    if (dim.has_dim_value()) {
+      if (extent && *extent != dim.dim_value())
+        return fail(ErrorCode::usage,
+                    "input '{}': the shape given is {}, dimension {} is fixed to {}", name,
+                    to_string(given->second), d, dim.dim_value());
+      extent = dim.dim_value();
+    } else if (!extent) {
+      const auto bound = dimensions_.find(dim.dim_param());
+      if (!dim.dim_param().empty() && bound != dimensions_.end()) extent = bound->second;
+    }
+    if (!extent)
+      return unsupported(
+          "input '{}': dimension {} is symbolic ('{}'); give the shape: --shape {}=…", name, d,
+          dim.dim_param(), name);
+    if (*extent < 0) return fail("input '{}': dimension {} is {}", name, d, *extent);
+    shape.push_back(*extent);
+  }
+  return shape;
+}
+
+}  // namespace heddle::onnx

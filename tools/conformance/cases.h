@@ -1,0 +1,23 @@
+#pragma once
+#include <string>
+
+namespace heddle::conformance {
+
+struct Settings {
+  std::string engine;  ///< reference (the interpreter) or compiled
+  double rtol = 1e-3, atol = 1e-7;
+  int seconds = 20, threads = 1;
+};
+
+/// passed; failed; refused (a clear error says what is not supported); random: the outputs are
+/// drawn, so that no two implementations agree, and only their types and shapes were compared.
+struct Outcome {
+  std::string status, reason;
+  bool specialised = false;  ///< small inputs were bound to the test's values
+};
+
+/// Runs the case (model.onnx, test_data_set_*/) in a process of its own, with limits: a crash or a
+/// hang is a result.
+Outcome run_isolated(const std::string& folder, const Settings& settings);
+
+}  // namespace heddle::conformance

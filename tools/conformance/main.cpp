@@ -1,0 +1,112 @@
+// heddle-conformance: runs ONNX backend-test folders (model.onnx, test_data_set_*/) and writes a
+// table.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "conformance/report.h"
+#include "support/result.h"
+
+namespace heddle::conformance {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Flags {
+  std::vector<std::string> sets;
+  Settings settings;
+  std::string json_file, markdown, filter;
+  bool list = false;
+};
+
+/// The cases in the folders "a,b,…", at any depth.
+Result<std::vector<fs::path>> cases_in(const std::string& folders) {
+  std::vector<fs::path> cases;
+  for (const std::string& folder : CLI::detail::split(folders, ',')) {
+    if (!fs::is_directory(folder)) return fail("{}: not a folder", folder);
+    if (fs::exists(fs::path(folder) / "model.onnx")) cases.emplace_back(folder);
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+      if (entry.is_directory() && fs::exists(entry.path() / "model.onnx"))
+        cases.push_back(entry.path());
+  }
+  std::sort(cases.begin(), cases.end());
+  return cases;
+}
+
+json run_cases(const std::vector<fs::path>& cases, const Flags& flags) {
+  json summary = {{"passed", 0}, {"random", 0}, {"failed", 0}, {"refused", 0}, {"total", 0}};
+  json rows = json::array();
+  for (const fs::path& folder : cases) {
+    const std::string name = folder.filename().string();
+    if (!flags.filter.empty() && name.find(flags.filter) == std::string::npos) continue;
+    const Outcome outcome = run_isolated(folder.string(), flags.settings);
+    for (const std::string& key : {outcome.status, std::string("total")})
+      summary[key] = summary[key].get<int>() + 1;
+    rows.push_back({{"name", name},
+                    {"kind", folder.parent_path().filename().string()},
+                    {"status", outcome.status},
+                    {"reason", outcome.reason},
+                    {"specialised", outcome.specialised}});
+    if (flags.list && outcome.status != "passed")
+      fmt::print("{} {}: {}\n", outcome.status, name, outcome.reason);
+  }
+  return {{"summary", summary}, {"cases", rows}};
+}
+
+Status run(const Flags& flags) {
+  json sets = json::array();
+  for (const std::string& set : flags.sets) {
+    const std::size_t equals = set.find('=');
+    const bool titled = equals != std::string::npos;
+    json report =
+        run_cases(HEDDLE_TRY(cases_in(titled ? set.substr(equals + 1) : set)), flags);
+    report["title"] = titled ? set.substr(0, equals) : set;
+    const json& s = report["summary"];
+    fmt::print("{}: {} passed, {} random, {} failed, {} refused of {} ({:.1f} % passed)\n",
+               report["title"].get<std::string>(), s["passed"].get<int>(), s["random"].get<int>(),
+               s["failed"].get<int>(), s["refused"].get<int>(), s["total"].get<int>(),
+               100.0 * s["passed"].get<int>() / std::max(1, s["total"].get<int>()));
+    sets.push_back(std::move(report));
+  }
+  if (!flags.json_file.empty()) std::ofstream(flags.json_file) << sets.dump(1) << '\n';
+  if (!flags.markdown.empty())
+    std::ofstream(flags.markdown) << markdown_of(sets, flags.settings);
+  return Ok{};
+}
+
+}  // namespace
+}  // namespace heddle::conformance
+
+int main(int argc, char** argv) {
+  heddle::conformance::Flags flags;
+  heddle::conformance::Settings& settings = flags.settings;
+#ifdef HEDDLE_HAVE_DRIVER
+  settings.engine = "compiled";
+#else
+  settings.engine = "reference";
+#endif
+  CLI::App app{"Runs ONNX backend tests and reports what passed, failed and was refused.",
+               "heddle-conformance"};
+  app.add_option("sets", flags.sets,
+                 "folders that hold cases, at any depth; TITLE=FOLDER,FOLDER makes one table of them")
+      ->required();
+  app.add_option("--engine", settings.engine, "reference (the interpreter) or compiled")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"reference", "compiled"}));
+  app.add_option("--json", flags.json_file, "write the report as JSON");
+  app.add_option("--markdown", flags.markdown, "write the report as Markdown");
+  app.add_option("--filter", flags.filter, "only cases whose name holds this");
+  app.add_option("--rtol", settings.rtol, "relative tolerance")->capture_default_str();
+  app.add_option("--atol", settings.atol, "absolute tolerance")->capture_default_str();
+  app.add_option("--seconds", settings.seconds, "processor time limit of a case")
+      ->capture_default_str();
+  app.add_flag("--list", flags.list, "print every case that did not pass");
+  CLI11_PARSE(app, argc, argv);
+  if (heddle::Status status = heddle::conformance::run(flags); !status) {
+    fmt::print(stderr, "heddle-conformance: error: {}\n", status.error().message);
+    return static_cast<int>(status.error().code);
+  }
+  return 0;
+}
