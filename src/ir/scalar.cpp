@@ -57,7 +57,7 @@ constexpr ScalarFnInfo kInfo[] = {
     {"sign", 1, false, false, 3},       {"logical_not", 1, false, true, 1},
     {"bit_not", 1, false, false, 1},    {"isnan", 1, false, true, 1},
     {"isinf", 1, false, true, 2},       {"cast", 1, false, false, 1},
-    {"add", 2, false, false, 1},        {"sub", 2, false, false, 1},
+    {"bitcast", 1, false, false, 1},    {"add", 2, false, false, 1},        {"sub", 2, false, false, 1},
     {"mul", 2, false, false, 1},        {"div", 2, false, false, 4},
     {"fmod", 2, true, false, 12},       {"floor_mod", 2, true, false, 12},
     {"pow", 2, true, false, 50},        {"min", 2, false, false, 2},
@@ -195,6 +195,7 @@ double apply(ScalarFn fn, std::span<const double> args) {
     case ScalarFn::isinf:
       return std::isinf(x);
     case ScalarFn::cast:
+    case ScalarFn::bitcast:  // not an operation on numbers: who evaluates it has the bits
       return x;
     case ScalarFn::add:
       return x + y;
@@ -265,6 +266,7 @@ std::int64_t apply_int(ScalarFn fn, std::span<const std::int64_t> args, DType ty
     case ScalarFn::trunc:
       return x;
     case ScalarFn::cast:
+    case ScalarFn::bitcast:
       return wrap(x, type);
     case ScalarFn::sign:
       return is_unsigned ? x != 0 : (x > 0) - (x < 0);
@@ -331,6 +333,13 @@ std::int64_t apply_int(ScalarFn fn, std::span<const std::int64_t> args, DType ty
       break;
   }
   HEDDLE_CHECK(false, "{} has no meaning on {}", info(fn).name, name_of(type));
+}
+
+bool can_bitcast(DType from, DType to) {
+  const auto whole = [](DType t) {
+    return t != DType::f16 && t != DType::bf16 && t != DType::b1 && size_of(t) >= 4;
+  };
+  return whole(from) && whole(to) && size_of(from) == size_of(to);
 }
 
 bool float_only(ScalarFn fn) {

@@ -11,7 +11,7 @@ namespace heddle::ir {
 /// The closed list of scalar functions, shared by Map primitives and kernel expressions.
 /// Semantics (docs/ir-semantics.md): integer arithmetic wraps; integer division truncates and
 /// yields 0 for a zero divisor; round goes to even; shifts by the width or more give 0 (or the
-/// sign); float→integer casts truncate and saturate, NaN gives 0; min and max propagate NaN;
+/// sign); float→integer casts truncate and saturate, NaN gives 0; bitcast keeps the bits; min and max propagate NaN;
 /// comparisons and logic give b1.
 enum class ScalarFn : std::uint8_t {
   // unary
@@ -45,6 +45,7 @@ enum class ScalarFn : std::uint8_t {
   isnan,
   isinf,
   cast,
+  bitcast,
   // binary
   add,
   sub,
@@ -85,6 +86,9 @@ struct ScalarFnInfo {
 const ScalarFnInfo& info(ScalarFn fn);
 std::optional<ScalarFn> scalar_fn_named(std::string_view name);
 
+/// True if a value of `from` may be read as one of `to` of the same bits: f32, i32, u32 or f64,
+/// i64, u64. Narrower types are computed in wider ones, so their bits are not at hand.
+bool can_bitcast(DType from, DType to);
 /// True if the function has no meaning on integers (exp, sqrt, …).
 bool float_only(ScalarFn fn);
 

@@ -201,6 +201,7 @@ class Interpreter {
     const DType from = x.args.back()->dtype;
     if (x.fn == ir::ScalarFn::select) return eval(eval(x.args[0]).integer ? x.args[1] : x.args[2]);
     if (x.fn == ir::ScalarFn::cast) return cast(eval(x.args[0]), from, dtype);
+    if (x.fn == ir::ScalarFn::bitcast) return bitcast(eval(x.args[0]), from, dtype);
     double reals[3] = {};
     std::int64_t integers[3] = {};
     const std::size_t n = x.args.size();
@@ -215,6 +216,16 @@ class Interpreter {
     }
     const double out = ir::apply(x.fn, {reals, n});
     return is_float(dtype) ? Scalar{out, 0} : Scalar{0, static_cast<std::int64_t>(out)};
+  }
+
+  static Scalar bitcast(Scalar x, DType from, DType to) {
+    Tensor one({from, {1}});
+    if (is_float(from))
+      one.set(0, x.real);
+    else
+      one.set_int(0, x.integer);
+    const Tensor same({to, {1}}, nullptr, one.data());
+    return is_float(to) ? Scalar{same.at(0), 0} : Scalar{0, same.int_at(0)};
   }
 
   /// Floats to integers truncate and saturate, NaN gives 0: Tensor::set has the rule.

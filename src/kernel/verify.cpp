@@ -195,6 +195,11 @@ class Verifier {
     const auto& fn = ir::info(x.fn);
     if (static_cast<int>(x.args.size()) != fn.arity) broken("{}: arity", fn.name);
     if (x.fn == ir::ScalarFn::cast) return;
+    if (x.fn == ir::ScalarFn::bitcast) {
+      if (!ir::can_bitcast(x.args[0]->dtype, dtype))
+        broken("bitcast of {} to {}", name_of(x.args[0]->dtype), name_of(dtype));
+      return;
+    }
     std::size_t first = 0;
     if (x.fn == ir::ScalarFn::select) {
       if (x.args[0]->dtype != DType::b1) broken("select on {}", name_of(x.args[0]->dtype));

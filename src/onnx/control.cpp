@@ -26,7 +26,7 @@ Result<const GraphProto*> body_of(const NodeProto& node, std::string_view name) 
 }  // namespace
 
 Result<const Value*> Importer::argument(const NodeProto& node, int i, const Scope& scope) const {
-  static const Value kAbsent{Value::Kind::absent, {}};
+  static const Value kAbsent{Value::Kind::absent, {}, {}};
   if (i >= node.input_size() || node.input(i).empty()) return &kAbsent;
   const Value* value = scope.find(node.input(i));
   if (value == nullptr)
@@ -140,13 +140,13 @@ Status Importer::add_if(const NodeProto& node, const Opsets& opsets, Scope& scop
       continue;
     }
     if (!a[i].is_tensor() || !b[i].is_tensor() ||
-        builder_.type(a[i].node()) != builder_.type(b[i].node()))
+        builder_.type(a[i].node()) != builder_.type(b[i].node()) || a[i].format != b[i].format)
       return node_unsupported(
           node,
           "the condition is computed while running, and the branches' output {} "
           "differs in type",
           i);
-    a[i] = Value::of(builder_.select(choice, a[i].node(), b[i].node()));
+    a[i] = Value::of(builder_.select(choice, a[i].node(), b[i].node()), a[i].format);
   }
   if (a.size() != b.size())
     return node_error(node, "the branches make {} and {} outputs", a.size(), b.size());
@@ -171,7 +171,8 @@ Result<Value> Importer::gather_scans(const NodeProto& node, const std::vector<Va
     const int rank = builder_.rank(items[0]) + 1;
     if (axis < -rank || axis >= rank)
       return node_error(node, "scan output axis is {}, rank {}", axis, rank);
-    return Value::of(folded(builder_.stack(items, axis < 0 ? axis + rank : axis)));
+    return Value::of(folded(builder_.stack(items, axis < 0 ? axis + rank : axis)),
+                     parts[0].format);
   }
   // No iteration: the declared type tells the other extents.
   TensorType type{HEDDLE_TRY(tensor_type(declared, "scan output")), {0}};

@@ -95,7 +95,9 @@ Status Importer::add_initializers(const GraphProto& graph, Scope& scope) {
   for (const auto& proto : graph.initializer()) {
     const Result<Tensor> value = tensor_from_proto(proto, source_);
     if (!value) HEDDLE_TRY(noted(proto.name(), "initializer", value.error()));
-    const Value constant = value ? Value::of(graph_.add_constant(*value)) : Value{};
+    const Value constant = value ? Value::of(graph_.add_constant(*value),
+                                           ops::format_of_onnx(proto.data_type()))
+                               : Value{};
     if (!scope.values.emplace(proto.name(), constant).second)
       return fail("initializer '{}' is given twice", proto.name());
   }
@@ -169,7 +171,8 @@ Status Importer::add_operator(const NodeProto& node, const std::string& name, in
   const ops::Values values = HEDDLE_TRY(expand(call));
   for (int i = 0; i < call.outputs; ++i)
     if (call.output_used[static_cast<std::size_t>(i)])
-      scope.values[node.output(i)] = Value::of(folded(values[static_cast<std::size_t>(i)]));
+      scope.values[node.output(i)] =
+          Value::of(folded(values[static_cast<std::size_t>(i)]), call.result_format);
   return Ok{};
 }
 
@@ -196,6 +199,8 @@ Status Importer::collect_arguments(const NodeProto& node, const Scope& scope, Ca
     switch (value->kind) {
       case Value::Kind::tensor:
         call.args.emplace_back(value->node());
+        call.formats.resize(call.args.size(), ops::Format::plain);
+        call.formats.back() = value->format;
         break;
       case Value::Kind::absent:
         call.args.emplace_back();
@@ -231,6 +236,8 @@ Status Importer::collect_attributes(const NodeProto& node, const Scope& scope, C
       return node_unsupported(node, "attribute '{}' holds a graph, a sparse tensor or a type",
                               attribute.name());
     call.attributes.insert_or_assign(attribute.name(), **std::move(value));
+    if (source->has_t() && attribute.name() == "value")
+      call.value_format = ops::format_of_onnx(source->t().data_type());
   }
   return Ok{};
 }

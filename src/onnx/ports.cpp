@@ -55,10 +55,11 @@ Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
   const DType dtype = HEDDLE_TRY(tensor_type(input, "input"));
   const PortType port = port_type(input.type());
   if (port.kind != Port::Kind::tensor && options_.absent.contains(name))
-    return Value{Value::Kind::absent, {}};
+    return Value{Value::Kind::absent, {}, {}};
   if (port.kind == Port::Kind::tensor || port.kind == Port::Kind::optional)
-    return Value::of(HEDDLE_TRY(
-        add_tensor_input(name, {dtype, HEDDLE_TRY(input_shape(name, *port.tensor))})));
+    return Value::of(
+        HEDDLE_TRY(add_tensor_input(name, {dtype, HEDDLE_TRY(input_shape(name, *port.tensor))})),
+        ops::format_of_onnx(port.tensor->elem_type()));
   const auto given = options_.sequences.find(name);
   if (given == options_.sequences.end())
     return unsupported("input '{}': it is a sequence; say how many items it has and their shapes",

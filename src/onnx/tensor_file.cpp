@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "onnx/protobuf.h"
+#include "ops/format.h"
 #include "onnx/reader.h"
 
 namespace heddle::onnx {
@@ -135,6 +136,31 @@ Result<Tensor> from_field(const TensorProto& proto, const TensorType& type, cons
   return tensor;
 }
 
+/// A tensor in a format that only stores: 2 or 4 bits are packed from the low end of each byte.
+Result<Tensor> stored_tensor(const TensorProto& proto, const TensorType& type, ops::Format format,
+                             TensorSource& source) {
+  const int bits = ops::bits_of(format);
+  const std::int64_t count = element_count(type.shape), per_byte = 8 / bits;
+  const TensorType packed{DType::u8, {(count + per_byte - 1) / per_byte}};
+  Tensor bytes;
+  if (proto.data_location() == TensorProto::EXTERNAL)
+    bytes = HEDDLE_TRY(external_tensor(proto, packed, source));
+  else if (proto.has_raw_data())
+    bytes = HEDDLE_TRY(over_bytes(proto, packed, source.owner, proto.raw_data().data(),
+                                  proto.raw_data().size()));
+  else
+    bytes = HEDDLE_TRY(from_field(proto, packed, proto.int32_data()));
+  Tensor out(type);
+  const auto range = ops::int_range(format);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const int shift = static_cast<int>(i % per_byte) * bits;
+    std::int64_t value = bytes.int_at(i / per_byte) >> shift & ((1 << bits) - 1);
+    if (range && value > range->high) value -= std::int64_t{1} << bits;
+    out.set_int(i, value);
+  }
+  return out;
+}
+
 Result<Tensor> read_npy(const std::string& path) {
   const FileBytes file = HEDDLE_TRY(map_file(path));
   const auto* bytes = reinterpret_cast<const unsigned char*>(file.data);
@@ -246,6 +272,8 @@ Result<std::string> npy_bytes(const Tensor& tensor) {
 }  // namespace
 
 Result<DType> dtype_from_onnx(int number) {
+  if (const ops::Format format = ops::format_of_onnx(number); format != ops::Format::plain)
+    return ops::carrier_of(format);
   for (const TypeRow& row : kTypes)
     if (row.onnx == number) return row.type;
   const std::string name =
@@ -270,6 +298,9 @@ Result<Tensor> tensor_from_proto(const TensorProto& proto, TensorSource& source)
     return fail("tensor '{}': found impossible shape {}", proto.name(), to_string(type.shape));
   if (proto.has_segment())
     return unsupported("tensor '{}': it is stored in segments", proto.name());
+  if (const ops::Format format = ops::format_of_onnx(proto.data_type());
+      format != ops::Format::plain)
+    return stored_tensor(proto, type, format, source);
   if (proto.data_location() == TensorProto::EXTERNAL) return external_tensor(proto, type, source);
   if (proto.has_raw_data())
     return over_bytes(proto, type, source.owner, proto.raw_data().data(), proto.raw_data().size());

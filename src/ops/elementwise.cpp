@@ -124,6 +124,20 @@ Result<Values> where(const Call& call, Builder& b) {
   return Values{b.select(call.in(0), call.in(1), call.in(2))};
 }
 
+/// Input 0 as numbers of `type`, or in a format that only stores.
+Result<Values> converted(const Call& call, Builder& b, Format format, DType type) {
+  const Format from = call.format(0);
+  const NodeId x = from == Format::plain ? call.in(0)
+                                         : decode(b, call.in(0), from,
+                                                  format != Format::plain ? DType::f32 : type);
+  call.result_format = format;
+  if (format == Format::plain) return Values{b.cast(x, type)};
+  using Round = Encoding::Round;
+  const Round rounds[] = {Round::up, Round::down, Round::nearest};
+  const int round = HEDDLE_TRY(choice(call, "round_mode", "up", {"up", "down", "nearest"}));
+  return Values{encode(b, x, format, {call.attribute_int("saturate", 1) != 0, rounds[round]})};
+}
+
 Result<Values> cast(const Call& call, Builder& b) {
   // Before opset 6 the type was given by name.
   const auto to = call.attributes.find("to");
@@ -138,11 +152,27 @@ Result<Values> cast(const Call& call, Builder& b) {
       if (text == name) return Values{b.cast(call.in(0), type)};
     return call.unsupported("cannot cast to '{}'", name);
   }
-  return Values{b.cast(call.in(0), HEDDLE_TRY(dtype_of_onnx(call, call.attribute_int("to", 0))))};
+  const std::int64_t number = call.attribute_int("to", 0);
+  const Format format = format_of_onnx(number);
+  return converted(call, b, format, format == Format::plain
+                                        ? HEDDLE_TRY(dtype_of_onnx(call, number))
+                                        : carrier_of(format));
 }
 
 Result<Values> cast_like(const Call& call, Builder& b) {
-  return Values{b.cast(call.in(0), b.dtype(call.in(1)))};
+  return converted(call, b, call.format(1), b.dtype(call.in(1)));
+}
+
+/// The same bits as another type of their width. Narrow types are computed in wider ones, so their
+/// bits are made and read by arithmetic.
+Result<Values> bit_cast(const Call& call, Builder& b) {
+  const NodeId x = call.in(0);
+  const DType from = b.dtype(x), to = HEDDLE_TRY(dtype_of_onnx(call, call.attribute_int("to", 0)));
+  if (size_of(from) != size_of(to))
+    return call.error("{} and {} differ in width", name_of(from), name_of(to));
+  if (from == to || ir::can_bitcast(from, to)) return Values{b.bitcast(x, to)};
+  if (!is_float(from) && !is_float(to)) return Values{b.cast(x, to)};
+  return call.unsupported("the bits of {} as {}", name_of(from), name_of(to));
 }
 
 Result<Values> clamped(const Call& call, Builder& b, std::optional<NodeId> low,
@@ -244,8 +274,9 @@ constexpr OpDef kOps[] = {
     {"Min", 1, 1, -1, variadic<ScalarFn::min>},
     {"Mean", 1, 1, -1, mean},
     {"Where", 1, 3, 3, where},
-    {"Cast", 1, 1, 1, cast},
-    {"CastLike", 1, 2, 2, cast_like},
+    {"Cast", 1, 1, 1, cast, OpDef::Stored::knows},
+    {"CastLike", 1, 2, 2, cast_like, OpDef::Stored::knows},
+    {"BitCast", 26, 1, 1, bit_cast},
     {"Clip", 1, 1, 1, clip_attributes},
     {"Clip", 11, 1, 3, clip},
 };

@@ -221,14 +221,15 @@ Result<Values> tensor_scatter(const Call& call, Builder& b) {
   return Values{b.scatter(call.in(0), call.in(1), {position}, s)};
 }
 
+using enum OpDef::Stored;
 constexpr OpDef kGatherOps[] = {
-    {"Gather", 1, 2, 2, gather},
-    {"GatherElements", 11, 2, 2, gather_elements},
-    {"GatherND", 11, 2, 2, gather_nd},
+    {"Gather", 1, 2, 2, gather, moves},
+    {"GatherElements", 11, 2, 2, gather_elements, moves},
+    {"GatherND", 11, 2, 2, gather_nd, moves},
     {"Scatter", 9, 3, 3, scatter_elements},
     {"ScatterElements", 11, 3, 3, scatter_elements},
     {"ScatterND", 11, 3, 3, scatter_nd},
-    {"Compress", 9, 2, 2, compress},
+    {"Compress", 9, 2, 2, compress, moves},
     {"TensorScatter", 24, 2, 3, tensor_scatter},
 };
 

@@ -286,14 +286,15 @@ Result<Values> one_hot(const Call& call, Builder& b) {
   return Values{b.select(hot, on, off)};
 }
 
+using enum OpDef::Stored;
 constexpr OpDef kIndexOps[] = {
-    {"Split", 1, 1, 2, split},
-    {"Slice", 1, 1, 1, slice},
-    {"Slice", 10, 3, 5, slice},
+    {"Split", 1, 1, 2, split, moves},
+    {"Slice", 1, 1, 1, slice, moves},
+    {"Slice", 10, 3, 5, slice, moves},
     {"Pad", 1, 1, 1, pad},
     {"Pad", 11, 2, 4, pad},
     {"CenterCropPad", 18, 2, 2, center_crop_pad},
-    {"ReverseSequence", 10, 2, 2, reverse_sequence},
+    {"ReverseSequence", 10, 2, 2, reverse_sequence, moves},
     {"OneHot", 9, 3, 3, one_hot},
 };
 

@@ -92,6 +92,25 @@ Result<std::vector<std::int64_t>> Call::constant_ints(int i) const {
   return out;
 }
 
+namespace {
+
+Status check_formats(const Call& call, const OpDef& row) {
+  using Stored = OpDef::Stored;
+  call.result_format = row.stored == Stored::moves ? call.format(0) : Format::plain;
+  for (int i = 0; i < static_cast<int>(call.formats.size()); ++i) {
+    const Format format = call.format(i);
+    if (format == Format::plain || row.stored == Stored::knows) continue;
+    if (row.stored == Stored::refuses)
+      return call.unsupported("input {} is {}, which only stores: cast it first", i,
+                              name_of(format));
+    if (format != call.format(0))
+      return call.error("input {} is {}, unlike input 0", i, name_of(format));
+  }
+  return Ok{};
+}
+
+}  // namespace
+
 Result<Values> expand(const Call& call, Builder& b) {
   const OpDef* row = find_op(call.op, call.opset);
   if (row == nullptr)
@@ -106,6 +125,7 @@ Result<Values> expand(const Call& call, Builder& b) {
   for (int i = 0; i < given; ++i)
     if (!call.has(i) && (i < row->min_inputs || row->max_inputs < 0))
       return call.error("input {} is missing", i);
+  HEDDLE_TRY(check_formats(call, *row));
   const std::int32_t before = b.graph().size();
   Result<Values> values = row->fission(call, b);
   if (!call.misread.empty()) return call.error("{}", call.misread);

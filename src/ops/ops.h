@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "ops/format.h"
 #include "prim/builder.h"
 #include "support/result.h"
 
@@ -28,6 +29,9 @@ struct Call {
   std::vector<bool> output_used;
   std::map<std::string, Attribute, std::less<>> attributes;
   const prim::Graph* graph = nullptr;
+  std::vector<Format> formats;  ///< of the arguments; those that are missing are plain
+  Format value_format = Format::plain;  ///< of the tensor in attribute `value`
+  mutable Format result_format = Format::plain;  ///< set by fissions that make another one
   /// Set by the attribute readers below when an attribute has another type than was asked for;
   /// expand() then refuses the call.
   mutable std::string misread;
@@ -35,6 +39,10 @@ struct Call {
   NodeId in(int i) const { return *args[static_cast<std::size_t>(i)]; }
   bool has(int i) const {
     return i < static_cast<int>(args.size()) && args[static_cast<std::size_t>(i)].has_value();
+  }
+  Format format(int i) const {
+    return i < static_cast<int>(formats.size()) ? formats[static_cast<std::size_t>(i)]
+                                                : Format::plain;
   }
   bool has_attribute(std::string_view key) const { return attributes.find(key) != attributes.end(); }
   std::int64_t attribute_int(std::string_view key, std::int64_t otherwise) const;
@@ -68,6 +76,9 @@ struct OpDef {
   int since = 1;
   int min_inputs = 0, max_inputs = 0;  ///< max -1: variadic
   Result<Values> (*fission)(const Call&, Builder&) = nullptr;
+  /// What it does with arguments in formats that only store: refuses them, moves their elements
+  /// without reading them, or knows what they mean.
+  enum class Stored : std::uint8_t { refuses, moves, knows } stored = Stored::refuses;
 };
 
 /// All families (ops/registry.cpp lists them).

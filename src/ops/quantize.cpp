@@ -58,33 +58,52 @@ NodeId saturated(Builder& b, NodeId x, DType type) {
   return b.cast(b.min(b.max(x, b.scalar(b.dtype(x), low)), b.scalar(b.dtype(x), high)), type);
 }
 
-/// saturate(round(x / scale) + zero_point)
+/// saturate(round(x / scale) + zero_point); formats of floats round by themselves and have no zero
+/// point.
 Result<Values> quantize(const Call& call, Builder& b) {
   const NodeId x = call.in(0);
   HEDDLE_TRY(want_number(call, b, 0));
   const Axis axis = HEDDLE_TRY(axis_of(call, b));
-  DType type = call.has(2) ? b.dtype(call.in(2))
-                           : HEDDLE_TRY(attribute_dtype(call, "output_dtype", DType::u8));
+  const std::int64_t number = call.attribute_int("output_dtype", 0);
+  Format format = call.has(2) ? call.format(2) : format_of_onnx(number);
+  DType type = DType::u8;
+  if (format != Format::plain)
+    type = carrier_of(format);
+  else if (call.has(2) || number != 0)
+    type = call.has(2) ? b.dtype(call.in(2)) : HEDDLE_TRY(dtype_of_onnx(call, number));
   if (type != DType::i8 && type != DType::u8 && type != DType::i16 && type != DType::u16)
     return call.unsupported("cannot quantise to {}", name_of(type));
-  const DType real = is_float(b.dtype(x)) ? compute_type(b.dtype(x)) : DType::f32;
+  call.result_format = format;
+  DType real = is_float(b.dtype(x)) ? compute_type(b.dtype(x)) : DType::f32;
+  if (call.attribute_int("precision", 0) != 0)
+    real = compute_type(HEDDLE_TRY(attribute_dtype(call, "precision", real)));
   const NodeId scale =
       HEDDLE_TRY(aligned(call, b, b.cast(call.in(1), real), x, axis.axis, axis.block));
-  NodeId y = b.map(ScalarFn::round, {b.div(b.cast(x, real), scale)});
+  NodeId y = b.div(b.cast(x, real), scale);
+  const auto range = int_range(format);
+  if (format != Format::plain && !range)
+    return Values{encode(b, y, format, {.saturate = call.attribute_int("saturate", 1) != 0})};
+  y = b.map(ScalarFn::round, {y});
   if (call.has(2))
     y = b.add(y, HEDDLE_TRY(aligned(call, b, b.cast(call.in(2), real), x, axis.axis, axis.block)));
-  return Values{saturated(b, y, type)};
+  if (!range) return Values{saturated(b, y, type)};
+  return Values{b.cast(b.min(b.max(y, b.scalar(real, static_cast<double>(range->low))),
+                             b.scalar(real, static_cast<double>(range->high))),
+                       type)};
 }
 
-/// (x - zero_point)·scale
+/// (x - zero_point)·scale; formats of floats have no zero point but 0.
 Result<Values> dequantize(const Call& call, Builder& b) {
   const NodeId x = call.in(0);
   HEDDLE_TRY(want_int(call, b, 0));
   HEDDLE_TRY(want_float(call, b, 1));
   const Axis axis = HEDDLE_TRY(axis_of(call, b));
-  const DType out = b.dtype(call.in(1)), real = compute_type(out);
-  NodeId y = b.cast(x, DType::i32);
-  if (call.has(2))
+  const DType out = HEDDLE_TRY(attribute_dtype(call, "output_dtype", b.dtype(call.in(1))));
+  if (!is_float(out)) return call.error("output_dtype is {}", name_of(out));
+  const DType real = compute_type(out);
+  const bool floats = call.format(0) != Format::plain && !int_range(call.format(0));
+  NodeId y = floats ? decode(b, x, call.format(0), real) : b.cast(x, DType::i32);
+  if (call.has(2) && !floats)
     y = b.sub(
         y, HEDDLE_TRY(aligned(call, b, b.cast(call.in(2), DType::i32), x, axis.axis, axis.block)));
   const NodeId scale =
@@ -190,8 +209,8 @@ Result<Values> qlinear_conv(const Call& call, Builder& b) {
 }
 
 constexpr OpDef kOps[] = {
-    {"QuantizeLinear", 10, 2, 3, quantize},
-    {"DequantizeLinear", 10, 2, 3, dequantize},
+    {"QuantizeLinear", 10, 2, 3, quantize, OpDef::Stored::knows},
+    {"DequantizeLinear", 10, 2, 3, dequantize, OpDef::Stored::knows},
     {"DynamicQuantizeLinear", 11, 1, 1, dynamic_quantize},
     {"MatMulInteger", 10, 2, 4, matmul_integer},
     {"ConvInteger", 10, 2, 4, conv_integer},

@@ -252,6 +252,7 @@ Result<Values> constant(const Call& call, Builder& b) {
     if (key == "value") {
       const Tensor* t = std::get_if<Tensor>(&value);
       if (t == nullptr) return call.error("attribute value is not a tensor");
+      call.result_format = call.value_format;
       return Values{b.constant(*t)};
     }
     if (key == "value_string" || key == "value_strings" || key == "sparse_value") {
@@ -357,26 +358,27 @@ Result<Values> trilu(const Call& call, Builder& b) {
   return Values{b.view(call.in(0), shape, {dims(rank), {kept}})};
 }
 
+using enum OpDef::Stored;
 constexpr OpDef kShapeOps[] = {
-    {"Reshape", 1, 1, 1, reshape},
-    {"Reshape", 5, 2, 2, reshape},
-    {"Flatten", 1, 1, 1, flatten},
-    {"Squeeze", 1, 1, 1, squeeze},
-    {"Squeeze", 13, 1, 2, squeeze},
-    {"Unsqueeze", 1, 1, 1, unsqueeze},
-    {"Unsqueeze", 13, 2, 2, unsqueeze},
-    {"Transpose", 1, 1, 1, transpose},
-    {"Expand", 8, 2, 2, expand},
-    {"Tile", 1, 3, 3, tile_1},
-    {"Tile", 6, 2, 2, tile},
-    {"Concat", 1, 1, -1, concat},
-    {"Shape", 1, 1, 1, shape_of},
-    {"Size", 1, 1, 1, size_of_value},
-    {"Identity", 1, 1, 1, identity},
+    {"Reshape", 1, 1, 1, reshape, moves},
+    {"Reshape", 5, 2, 2, reshape, moves},
+    {"Flatten", 1, 1, 1, flatten, moves},
+    {"Squeeze", 1, 1, 1, squeeze, moves},
+    {"Squeeze", 13, 1, 2, squeeze, moves},
+    {"Unsqueeze", 1, 1, 1, unsqueeze, moves},
+    {"Unsqueeze", 13, 2, 2, unsqueeze, moves},
+    {"Transpose", 1, 1, 1, transpose, moves},
+    {"Expand", 8, 2, 2, expand, moves},
+    {"Tile", 1, 3, 3, tile_1, moves},
+    {"Tile", 6, 2, 2, tile, moves},
+    {"Concat", 1, 1, -1, concat, moves},
+    {"Shape", 1, 1, 1, shape_of, knows},
+    {"Size", 1, 1, 1, size_of_value, knows},
+    {"Identity", 1, 1, 1, identity, moves},
     {"ConstantOfShape", 9, 1, 1, constant_of_shape},
-    {"Constant", 1, 0, 0, constant},
-    {"DepthToSpace", 1, 1, 1, depth_to_space},
-    {"SpaceToDepth", 1, 1, 1, space_to_depth},
+    {"Constant", 1, 0, 0, constant, knows},
+    {"DepthToSpace", 1, 1, 1, depth_to_space, moves},
+    {"SpaceToDepth", 1, 1, 1, space_to_depth, moves},
     {"Range", 11, 3, 3, range},
     {"EyeLike", 9, 1, 1, eye_like},
     {"Trilu", 14, 1, 2, trilu},

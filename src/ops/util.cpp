@@ -115,6 +115,8 @@ Result<DType> dtype_of_onnx(const Call& call, std::int64_t number) {
     case 15:
       return call.unsupported("complex element type {}, want a real type", number);
     default:
+      if (const Format format = format_of_onnx(number); format != Format::plain)
+        return call.unsupported("element type {}, which only stores", name_of(format));
       return call.unsupported("element type number {} is not known", number);
   }
 }

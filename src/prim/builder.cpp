@@ -88,6 +88,13 @@ NodeId Builder::cast(NodeId x, DType to) {
   return graph_.add(Map{ScalarFn::cast}, {x}, {to, shape(x)});
 }
 
+NodeId Builder::bitcast(NodeId x, DType to) {
+  if (dtype(x) == to) return x;
+  HEDDLE_CHECK(ir::can_bitcast(dtype(x), to), "bitcast of {} to {}", name_of(dtype(x)),
+               name_of(to));
+  return graph_.add(Map{ScalarFn::bitcast}, {x}, {to, shape(x)});
+}
+
 NodeId Builder::select(NodeId condition, NodeId a, NodeId b) {
   return map(ScalarFn::select, {condition, a, b});
 }

@@ -83,6 +83,7 @@ class Evaluator {
   }
   void eval(const Map& op) {
     if (op.fn == ScalarFn::cast) return eval_cast();
+    if (op.fn == ScalarFn::bitcast) return eval_bitcast();
     const DType t = type(n_.args.size() - 1).dtype;
     if (is_float(t)) {
       eval_map<double>(op.fn, t);
@@ -114,6 +115,13 @@ class Evaluator {
       std::int64_t* out = out_.as_mutable<std::int64_t>().data();
       for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::int64_t>(value_at(i));
     }
+  }
+
+  void eval_bitcast() {
+    const Tensor stored = from_reference(args_[0], type(0).dtype);
+    Tensor out({n_.type.dtype, n_.type.shape});
+    std::memcpy(out.mutable_data(), stored.data(), static_cast<std::size_t>(out.bytes()));
+    out_ = to_reference(out);
   }
 
   void eval_cast() {

@@ -35,6 +35,7 @@ bool accepts(ScalarFn fn, DType t) {
     case ScalarFn::select:
       return true;
     case ScalarFn::cast:
+    case ScalarFn::bitcast:
       return false;
     default:  // arithmetic
       return t != DType::b1;

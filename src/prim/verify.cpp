@@ -89,6 +89,7 @@ class Checker {
       types.push_back(arg(n, i).dtype);
     }
     if (op.fn == ir::ScalarFn::cast) return Ok{};
+    if (op.fn == ir::ScalarFn::bitcast && ir::can_bitcast(types[0], n.type.dtype)) return Ok{};
     const auto result = result_type(op.fn, types);
     if (!result)
       return error("{} has no meaning on {}", ir::info(op.fn).name,

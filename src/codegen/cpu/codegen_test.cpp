@@ -277,7 +277,7 @@ TEST(Functions, OfEveryType) {
       const auto fn = static_cast<ir::ScalarFn>(i);
       const ir::ScalarFnInfo& f = ir::info(fn);
       const bool bits = f.name.starts_with("bit_") || f.name.starts_with("shift_");
-      if (fn == ir::ScalarFn::cast || (bits && is_float(type))) continue;
+      if (fn == ir::ScalarFn::cast || fn == ir::ScalarFn::bitcast || (bits && is_float(type))) continue;
       if (!is_float(type) && (ir::float_only(fn) || type == DType::b1)) continue;
       const DType out = f.gives_bool ? DType::b1 : type;
       std::string e = fmt::format("{}.{}(%0", f.name, name_of(compute_type(out)));
@@ -305,6 +305,15 @@ TEST(Functions, CastsBetweenAllTypes) {
                                 : 1e-6);
     }
   }
+}
+
+TEST(Functions, BitcastsKeepTheBits) {
+  for (const auto [a, b] : {std::pair{DType::f32, DType::u32}, std::pair{DType::f64, DType::i64}})
+    for (const auto [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
+      SCOPED_TRACE(fmt::format("{} to {}", name_of(from), name_of(to)));
+      check(parsed(map_text(from, to, fmt::format("bitcast.{}(%0)", name_of(to)))), host_machine(),
+            0);
+    }
 }
 
 TEST(Functions, NansPropagateThroughMinAndMax) {

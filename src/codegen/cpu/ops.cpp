@@ -131,6 +131,7 @@ V Ops::cast(V v, DType from, DType to) {
 
 V Ops::apply(ScalarFn fn, llvm::ArrayRef<V> args, DType from, DType to) {
   if (fn == ScalarFn::cast) return cast(args[0], from, to);
+  if (fn == ScalarFn::bitcast) return b_.CreateBitCast(args[0], shaped(compute(to), args[0]));
   if (fn == ScalarFn::select) return b_.CreateSelect(args[0], args[1], args[2]);
   V out = is_float(from) ? apply_float(fn, args, from) : apply_int(fn, args, from);
   return out;
