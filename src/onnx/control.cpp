@@ -1,5 +1,6 @@
 // Functions, If, Loop and Scan: their bodies are expanded where they are used.
 #include <algorithm>
+#include <cmath>
 
 #include "onnx/importer.h"
 
@@ -288,6 +289,95 @@ Status Importer::add_scan(const NodeProto& node, const Opsets& opsets, Scope& sc
         node, scans[s], graph->output(static_cast<int>(carried + s)), static_cast<int>(axis))));
   }
   return bind_outputs(node, state, scope);
+}
+
+/// The body for each item of the first sequence; other inputs are sequences of that length, or
+/// tensors that every call sees.
+Status Importer::add_sequence_map(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  const GraphProto* graph = HEDDLE_TRY(body_of(node, "body"));
+  std::vector<Value> given;
+  for (int i = 0; i < node.input_size(); ++i) {
+    given.push_back(*HEDDLE_TRY(argument(node, i, scope)));
+    if (given.back().kind == Value::Kind::unknown)
+      return bind_outputs(node, std::vector<Value>(static_cast<std::size_t>(node.output_size())),
+                          scope);
+  }
+  if (given.empty() || given[0].kind != Value::Kind::sequence)
+    return node_error(node, "input 0 is no sequence");
+  std::vector<Value> results(static_cast<std::size_t>(graph->output_size()), Value::list({}));
+  for (std::size_t i = 0; i < given[0].items.size(); ++i) {
+    std::vector<Value> inputs;
+    for (const Value& value : given) {
+      if (value.kind == Value::Kind::sequence && i >= value.items.size())
+        return node_error(node, "the sequences differ in length");
+      inputs.push_back(value.kind == Value::Kind::sequence ? Value::of(value.items[i]) : value);
+    }
+    const std::vector<Value> made = HEDDLE_TRY(run_body(node, {graph, &opsets, &scope}, inputs));
+    for (std::size_t k = 0; k < made.size(); ++k) {
+      if (!made[k].is_tensor()) return node_unsupported(node, "its body's output {} is no tensor", k);
+      results[k].items.push_back(made[k].node());
+    }
+  }
+  return bind_outputs(node, results, scope);
+}
+
+/// softmax(score_mod(scale·Q·Kᵀ)) → prob_mod → ·V, the two modifications being bodies.
+Status Importer::add_flex_attention(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  NodeId qkv[3];
+  for (int i = 0; i < 3; ++i) {
+    const Value* value = HEDDLE_TRY(argument(node, i, scope));
+    if (value->kind == Value::Kind::unknown)
+      return bind_outputs(node, {Value{}}, scope);
+    if (!value->is_tensor() || builder_.rank(value->node()) != 4 ||
+        !is_float(builder_.dtype(value->node())))
+      return node_error(node, "input {} is no floating tensor of rank 4", i);
+    qkv[i] = value->node();
+  }
+  const auto [q, k, v] = qkv;
+  const Shape qs = builder_.shape(q), ks = builder_.shape(k), vs = builder_.shape(v);
+  const DType type = builder_.dtype(q);
+  if (qs[0] != ks[0] || ks[0] != vs[0] || qs[3] != ks[3] || ks[2] != vs[2] || ks[1] != vs[1] ||
+      ks[1] < 1 || qs[1] % ks[1] != 0 || ks[2] < 1 || qs[3] < 1 || builder_.dtype(k) != type ||
+      builder_.dtype(v) != type)
+    return node_error(node, "query {}, key {}, value {} do not fit",
+                      to_string(builder_.type(q)), to_string(builder_.type(k)),
+                      to_string(builder_.type(v)));
+  if (!checked_element_count({qs[0], qs[1], qs[2], ks[2]}, DType::f64))
+    return node_unsupported(node, "scores of {} and {} are too large", to_string(qs),
+                            to_string(ks));
+  graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});
+  const DType precise =
+      find_attribute(node, "softmax_precision") != nullptr
+          ? HEDDLE_TRY(dtype_from_onnx(static_cast<int>(int_attribute(node, "softmax_precision", 1))))
+          : compute_type(type);
+  if (!is_float(precise)) return node_error(node, "softmax_precision is no floating type");
+  const AttributeProto* given = find_attribute(node, "scale");
+  const double scale = given != nullptr ? given->f() : 1 / std::sqrt(static_cast<double>(qs[3]));
+  const auto shared = [&](NodeId x) {  // each head of keys serves several of queries
+    const std::int64_t times = qs[1] / ks[1];
+    Shape shape = builder_.shape(x);
+    shape[1] = qs[1];
+    const auto var = [](int i) { return ir::Expr(ir::Var{i}); };
+    return times == 1 ? x
+                      : builder_.view(x, shape,
+                                      {{var(0), ir::floor_div(var(1), times), var(2), var(3)}, {}});
+  };
+  const auto modified = [&](NodeId x, std::string_view name) -> Result<NodeId> {
+    if (find_attribute(node, name) == nullptr) return x;
+    const Body body{HEDDLE_TRY(body_of(node, name)), &opsets, &scope};
+    const auto results = HEDDLE_TRY(run_body(node, body, {Value::of(x)}));
+    if (results.size() != 1 || !results[0].is_tensor() ||
+        builder_.type(results[0].node()) != builder_.type(x))
+      return node_error(node, "{} does not give one {}", name, to_string(builder_.type(x)));
+    return results[0].node();
+  };
+  const NodeId raw = builder_.mul(
+      builder_.matmul(q, builder_.transpose(shared(k), {0, 1, 3, 2})), scale);
+  const NodeId scores = HEDDLE_TRY(modified(builder_.cast(raw, precise), "score_mod"));
+  const NodeId weights = HEDDLE_TRY(modified(builder_.softmax(scores, {3}), "prob_mod"));
+  graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});
+  const NodeId y = builder_.matmul(weights, builder_.cast(shared(v), precise));
+  return bind_outputs(node, {Value::of(builder_.cast(y, type))}, scope);
 }
 
 }  // namespace heddle::onnx

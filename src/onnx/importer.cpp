@@ -139,9 +139,12 @@ Status Importer::add_node(const NodeProto& node, const Opsets& opsets, Scope& sc
   if (domain.empty()) {
     if (node.op_type() == "If") return add_if(node, opsets, scope);
     if (node.op_type() == "Loop") return add_loop(node, opsets, scope);
+    if (node.op_type() == "SequenceMap") return add_sequence_map(node, opsets, scope);
     if (node.op_type() == "Scan" && opset >= 9) return add_scan(node, opsets, scope);
     if (auto status = add_sequence_node(node, opset, scope)) return *std::move(status);
   }
+  if (domain == "ai.onnx.preview" && node.op_type() == "FlexAttention")
+    return add_flex_attention(node, opsets, scope);
   return add_operator(node, domain.empty() ? node.op_type() : domain + "::" + node.op_type(), opset,
                       scope);
 }

@@ -85,6 +85,8 @@ class Importer {
                        Scope& scope);
   Status add_if(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   Status add_loop(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
+  Status add_sequence_map(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
+  Status add_flex_attention(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   Status add_scan(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   struct Body {
     const ::onnx::GraphProto* graph;

@@ -95,7 +95,6 @@ Result<Values> attention(const Call& call, Builder& b) {
     HEDDLE_TRY(want_rank(call, b, i, 3, 4));
     HEDDLE_TRY(want_type(call, b, i, b.dtype(call.in(0))));
   }
-  if (call.has(6)) return call.unsupported("nonpad_kv_seqlen is not supported");
   const bool flat = b.rank(call.in(0)) == 3;
   const std::int64_t heads = call.attribute_int("q_num_heads", 0);
   const std::int64_t kv_heads = call.attribute_int("kv_num_heads", heads);
@@ -123,13 +122,33 @@ Result<Values> attention(const Call& call, Builder& b) {
   const DType type = b.dtype(a.q);
   a.softmax_type = HEDDLE_TRY(attribute_dtype(call, "softmax_precision", compute_type(type)));
   if (!is_float(a.softmax_type)) return call.error("softmax_precision is no floating type");
+  const double hidden = -std::numeric_limits<double>::infinity();
   if (call.has(3)) {
     HEDDLE_TRY(want_rank(call, b, 3, 1, 4));
-    a.bias = additive(b, call.in(3), type, -std::numeric_limits<double>::infinity());
+    NodeId mask = additive(b, call.in(3), type, hidden);
+    const Shape shape = b.shape(mask);
+    if (const std::int64_t missing = b.shape(a.k)[2] - shape.back(); missing > 0 && shape.back() > 1) {
+      Shape none(shape.size(), 0), after = none;
+      after.back() = missing;
+      mask = b.pad(mask, none, after, hidden);
+    }
+    a.bias = mask;
+  }
+  if (call.has(6)) {  // keys from that position on are padding
+    const Shape k = b.shape(a.k);
+    HEDDLE_TRY(want_shape(call, b, 6, {k[0]}));
+    HEDDLE_TRY(want_int(call, b, 6));
+    const NodeId length = b.reshape(b.cast(call.in(6), DType::i64), {k[0], 1, 1, 1});
+    const NodeId position = b.iota({DType::i64, {k[0], 1, 1, k[2]}}, 3);
+    const NodeId seen = b.map(ScalarFn::less, {position, length});
+    const NodeId padding = additive(b, seen, type, hidden);
+    if (a.bias && !broadcast_shapes(b.shape(*a.bias), b.shape(padding)))
+      return call.error("mask of shape {} does not fit", to_string(b.shape(*a.bias)));
+    a.bias = a.bias ? b.add(b.cast(*a.bias, type), padding) : padding;
   }
   const Attended r = HEDDLE_TRY(attend(call, b, a));
   const std::int64_t mode = call.attribute_int("qk_matmul_output_mode", 0);
-  const NodeId scores[] = {r.raw, r.biased, r.capped, r.weights};
+  const NodeId scores[] = {r.raw, r.capped, r.biased, r.weights};
   if (mode < 0 || mode > 3) return call.error("qk_matmul_output_mode is {}, want 0 to 3", mode);
   Values out{flat ? join_heads(b, r.y) : r.y, present_k, present_v, scores[mode]};
   out.resize(static_cast<std::size_t>(std::clamp(call.outputs, 1, 4)));

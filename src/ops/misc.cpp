@@ -278,7 +278,6 @@ constexpr OpDef kMiscOps[] = {
     {"SequenceErase", 11, 0, -1, refuse_sequence},
     {"SequenceInsert", 11, 0, -1, refuse_sequence},
     {"SequenceLength", 11, 0, -1, refuse_sequence},
-    {"SequenceMap", 17, 0, -1, refuse_sequence},
     {"SplitToSequence", 11, 0, -1, refuse_sequence},
     {"ConcatFromSequence", 11, 0, -1, refuse_sequence},
     {"Optional", 15, 0, -1, refuse_sequence},

@@ -167,6 +167,21 @@ Result<Values> mean_variance_normalization(const Call& call, Builder& b) {
   return Values{b.div(centred, b.add(b.sqrt(b.mean(b.mul(centred, centred), axes)), 1e-9))};
 }
 
+/// Training: each element is zero with probability `ratio`, or scaled so that the mean stays.
+Result<Values> drop(const Call& call, Builder& b, double ratio) {
+  const NodeId x = call.in(0);
+  if (!(ratio >= 0 && ratio < 1)) return call.error("ratio is {}, want one in [0, 1)", ratio);
+  HEDDLE_TRY(want_float(call, b, 0));
+  const std::uint64_t seed = call.has_attribute("seed")
+                                 ? static_cast<std::uint64_t>(call.attribute_int("seed", 0))
+                                 : hash_bytes(call.op + "/" + call.name).low;
+  const NodeId drawn =
+      b.random({DType::f32, b.shape(x)}, prim::Random::Kind::uniform, seed);
+  const NodeId kept = b.map(ScalarFn::greater_equal, {drawn, b.scalar(DType::f32, ratio)});
+  const NodeId scaled = b.mul(x, 1 / (1 - ratio));
+  return Values{b.select(kept, scaled, b.scalar(b.dtype(x), 0)), kept};
+}
+
 /// Inference: the identity, and a mask of ones.
 Result<Values> dropout(const Call& call, Builder& b) {
   const bool training = call.opset >= 12 && call.has(2);
@@ -175,7 +190,7 @@ Result<Values> dropout(const Call& call, Builder& b) {
     double ratio = 0.5;
     if (call.has(1)) ratio = HEDDLE_TRY(constant_real(call, 1));
     if (mode->count() == 1 && mode->int_at(0) != 0 && ratio != 0)
-      return call.unsupported("training mode with ratio {} is not supported", ratio);
+      return drop(call, b, ratio);
   }
   const NodeId x = call.in(0);
   Values values{x};

@@ -1,0 +1,353 @@
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "ops/classical.h"
+#include "ops/families.h"
+
+/// Ensembles of decision trees (ai.onnx.ml). All trees are walked at once, a level at a time, as
+/// look-ups in tables of their nodes; leaves lead to themselves.
+namespace heddle::ops {
+namespace {
+
+using ir::ScalarFn;
+
+constexpr std::int64_t kMostNodes = std::int64_t{1} << 22;
+
+/// In the numbering of TreeEnsemble (opset 5).
+enum class Branch : std::uint8_t { leq, lt, gte, gt, eq, neq, leaf };
+
+/// All trees' nodes in one list.
+struct Forest {
+  std::vector<Branch> mode;
+  std::vector<std::int64_t> feature, yes, no;
+  std::vector<double> split;
+  std::vector<bool> missing_is_yes;
+  std::vector<std::int64_t> roots;
+  std::vector<double> votes;  ///< [nodes, targets]
+  std::vector<bool> has_vote;
+  std::int64_t targets = 0;
+
+  std::int64_t nodes() const { return static_cast<std::int64_t>(mode.size()); }
+};
+
+/// Steps from a root to the deepest leaf; nullopt if children do not lead downwards for ever.
+std::optional<int> depth_of(const Forest& f) {
+  std::vector<std::int64_t> level = f.roots;
+  for (int depth = 0; depth <= 256; ++depth) {
+    std::vector<std::int64_t> next;
+    for (const std::int64_t i : level) {
+      const auto at = static_cast<std::size_t>(i);
+      if (f.mode[at] != Branch::leaf) next.insert(next.end(), {f.yes[at], f.no[at]});
+    }
+    std::sort(next.begin(), next.end());
+    next.erase(std::unique(next.begin(), next.end()), next.end());
+    if (next.empty()) return depth;
+    level = std::move(next);
+  }
+  return std::nullopt;
+}
+
+Status check(const Call& call, const Forest& f, std::int64_t features) {
+  const auto valid = [&](std::int64_t i) { return i >= 0 && i < f.nodes(); };
+  if (f.roots.empty() || f.targets < 1) return call.error("there are no trees or no targets");
+  if (f.nodes() > kMostNodes || f.targets > kMostNodes / std::max<std::int64_t>(1, f.nodes()))
+    return call.unsupported("{} nodes with {} targets are too many", f.nodes(), f.targets);
+  for (std::size_t i = 0; i < f.mode.size(); ++i) {
+    if (!valid(f.yes[i]) || !valid(f.no[i])) return call.error("node {} has no such child", i);
+    if (f.mode[i] != Branch::leaf && (f.feature[i] < 0 || f.feature[i] >= features))
+      return call.error("node {} asks for feature {} of {}", i, f.feature[i], features);
+  }
+  return Ok{};
+}
+
+/// The leaves reached by rows x: [N, trees].
+Result<NodeId> leaves(const Call& call, Builder& b, const Forest& f, NodeId x) {
+  const auto depth = depth_of(f);
+  if (!depth) return call.error("a tree is deeper than 256, or is none");
+  const std::int64_t rows = b.shape(x)[0], trees = static_cast<std::int64_t>(f.roots.size());
+  const auto table = [&](auto&& value_of, DType type) {
+    Tensor t({type, {f.nodes()}});
+    for (std::int64_t i = 0; i < f.nodes(); ++i)
+      t.set(i, static_cast<double>(value_of(static_cast<std::size_t>(i))));
+    return b.constant(t);
+  };
+  const NodeId feature = table([&](std::size_t i) { return f.feature[i]; }, DType::i64);
+  const NodeId split = table([&](std::size_t i) { return f.split[i]; }, b.dtype(x));
+  const NodeId yes = table([&](std::size_t i) { return f.yes[i]; }, DType::i64);
+  const NodeId no = table([&](std::size_t i) { return f.no[i]; }, DType::i64);
+  const NodeId missing =
+      table([&](std::size_t i) { return f.missing_is_yes[i] ? 1 : 0; }, DType::b1);
+  constexpr ScalarFn kCompare[] = {ScalarFn::less_equal,    ScalarFn::less,  ScalarFn::greater_equal,
+                                   ScalarFn::greater, ScalarFn::equal, ScalarFn::not_equal};
+  NodeId at = b.broadcast(constant_i64(b, f.roots), {rows, trees});
+  for (int step = 0; step < *depth; ++step) {
+    const NodeId value = b.take_along(x, b.take(feature, at, 0), 1);
+    const NodeId threshold = b.take(split, at, 0);
+    std::optional<NodeId> goes;
+    for (int mode = 0; mode < 6; ++mode) {
+      const auto is = [&](Branch m) { return static_cast<int>(m) == mode; };
+      if (std::none_of(f.mode.begin(), f.mode.end(), is)) continue;
+      const NodeId holds = b.map(kCompare[mode], {value, threshold});
+      const NodeId here =
+          table([&](std::size_t i) { return is(f.mode[i]) ? 1 : 0; }, DType::b1);
+      goes = goes ? b.select(b.take(here, at, 0), holds, *goes) : holds;
+    }
+    const NodeId seen =
+        b.select(b.map(ScalarFn::isnan, {value}), b.take(missing, at, 0), *goes);
+    at = b.select(seen, b.take(yes, at, 0), b.take(no, at, 0));
+  }
+  return at;
+}
+
+enum class Aggregate : std::uint8_t { average, sum, min, max };
+
+/// Votes of the leaves reached, aggregated over the trees: [N, targets].
+Result<NodeId> vote(const Call& call, Builder& b, const Forest& f, NodeId x, Aggregate how) {
+  const Shape in = b.shape(x);
+  HEDDLE_TRY(check(call, f, in[1]));
+  HEDDLE_TRY(checked(call, {in[0], static_cast<std::int64_t>(f.roots.size()), f.targets},
+                     b.dtype(x)));
+  const NodeId at = HEDDLE_TRY(leaves(call, b, f, x));
+  const bool extreme = how == Aggregate::min || how == Aggregate::max;
+  std::vector<double> votes = f.votes;
+  if (extreme) {  // no vote is no candidate
+    const double none = how == Aggregate::min ? std::numeric_limits<float>::max()
+                                              : std::numeric_limits<float>::lowest();
+    for (std::size_t i = 0; i < votes.size(); ++i)
+      if (!f.has_vote[i]) votes[i] = none;
+  }
+  const NodeId table = constant_real(b, b.dtype(x), votes, {f.nodes(), f.targets});
+  const NodeId all = b.take(table, at, 0);  // [N, trees, targets]
+  if (extreme)
+    return b.reduce(how == Aggregate::min ? ir::Monoid::min : ir::Monoid::max, all, {1}, false);
+  const NodeId sum = b.reduce_sum(all, {1}, false);
+  return how == Aggregate::sum ? sum : b.div(sum, static_cast<double>(f.roots.size()));
+}
+
+/// The nodes as TreeEnsembleRegressor and …Classifier have them: by (tree, node); votes are
+/// `prefix`_treeids, _nodeids, _ids, _weights.
+Result<Forest> read_forest(const Call& call, const std::string& prefix, std::int64_t targets) {
+  Forest f;
+  f.targets = targets;
+  const auto trees = call.attribute_ints("nodes_treeids", {});
+  const auto nodes = call.attribute_ints("nodes_nodeids", {});
+  const auto yes = call.attribute_ints("nodes_truenodeids", {});
+  const auto no = call.attribute_ints("nodes_falsenodeids", {});
+  const auto missing = call.attribute_ints("nodes_missing_value_tracks_true", {});
+  f.feature = call.attribute_ints("nodes_featureids", {});
+  f.split = HEDDLE_TRY(number_list(call, "nodes_values"));
+  const auto found = call.attributes.find("nodes_modes");
+  const auto* modes = found == call.attributes.end()
+                          ? nullptr
+                          : std::get_if<std::vector<std::string>>(&found->second);
+  const std::size_t n = trees.size();
+  if (modes == nullptr || modes->size() != n || nodes.size() != n || yes.size() != n ||
+      no.size() != n || f.feature.size() != n || f.split.size() != n ||
+      (!missing.empty() && missing.size() != n))
+    return call.error("the lists of nodes differ in length");
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> position;
+  std::map<std::int64_t, std::int64_t> root;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    if (!position.emplace(std::pair{trees[i], nodes[i]}, at).second)
+      return call.error("node {} of tree {} is given twice", nodes[i], trees[i]);
+    root.emplace(trees[i], at);
+  }
+  static constexpr std::string_view kModes[] = {"BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE",
+                                                "BRANCH_GT",  "BRANCH_EQ", "BRANCH_NEQ", "LEAF"};
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto* mode = std::find(std::begin(kModes), std::end(kModes), (*modes)[i]);
+    if (mode == std::end(kModes)) return call.error("node mode '{}'", (*modes)[i]);
+    f.mode.push_back(static_cast<Branch>(mode - std::begin(kModes)));
+    const auto child = [&](std::int64_t id) {
+      const auto at = position.find({trees[i], id});
+      return f.mode[i] == Branch::leaf ? static_cast<std::int64_t>(i)
+             : at == position.end()    ? -1
+                                       : at->second;
+    };
+    f.yes.push_back(child(yes[i]));
+    f.no.push_back(child(no[i]));
+    f.missing_is_yes.push_back(!missing.empty() && missing[i] != 0);
+    if (f.mode[i] == Branch::leaf) f.feature[i] = 0;
+  }
+  for (const auto& [tree, at] : root) f.roots.push_back(at);
+  const auto vote_trees = call.attribute_ints(prefix + "_treeids", {});
+  const auto vote_nodes = call.attribute_ints(prefix + "_nodeids", {});
+  const auto ids = call.attribute_ints(prefix + "_ids", {});
+  const auto weights = HEDDLE_TRY(number_list(call, prefix + "_weights"));
+  if (vote_trees.size() != ids.size() || vote_nodes.size() != ids.size() ||
+      weights.size() != ids.size())
+    return call.error("the lists of votes differ in length");
+  if (targets < 1 || targets > kMostNodes / std::max<std::int64_t>(1, f.nodes()))
+    return call.unsupported("{} nodes with {} targets", f.nodes(), targets);
+  f.votes.assign(n * static_cast<std::size_t>(targets), 0);
+  f.has_vote.assign(f.votes.size(), false);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto at = position.find({vote_trees[i], vote_nodes[i]});
+    if (at == position.end() || ids[i] < 0 || ids[i] >= targets)
+      return call.error("vote {} is for target {} at node {} of tree {}", i, ids[i], vote_nodes[i],
+                        vote_trees[i]);
+    const auto slot = static_cast<std::size_t>(at->second * targets + ids[i]);
+    f.votes[slot] += weights[i];
+    f.has_vote[slot] = true;
+  }
+  return f;
+}
+
+/// base_values added to the scores, if there are any.
+Result<NodeId> with_base(const Call& call, Builder& b, NodeId scores) {
+  const auto base = HEDDLE_TRY(number_list(call, "base_values"));
+  if (base.empty()) return scores;
+  const auto n = static_cast<std::int64_t>(base.size());
+  if (n != 1 && n != b.shape(scores)[1])
+    return call.error("{} base_values for {} targets", n, b.shape(scores)[1]);
+  return b.add(scores, constant_real(b, b.dtype(scores), base, {n}));
+}
+
+Result<Values> tree_regressor(const Call& call, Builder& b) {
+  const NodeId x = HEDDLE_TRY(feature_rows(call, b));
+  const Forest f = HEDDLE_TRY(read_forest(call, "target", call.attribute_int("n_targets", 1)));
+  const int how =
+      HEDDLE_TRY(choice(call, "aggregate_function", "SUM", {"AVERAGE", "SUM", "MIN", "MAX"}));
+  const NodeId y = HEDDLE_TRY(vote(call, b, f, x, static_cast<Aggregate>(how)));
+  return Values{b.cast(
+      transformed(b, HEDDLE_TRY(with_base(call, b, y)), HEDDLE_TRY(post_of(call))), DType::f32)};
+}
+
+Result<Values> tree_classifier(const Call& call, Builder& b) {
+  const NodeId x = HEDDLE_TRY(feature_rows(call, b));
+  const auto labels = call.attribute_ints("classlabels_int64s", {});
+  if (labels.size() < 2)
+    return call.unsupported("{} integer labels, want two or more", labels.size());
+  const auto classes = static_cast<std::int64_t>(labels.size());
+  const Forest f = HEDDLE_TRY(read_forest(call, "class", classes));
+  const Post post = HEDDLE_TRY(post_of(call));
+  NodeId y = b.cast(HEDDLE_TRY(vote(call, b, f, x, Aggregate::sum)), DType::f32);
+  y = HEDDLE_TRY(with_base(call, b, y));
+  const auto ids = call.attribute_ints("class_ids", {});
+  const bool one_vote = !ids.empty() && std::all_of(ids.begin(), ids.end(), [&](std::int64_t id) {
+    return id == ids[0];
+  });
+  if (one_vote && classes == 2) {  // the score of the second class; the first has the complement
+    const NodeId second = b.slice_axis(y, 1, ids[0], 1);
+    const NodeId first = post == Post::none || post == Post::probit
+                             ? b.sub(b.scalar(DType::f32, 1), second)
+                             : b.neg(second);
+    y = b.concat({first, second}, 1);
+  }
+  const NodeId scores = transformed(b, y, post);
+  const NodeId best = b.reduce(ir::Monoid::argmax, scores, {1}, false);
+  return Values{
+      HEDDLE_TRY(labelled(call, b, best, "classlabels_int64s", labels.size())), scores};
+}
+
+/// Opset 5: interior nodes and leaves are lists of their own. A test of membership becomes a chain
+/// of tests of equality.
+Result<Values> tree_ensemble(const Call& call, Builder& b) {
+  const NodeId x = HEDDLE_TRY(feature_rows(call, b));
+  Forest f;
+  f.targets = call.attribute_int("n_targets", 0);
+  const auto modes = HEDDLE_TRY(number_list(call, "nodes_modes"));
+  const auto splits = HEDDLE_TRY(number_list(call, "nodes_splits"));
+  const auto features = call.attribute_ints("nodes_featureids", {});
+  const auto missing = call.attribute_ints("nodes_missing_value_tracks_true", {});
+  const std::array<std::vector<std::int64_t>, 4> links = {
+      call.attribute_ints("nodes_truenodeids", {}), call.attribute_ints("nodes_trueleafs", {}),
+      call.attribute_ints("nodes_falsenodeids", {}), call.attribute_ints("nodes_falseleafs", {})};
+  const auto weights = HEDDLE_TRY(number_list(call, "leaf_weights"));
+  const auto targets = call.attribute_ints("leaf_targetids", {});
+  const auto members = HEDDLE_TRY(number_list(call, "membership_values"));
+  const std::size_t n = modes.size(), leaves = weights.size();
+  bool fits = splits.size() == n && features.size() == n && targets.size() == leaves &&
+              (missing.empty() || missing.size() == n);
+  for (const auto& list : links) fits = fits && list.size() == n;
+  if (!fits) return call.error("the lists of nodes or leaves differ in length");
+  const auto add = [&](Branch mode, std::int64_t feature, double split, std::int64_t yes,
+                       std::int64_t no, bool missing_is_yes) {
+    f.mode.push_back(mode);
+    f.feature.push_back(feature);
+    f.split.push_back(split);
+    f.yes.push_back(yes);
+    f.no.push_back(no);
+    f.missing_is_yes.push_back(missing_is_yes);
+  };
+  // Nodes keep their positions; leaves follow, then the rest of membership chains.
+  const auto first_leaf = static_cast<std::int64_t>(n);
+  std::int64_t next = first_leaf + static_cast<std::int64_t>(leaves);
+  struct Extra {
+    double split;
+    std::int64_t feature, yes, no;
+    bool missing;
+  };
+  std::vector<Extra> chain;
+  std::size_t member = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto target = [&](std::size_t side) {
+      const bool leaf = links[2 * side + 1][i] != 0;
+      const std::int64_t to = links[2 * side][i];
+      const auto count = static_cast<std::int64_t>(leaf ? leaves : n);
+      return to < 0 || to >= count ? -1 : leaf ? first_leaf + to : to;
+    };
+    const bool tracks = !missing.empty() && missing[i] != 0;
+    if (modes[i] < 0 || modes[i] > 6) return call.error("node {} has mode {}", i, modes[i]);
+    if (modes[i] < 6) {
+      add(static_cast<Branch>(static_cast<int>(modes[i])), features[i], splits[i], target(0),
+          target(1), tracks);
+      continue;
+    }
+    std::vector<double> values;
+    while (member < members.size() && !std::isnan(members[member]))
+      values.push_back(members[member++]);
+    ++member;
+    if (values.empty()) {  // nothing is a member
+      add(Branch::eq, features[i], std::numeric_limits<double>::quiet_NaN(), target(0), target(1),
+          tracks);
+      continue;
+    }
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      const std::int64_t rest = k + 1 < values.size() ? next + static_cast<std::int64_t>(k) : target(1);
+      if (k == 0)
+        add(Branch::eq, features[i], values[k], target(0), rest, tracks);
+      else
+        chain.push_back({values[k], features[i], target(0), rest, tracks});
+    }
+    next += static_cast<std::int64_t>(values.size()) - 1;
+  }
+  for (std::size_t i = 0; i < leaves; ++i) {
+    const std::int64_t self = first_leaf + static_cast<std::int64_t>(i);
+    add(Branch::leaf, 0, 0, self, self, false);
+  }
+  for (const Extra& e : chain) add(Branch::eq, e.feature, e.split, e.yes, e.no, e.missing);
+  f.roots = call.attribute_ints("tree_roots", {});
+  for (const std::int64_t r : f.roots)
+    if (r < 0 || r >= first_leaf) return call.error("root {} of {} nodes", r, n);
+  if (f.targets < 1 || f.targets > kMostNodes / std::max<std::int64_t>(1, f.nodes()))
+    return call.unsupported("{} nodes with {} targets", f.nodes(), f.targets);
+  f.votes.assign(static_cast<std::size_t>(f.nodes() * f.targets), 0);
+  f.has_vote.assign(f.votes.size(), false);
+  for (std::size_t i = 0; i < leaves; ++i) {
+    if (targets[i] < 0 || targets[i] >= f.targets)
+      return call.error("leaf {} votes for target {} of {}", i, targets[i], f.targets);
+    const auto slot = (n + i) * static_cast<std::size_t>(f.targets) +
+                      static_cast<std::size_t>(targets[i]);
+    f.votes[slot] = weights[i];
+    f.has_vote[slot] = true;
+  }
+  const std::int64_t how = call.attribute_int("aggregate_function", 1);
+  if (how < 0 || how > 3) return call.error("aggregate_function is {}", how);
+  const NodeId y = HEDDLE_TRY(vote(call, b, f, x, static_cast<Aggregate>(how)));
+  return Values{transformed(b, y, HEDDLE_TRY(post_of(call)))};
+}
+
+constexpr OpDef kOps[] = {
+    {"ai.onnx.ml::TreeEnsembleRegressor", 1, 1, 1, tree_regressor},
+    {"ai.onnx.ml::TreeEnsembleClassifier", 1, 1, 1, tree_classifier},
+    {"ai.onnx.ml::TreeEnsemble", 5, 1, 1, tree_ensemble},
+};
+
+}  // namespace
+
+std::span<const OpDef> tree_ops() { return kOps; }
+
+}  // namespace heddle::ops
