@@ -11,8 +11,8 @@ namespace heddle::ir {
 /// The closed list of scalar functions, shared by Map primitives and kernel expressions.
 /// Semantics (docs/ir-semantics.md): integer arithmetic wraps; integer division truncates and
 /// yields 0 for a zero divisor; round goes to even; shifts by the width or more give 0 (or the
-/// sign); float→integer casts truncate and saturate, NaN gives 0; bitcast keeps the bits; min and max propagate NaN;
-/// comparisons and logic give b1.
+/// sign); float→integer casts truncate and saturate, NaN gives 0; bitcast keeps the bits; min and
+/// max propagate NaN; comparisons and logic give b1.
 enum class ScalarFn : std::uint8_t {
   // unary
   neg,

@@ -172,8 +172,7 @@ Result<Value> Importer::gather_scans(const NodeProto& node, const std::vector<Va
     const int rank = builder_.rank(items[0]) + 1;
     if (axis < -rank || axis >= rank)
       return node_error(node, "scan output axis is {}, rank {}", axis, rank);
-    return Value::of(folded(builder_.stack(items, axis < 0 ? axis + rank : axis)),
-                     parts[0].format);
+    return Value::of(folded(builder_.stack(items, axis < 0 ? axis + rank : axis)), parts[0].format);
   }
   // No iteration: the declared type tells the other extents.
   TensorType type{HEDDLE_TRY(tensor_type(declared, "scan output")), {0}};
@@ -314,7 +313,8 @@ Status Importer::add_sequence_map(const NodeProto& node, const Opsets& opsets, S
     }
     const std::vector<Value> made = HEDDLE_TRY(run_body(node, {graph, &opsets, &scope}, inputs));
     for (std::size_t k = 0; k < made.size(); ++k) {
-      if (!made[k].is_tensor()) return node_unsupported(node, "its body's output {} is no tensor", k);
+      if (!made[k].is_tensor())
+        return node_unsupported(node, "its body's output {} is no tensor", k);
       results[k].items.push_back(made[k].node());
     }
   }
@@ -326,8 +326,7 @@ Status Importer::add_flex_attention(const NodeProto& node, const Opsets& opsets,
   NodeId qkv[3];
   for (int i = 0; i < 3; ++i) {
     const Value* value = HEDDLE_TRY(argument(node, i, scope));
-    if (value->kind == Value::Kind::unknown)
-      return bind_outputs(node, {Value{}}, scope);
+    if (value->kind == Value::Kind::unknown) return bind_outputs(node, {Value{}}, scope);
     if (!value->is_tensor() || builder_.rank(value->node()) != 4 ||
         !is_float(builder_.dtype(value->node())))
       return node_error(node, "input {} is no floating tensor of rank 4", i);
@@ -339,17 +338,16 @@ Status Importer::add_flex_attention(const NodeProto& node, const Opsets& opsets,
   if (qs[0] != ks[0] || ks[0] != vs[0] || qs[3] != ks[3] || ks[2] != vs[2] || ks[1] != vs[1] ||
       ks[1] < 1 || qs[1] % ks[1] != 0 || ks[2] < 1 || qs[3] < 1 || builder_.dtype(k) != type ||
       builder_.dtype(v) != type)
-    return node_error(node, "query {}, key {}, value {} do not fit",
-                      to_string(builder_.type(q)), to_string(builder_.type(k)),
-                      to_string(builder_.type(v)));
+    return node_error(node, "query {}, key {}, value {} do not fit", to_string(builder_.type(q)),
+                      to_string(builder_.type(k)), to_string(builder_.type(v)));
   if (!checked_element_count({qs[0], qs[1], qs[2], ks[2]}, DType::f64))
     return node_unsupported(node, "scores of {} and {} are too large", to_string(qs),
                             to_string(ks));
   graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});
-  const DType precise =
-      find_attribute(node, "softmax_precision") != nullptr
-          ? HEDDLE_TRY(dtype_from_onnx(static_cast<int>(int_attribute(node, "softmax_precision", 1))))
-          : compute_type(type);
+  const DType precise = find_attribute(node, "softmax_precision") != nullptr
+                            ? HEDDLE_TRY(dtype_from_onnx(
+                                  static_cast<int>(int_attribute(node, "softmax_precision", 1))))
+                            : compute_type(type);
   if (!is_float(precise)) return node_error(node, "softmax_precision is no floating type");
   const AttributeProto* given = find_attribute(node, "scale");
   const double scale = given != nullptr ? given->f() : 1 / std::sqrt(static_cast<double>(qs[3]));
@@ -371,8 +369,8 @@ Status Importer::add_flex_attention(const NodeProto& node, const Opsets& opsets,
       return node_error(node, "{} does not give one {}", name, to_string(builder_.type(x)));
     return results[0].node();
   };
-  const NodeId raw = builder_.mul(
-      builder_.matmul(q, builder_.transpose(shared(k), {0, 1, 3, 2})), scale);
+  const NodeId raw =
+      builder_.mul(builder_.matmul(q, builder_.transpose(shared(k), {0, 1, 3, 2})), scale);
   const NodeId scores = HEDDLE_TRY(modified(builder_.cast(raw, precise), "score_mod"));
   const NodeId weights = HEDDLE_TRY(modified(builder_.softmax(scores, {3}), "prob_mod"));
   graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});

@@ -95,9 +95,9 @@ Status Importer::add_initializers(const GraphProto& graph, Scope& scope) {
   for (const auto& proto : graph.initializer()) {
     const Result<Tensor> value = tensor_from_proto(proto, source_);
     if (!value) HEDDLE_TRY(noted(proto.name(), "initializer", value.error()));
-    const Value constant = value ? Value::of(graph_.add_constant(*value),
-                                           ops::format_of_onnx(proto.data_type()))
-                               : Value{};
+    const Value constant =
+        value ? Value::of(graph_.add_constant(*value), ops::format_of_onnx(proto.data_type()))
+              : Value{};
     if (!scope.values.emplace(proto.name(), constant).second)
       return fail("initializer '{}' is given twice", proto.name());
   }

@@ -19,13 +19,15 @@ using Nodes = google::protobuf::RepeatedPtrField<::onnx::NodeProto>;
 /// (an optional value that is absent); or unknown, because the node that makes it failed.
 struct Value {
   enum class Kind : std::uint8_t { tensor, sequence, absent, unknown } kind = Kind::unknown;
-  std::vector<prim::NodeId> items;  ///< tensor: one
+  std::vector<prim::NodeId> items;          ///< tensor: one
   ops::Format format = ops::Format::plain;  ///< of the tensors
 
   static Value of(prim::NodeId id, ops::Format format = ops::Format::plain) {
     return {Kind::tensor, {id}, format};
   }
-  static Value list(std::vector<prim::NodeId> ids) { return {Kind::sequence, std::move(ids), ops::Format::plain}; }
+  static Value list(std::vector<prim::NodeId> ids) {
+    return {Kind::sequence, std::move(ids), ops::Format::plain};
+  }
   bool is_tensor() const { return kind == Kind::tensor; }
   prim::NodeId node() const { return items[0]; }
 };

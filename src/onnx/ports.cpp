@@ -73,9 +73,8 @@ Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
 
 Result<NodeId> Importer::add_tensor_input(const std::string& name, const TensorType& type) {
   if (!checked_element_count(type.shape, type.dtype))
-    return fail(ErrorCode::unsupported,
-                "input '{}': {} is negative or above the limit of {} bytes", name, to_string(type),
-                kMaxTensorBytes);
+    return fail(ErrorCode::unsupported, "input '{}': {} is negative or above the limit of {} bytes",
+                name, to_string(type), kMaxTensorBytes);
   const auto bound = options_.values.find(name);
   if (bound == options_.values.end()) return graph_.add_input(name, type);
   if (bound->second.type() != type)

@@ -4,8 +4,8 @@
 #include <fstream>
 
 #include "onnx/protobuf.h"
-#include "ops/format.h"
 #include "onnx/reader.h"
+#include "ops/format.h"
 
 namespace heddle::onnx {
 namespace {
@@ -146,8 +146,8 @@ Result<Tensor> stored_tensor(const TensorProto& proto, const TensorType& type, o
   if (proto.data_location() == TensorProto::EXTERNAL)
     bytes = HEDDLE_TRY(external_tensor(proto, packed, source));
   else if (proto.has_raw_data())
-    bytes = HEDDLE_TRY(over_bytes(proto, packed, source.owner, proto.raw_data().data(),
-                                  proto.raw_data().size()));
+    bytes = HEDDLE_TRY(
+        over_bytes(proto, packed, source.owner, proto.raw_data().data(), proto.raw_data().size()));
   else
     bytes = HEDDLE_TRY(from_field(proto, packed, proto.int32_data()));
   Tensor out(type);
@@ -366,8 +366,8 @@ Result<std::optional<std::vector<Tensor>>> read_value(const std::string& path, P
     case Port::Kind::tensor:
       return Found({HEDDLE_TRY(read_tensor(path))});
     case Port::Kind::sequence:
-      return Found(HEDDLE_TRY(items_of_file(
-          path, HEDDLE_TRY(parse_file<::onnx::SequenceProto>(path, "sequence")))));
+      return Found(HEDDLE_TRY(
+          items_of_file(path, HEDDLE_TRY(parse_file<::onnx::SequenceProto>(path, "sequence")))));
     case Port::Kind::optional:
     case Port::Kind::optional_sequence: {
       const auto proto = HEDDLE_TRY(parse_file<::onnx::OptionalProto>(path, "optional value"));

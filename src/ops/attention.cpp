@@ -127,7 +127,8 @@ Result<Values> attention(const Call& call, Builder& b) {
     HEDDLE_TRY(want_rank(call, b, 3, 1, 4));
     NodeId mask = additive(b, call.in(3), type, hidden);
     const Shape shape = b.shape(mask);
-    if (const std::int64_t missing = b.shape(a.k)[2] - shape.back(); missing > 0 && shape.back() > 1) {
+    if (const std::int64_t missing = b.shape(a.k)[2] - shape.back();
+        missing > 0 && shape.back() > 1) {
       Shape none(shape.size(), 0), after = none;
       after.back() = missing;
       mask = b.pad(mask, none, after, hidden);

@@ -32,9 +32,8 @@ Result<Post> post_of(const Call& call) {
     if (number < 0 || number > 4) return call.error("post_transform is {}", number);
     return static_cast<Post>(number);
   }
-  return static_cast<Post>(
-      HEDDLE_TRY(choice(call, "post_transform", "NONE",
-                        {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"})));
+  return static_cast<Post>(HEDDLE_TRY(choice(
+      call, "post_transform", "NONE", {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"})));
 }
 
 namespace {
@@ -143,9 +142,9 @@ Result<Values> imputer(const Call& call, Builder& b) {
   const bool floats = call.has_attribute("imputed_value_floats");
   const NodeId value = HEDDLE_TRY(
       per_feature(call, b, x, floats ? "imputed_value_floats" : "imputed_value_int64s", 0));
-  const double replaced =
-      floats ? call.attribute_float("replaced_value_float", 0)
-             : static_cast<double>(call.attribute_int("replaced_value_int64", 0));
+  const double replaced = floats
+                              ? call.attribute_float("replaced_value_float", 0)
+                              : static_cast<double>(call.attribute_int("replaced_value_int64", 0));
   const NodeId hit = std::isnan(replaced)
                          ? b.map(ScalarFn::isnan, {x})
                          : b.map(ScalarFn::equal, {x, b.scalar(b.dtype(x), replaced)});
@@ -180,8 +179,8 @@ Result<Values> one_hot_encoder(const Call& call, Builder& b) {
   if (call.attribute_int("zeros", 1) == 0)
     return call.unsupported("zeros = 0, which fails while running on an unknown category");
   const NodeId x = b.cast(call.in(0), DType::i64);
-  const NodeId same = b.map(ScalarFn::equal, {b.unsqueeze(x, {b.rank(x)}),
-                                              constant_i64(b, categories)});
+  const NodeId same =
+      b.map(ScalarFn::equal, {b.unsqueeze(x, {b.rank(x)}), constant_i64(b, categories)});
   return Values{b.cast(same, DType::f32)};
 }
 
@@ -231,8 +230,7 @@ Result<Values> label_encoder(const Call& call, Builder& b) {
     if (std::isnan(key) && !is_float(b.dtype(call.in(0)))) continue;
     const NodeId hit =
         std::isnan(key) ? b.map(ScalarFn::isnan, {call.in(0)})
-                        : b.map(ScalarFn::equal,
-                                {call.in(0), b.scalar(b.dtype(call.in(0)), key)});
+                        : b.map(ScalarFn::equal, {call.in(0), b.scalar(b.dtype(call.in(0)), key)});
     y = b.select(hit, b.scalar(type, (*values)[i]), y);
   }
   return Values{y};
@@ -303,8 +301,8 @@ Result<Values> svm_regressor(const Call& call, Builder& b) {
         static_cast<std::int64_t>(weights.size()) != vectors)
       return call.error("{} support values and {} coefficients for {} vectors of {}",
                         support.size(), weights.size(), vectors, features);
-    const NodeId kernel = HEDDLE_TRY(svm_kernel(
-        call, b, x, constant_real(b, b.dtype(x), support, {vectors, features})));
+    const NodeId kernel = HEDDLE_TRY(
+        svm_kernel(call, b, x, constant_real(b, b.dtype(x), support, {vectors, features})));
     y = b.matmul(kernel, constant_real(b, b.dtype(x), weights, {vectors, 1}));
   } else {
     y = HEDDLE_TRY(linear_scores(call, b, x, 1));

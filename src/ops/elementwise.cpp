@@ -127,9 +127,9 @@ Result<Values> where(const Call& call, Builder& b) {
 /// Input 0 as numbers of `type`, or in a format that only stores.
 Result<Values> converted(const Call& call, Builder& b, Format format, DType type) {
   const Format from = call.format(0);
-  const NodeId x = from == Format::plain ? call.in(0)
-                                         : decode(b, call.in(0), from,
-                                                  format != Format::plain ? DType::f32 : type);
+  const NodeId x = from == Format::plain
+                       ? call.in(0)
+                       : decode(b, call.in(0), from, format != Format::plain ? DType::f32 : type);
   call.result_format = format;
   if (format == Format::plain) return Values{b.cast(x, type)};
   using Round = Encoding::Round;
@@ -154,9 +154,9 @@ Result<Values> cast(const Call& call, Builder& b) {
   }
   const std::int64_t number = call.attribute_int("to", 0);
   const Format format = format_of_onnx(number);
-  return converted(call, b, format, format == Format::plain
-                                        ? HEDDLE_TRY(dtype_of_onnx(call, number))
-                                        : carrier_of(format));
+  return converted(
+      call, b, format,
+      format == Format::plain ? HEDDLE_TRY(dtype_of_onnx(call, number)) : carrier_of(format));
 }
 
 Result<Values> cast_like(const Call& call, Builder& b) {

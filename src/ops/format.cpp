@@ -145,19 +145,19 @@ NodeId decode(Builder& b, NodeId x, Format format, DType to) {
 NodeId encode(Builder& b, NodeId x, Format format, const Encoding& how) {
   const DType carrier = carrier_of(format);
   if (const auto range = int_range(format)) {
-    const NodeId low = b.map(ScalarFn::bit_and,
-                             {b.cast(x, DType::i32),
-                              b.scalar_int(DType::i32, (1 << bits_of(format)) - 1)});
+    const NodeId low =
+        b.map(ScalarFn::bit_and,
+              {b.cast(x, DType::i32), b.scalar_int(DType::i32, (1 << bits_of(format)) - 1)});
     if (range->low == 0) return b.cast(low, carrier);
     // Sign extension.
     const NodeId half = b.scalar_int(DType::i32, -range->low);
     return b.cast(b.sub(b.map(ScalarFn::bit_xor, {low, half}), half), carrier);
   }
   const NodeId real = b.cast(x, DType::f32);
-  const NodeId code = format == Format::f8e8m0
-                          ? encode_e8m0(b, b.bitcast(real, DType::u32), how)
-                          : encode_float(b, real, row_of(format),
-                                         how.saturate || format == Format::f4e2m1);
+  const NodeId code =
+      format == Format::f8e8m0
+          ? encode_e8m0(b, b.bitcast(real, DType::u32), how)
+          : encode_float(b, real, row_of(format), how.saturate || format == Format::f4e2m1);
   return b.cast(code, carrier);
 }
 

@@ -5,9 +5,9 @@
 
 #include "prim/builder.h"
 
-/// Number formats that only store: their elements travel as bytes, one each (floats by their bits as
-/// u8, integers by value as u8 or i8), and the operators that may use them decode and encode them in
-/// ordinary arithmetic. Below the operators nothing knows them.
+/// Number formats that only store: their elements travel as bytes, one each (floats by their bits
+/// as u8, integers by value as u8 or i8), and the operators that may use them decode and encode
+/// them in ordinary arithmetic. Below the operators nothing knows them.
 namespace heddle::ops {
 
 enum class Format : std::uint8_t {

@@ -24,7 +24,7 @@ Result<NodeId> unpacked(const Call& call, Builder& b, int i, std::int64_t heads)
 
 /// What the recurrence reads at each step; decay is the factor already.
 struct Steps {
-  NodeId q, k, v;  ///< [B, heads, T, d], [B, kv, T, d], [B, kv, T, dv]
+  NodeId q, k, v;                     ///< [B, heads, T, d], [B, kv, T, d], [B, kv, T, dv]
   std::optional<NodeId> decay, beta;  ///< [B, kv, T, d or 1], [B, kv or 1, T, 1]
   NodeId state;                       ///< [B, kv, d, dv]
 };
@@ -42,9 +42,9 @@ NodeId advance(Builder& b, Steps& s, std::int64_t t) {
   const std::int64_t times = b.shape(s.q)[1] / spread[1];
   spread[1] *= times;
   const NodeId read =
-      times == 1 ? s.state
-                 : b.view(s.state, spread,
-                          {{dim(0), ir::floor_div(dim(1), times), dim(2), dim(3)}, {}});
+      times == 1
+          ? s.state
+          : b.view(s.state, spread, {{dim(0), ir::floor_div(dim(1), times), dim(2), dim(3)}, {}});
   return b.matmul(at(s.q), read);
 }
 

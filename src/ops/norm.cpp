@@ -175,8 +175,7 @@ Result<Values> drop(const Call& call, Builder& b, double ratio) {
   const std::uint64_t seed = call.has_attribute("seed")
                                  ? static_cast<std::uint64_t>(call.attribute_int("seed", 0))
                                  : hash_bytes(call.op + "/" + call.name).low;
-  const NodeId drawn =
-      b.random({DType::f32, b.shape(x)}, prim::Random::Kind::uniform, seed);
+  const NodeId drawn = b.random({DType::f32, b.shape(x)}, prim::Random::Kind::uniform, seed);
   const NodeId kept = b.map(ScalarFn::greater_equal, {drawn, b.scalar(DType::f32, ratio)});
   const NodeId scaled = b.mul(x, 1 / (1 - ratio));
   return Values{b.select(kept, scaled, b.scalar(b.dtype(x), 0)), kept};
@@ -189,8 +188,7 @@ Result<Values> dropout(const Call& call, Builder& b) {
     const Tensor* mode = HEDDLE_TRY(call.constant_tensor(2));
     double ratio = 0.5;
     if (call.has(1)) ratio = HEDDLE_TRY(constant_real(call, 1));
-    if (mode->count() == 1 && mode->int_at(0) != 0 && ratio != 0)
-      return drop(call, b, ratio);
+    if (mode->count() == 1 && mode->int_at(0) != 0 && ratio != 0) return drop(call, b, ratio);
   }
   const NodeId x = call.in(0);
   Values values{x};

@@ -134,9 +134,8 @@ Result<Values> expand(const Call& call, Builder& b) {
   for (std::int32_t i = before; i < b.graph().size(); ++i) {
     const TensorType& type = b.type(NodeId{i});
     if (!checked_element_count(type.shape, type.dtype))
-      return fail(ErrorCode::unsupported,
-                  "{} '{}': needs a value {}, above the limit of {} bytes", call.op, call.name,
-                  to_string(type), kMaxTensorBytes);
+      return fail(ErrorCode::unsupported, "{} '{}': needs a value {}, above the limit of {} bytes",
+                  call.op, call.name, to_string(type), kMaxTensorBytes);
   }
   if (static_cast<int>(values->size()) < call.outputs)
     return call.unsupported("{} outputs are used, {} are supported", call.outputs, values->size());

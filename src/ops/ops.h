@@ -21,15 +21,15 @@ using Attribute = std::variant<std::int64_t, double, std::string, Tensor, std::v
 
 /// One use of an operator: a node of the source model with its arguments already translated.
 struct Call {
-  std::string op;      ///< "Conv"
-  std::string name;    ///< node name, or its first output's name when it has none
-  int opset = 0;       ///< opset version the model imports for the node's domain
+  std::string op;    ///< "Conv"
+  std::string name;  ///< node name, or its first output's name when it has none
+  int opset = 0;     ///< opset version the model imports for the node's domain
   std::vector<std::optional<NodeId>> args;  ///< absent optional inputs are nullopt
-  int outputs = 1;     ///< outputs that somebody names
+  int outputs = 1;                          ///< outputs that somebody names
   std::vector<bool> output_used;
   std::map<std::string, Attribute, std::less<>> attributes;
   const prim::Graph* graph = nullptr;
-  std::vector<Format> formats;  ///< of the arguments; those that are missing are plain
+  std::vector<Format> formats;          ///< of the arguments; those that are missing are plain
   Format value_format = Format::plain;  ///< of the tensor in attribute `value`
   mutable Format result_format = Format::plain;  ///< set by fissions that make another one
   /// Set by the attribute readers below when an attribute has another type than was asked for;
@@ -44,7 +44,9 @@ struct Call {
     return i < static_cast<int>(formats.size()) ? formats[static_cast<std::size_t>(i)]
                                                 : Format::plain;
   }
-  bool has_attribute(std::string_view key) const { return attributes.find(key) != attributes.end(); }
+  bool has_attribute(std::string_view key) const {
+    return attributes.find(key) != attributes.end();
+  }
   std::int64_t attribute_int(std::string_view key, std::int64_t otherwise) const;
   double attribute_float(std::string_view key, double otherwise) const;
   std::string attribute_string(std::string_view key, std::string otherwise) const;

@@ -78,8 +78,8 @@ Result<NodeId> leaves(const Call& call, Builder& b, const Forest& f, NodeId x) {
   const NodeId no = table([&](std::size_t i) { return f.no[i]; }, DType::i64);
   const NodeId missing =
       table([&](std::size_t i) { return f.missing_is_yes[i] ? 1 : 0; }, DType::b1);
-  constexpr ScalarFn kCompare[] = {ScalarFn::less_equal,    ScalarFn::less,  ScalarFn::greater_equal,
-                                   ScalarFn::greater, ScalarFn::equal, ScalarFn::not_equal};
+  constexpr ScalarFn kCompare[] = {ScalarFn::less_equal, ScalarFn::less,  ScalarFn::greater_equal,
+                                   ScalarFn::greater,    ScalarFn::equal, ScalarFn::not_equal};
   NodeId at = b.broadcast(constant_i64(b, f.roots), {rows, trees});
   for (int step = 0; step < *depth; ++step) {
     const NodeId value = b.take_along(x, b.take(feature, at, 0), 1);
@@ -89,12 +89,10 @@ Result<NodeId> leaves(const Call& call, Builder& b, const Forest& f, NodeId x) {
       const auto is = [&](Branch m) { return static_cast<int>(m) == mode; };
       if (std::none_of(f.mode.begin(), f.mode.end(), is)) continue;
       const NodeId holds = b.map(kCompare[mode], {value, threshold});
-      const NodeId here =
-          table([&](std::size_t i) { return is(f.mode[i]) ? 1 : 0; }, DType::b1);
+      const NodeId here = table([&](std::size_t i) { return is(f.mode[i]) ? 1 : 0; }, DType::b1);
       goes = goes ? b.select(b.take(here, at, 0), holds, *goes) : holds;
     }
-    const NodeId seen =
-        b.select(b.map(ScalarFn::isnan, {value}), b.take(missing, at, 0), *goes);
+    const NodeId seen = b.select(b.map(ScalarFn::isnan, {value}), b.take(missing, at, 0), *goes);
     at = b.select(seen, b.take(yes, at, 0), b.take(no, at, 0));
   }
   return at;
@@ -106,8 +104,8 @@ enum class Aggregate : std::uint8_t { average, sum, min, max };
 Result<NodeId> vote(const Call& call, Builder& b, const Forest& f, NodeId x, Aggregate how) {
   const Shape in = b.shape(x);
   HEDDLE_TRY(check(call, f, in[1]));
-  HEDDLE_TRY(checked(call, {in[0], static_cast<std::int64_t>(f.roots.size()), f.targets},
-                     b.dtype(x)));
+  HEDDLE_TRY(
+      checked(call, {in[0], static_cast<std::int64_t>(f.roots.size()), f.targets}, b.dtype(x)));
   const NodeId at = HEDDLE_TRY(leaves(call, b, f, x));
   const bool extreme = how == Aggregate::min || how == Aggregate::max;
   std::vector<double> votes = f.votes;
@@ -154,8 +152,8 @@ Result<Forest> read_forest(const Call& call, const std::string& prefix, std::int
       return call.error("node {} of tree {} is given twice", nodes[i], trees[i]);
     root.emplace(trees[i], at);
   }
-  static constexpr std::string_view kModes[] = {"BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE",
-                                                "BRANCH_GT",  "BRANCH_EQ", "BRANCH_NEQ", "LEAF"};
+  static constexpr std::string_view kModes[] = {
+      "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "LEAF"};
   for (std::size_t i = 0; i < n; ++i) {
     const auto* mode = std::find(std::begin(kModes), std::end(kModes), (*modes)[i]);
     if (mode == std::end(kModes)) return call.error("node mode '{}'", (*modes)[i]);
@@ -211,8 +209,8 @@ Result<Values> tree_regressor(const Call& call, Builder& b) {
   const int how =
       HEDDLE_TRY(choice(call, "aggregate_function", "SUM", {"AVERAGE", "SUM", "MIN", "MAX"}));
   const NodeId y = HEDDLE_TRY(vote(call, b, f, x, static_cast<Aggregate>(how)));
-  return Values{b.cast(
-      transformed(b, HEDDLE_TRY(with_base(call, b, y)), HEDDLE_TRY(post_of(call))), DType::f32)};
+  return Values{b.cast(transformed(b, HEDDLE_TRY(with_base(call, b, y)), HEDDLE_TRY(post_of(call))),
+                       DType::f32)};
 }
 
 Result<Values> tree_classifier(const Call& call, Builder& b) {
@@ -226,9 +224,8 @@ Result<Values> tree_classifier(const Call& call, Builder& b) {
   NodeId y = b.cast(HEDDLE_TRY(vote(call, b, f, x, Aggregate::sum)), DType::f32);
   y = HEDDLE_TRY(with_base(call, b, y));
   const auto ids = call.attribute_ints("class_ids", {});
-  const bool one_vote = !ids.empty() && std::all_of(ids.begin(), ids.end(), [&](std::int64_t id) {
-    return id == ids[0];
-  });
+  const bool one_vote = !ids.empty() && std::all_of(ids.begin(), ids.end(),
+                                                    [&](std::int64_t id) { return id == ids[0]; });
   if (one_vote && classes == 2) {  // the score of the second class; the first has the complement
     const NodeId second = b.slice_axis(y, 1, ids[0], 1);
     const NodeId first = post == Post::none || post == Post::probit
@@ -238,8 +235,7 @@ Result<Values> tree_classifier(const Call& call, Builder& b) {
   }
   const NodeId scores = transformed(b, y, post);
   const NodeId best = b.reduce(ir::Monoid::argmax, scores, {1}, false);
-  return Values{
-      HEDDLE_TRY(labelled(call, b, best, "classlabels_int64s", labels.size())), scores};
+  return Values{HEDDLE_TRY(labelled(call, b, best, "classlabels_int64s", labels.size())), scores};
 }
 
 /// Opset 5: interior nodes and leaves are lists of their own. A test of membership becomes a chain
@@ -306,7 +302,8 @@ Result<Values> tree_ensemble(const Call& call, Builder& b) {
       continue;
     }
     for (std::size_t k = 0; k < values.size(); ++k) {
-      const std::int64_t rest = k + 1 < values.size() ? next + static_cast<std::int64_t>(k) : target(1);
+      const std::int64_t rest =
+          k + 1 < values.size() ? next + static_cast<std::int64_t>(k) : target(1);
       if (k == 0)
         add(Branch::eq, features[i], values[k], target(0), rest, tracks);
       else
@@ -329,8 +326,8 @@ Result<Values> tree_ensemble(const Call& call, Builder& b) {
   for (std::size_t i = 0; i < leaves; ++i) {
     if (targets[i] < 0 || targets[i] >= f.targets)
       return call.error("leaf {} votes for target {} of {}", i, targets[i], f.targets);
-    const auto slot = (n + i) * static_cast<std::size_t>(f.targets) +
-                      static_cast<std::size_t>(targets[i]);
+    const auto slot =
+        (n + i) * static_cast<std::size_t>(f.targets) + static_cast<std::size_t>(targets[i]);
     f.votes[slot] = weights[i];
     f.has_vote[slot] = true;
   }

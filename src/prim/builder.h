@@ -28,7 +28,7 @@ class Builder {
 
   // Elementwise (broadcasting). Result dtype: that of the arguments, b1 for comparisons.
   NodeId map(ir::ScalarFn fn, std::vector<NodeId> args);
-  NodeId cast(NodeId x, DType to);  ///< identity when the type is already `to`
+  NodeId cast(NodeId x, DType to);     ///< identity when the type is already `to`
   NodeId bitcast(NodeId x, DType to);  ///< ir::can_bitcast must hold
   NodeId select(NodeId condition, NodeId a, NodeId b);
   NodeId add(NodeId a, NodeId b) { return map(ir::ScalarFn::add, {a, b}); }

@@ -60,8 +60,7 @@ Status run(const Flags& flags) {
   for (const std::string& set : flags.sets) {
     const std::size_t equals = set.find('=');
     const bool titled = equals != std::string::npos;
-    json report =
-        run_cases(HEDDLE_TRY(cases_in(titled ? set.substr(equals + 1) : set)), flags);
+    json report = run_cases(HEDDLE_TRY(cases_in(titled ? set.substr(equals + 1) : set)), flags);
     report["title"] = titled ? set.substr(0, equals) : set;
     const json& s = report["summary"];
     fmt::print("{}: {} passed, {} random, {} failed, {} refused of {} ({:.1f} % passed)\n",
@@ -71,8 +70,7 @@ Status run(const Flags& flags) {
     sets.push_back(std::move(report));
   }
   if (!flags.json_file.empty()) std::ofstream(flags.json_file) << sets.dump(1) << '\n';
-  if (!flags.markdown.empty())
-    std::ofstream(flags.markdown) << markdown_of(sets, flags.settings);
+  if (!flags.markdown.empty()) std::ofstream(flags.markdown) << markdown_of(sets, flags.settings);
   return Ok{};
 }
 
@@ -89,8 +87,9 @@ int main(int argc, char** argv) {
 #endif
   CLI::App app{"Runs ONNX backend tests and reports what passed, failed and was refused.",
                "heddle-conformance"};
-  app.add_option("sets", flags.sets,
-                 "folders that hold cases, at any depth; TITLE=FOLDER,FOLDER makes one table of them")
+  app.add_option(
+         "sets", flags.sets,
+         "folders that hold cases, at any depth; TITLE=FOLDER,FOLDER makes one table of them")
       ->required();
   app.add_option("--engine", settings.engine, "reference (the interpreter) or compiled")
       ->capture_default_str()

@@ -40,7 +40,8 @@ std::string set_section(const json& set) {
   std::string text = fmt::format(
       "\n## {}\n\n{:.1f} % passed.\n\n| kind | passed | random | failed | refused | total |\n"
       "|---|---|---|---|---|---|\n",
-      set["title"].get<std::string>(), 100.0 * s["passed"].get<int>() / std::max(1, s["total"].get<int>()));
+      set["title"].get<std::string>(),
+      100.0 * s["passed"].get<int>() / std::max(1, s["total"].get<int>()));
   std::map<std::string, json> kinds;
   std::map<std::string, int> refusals;
   int specialised = 0;
@@ -55,7 +56,8 @@ std::string set_section(const json& set) {
   text += counts_row("all", s);
   text += fmt::format(
       "\nIn {} of the passed cases an input decides shapes (axes, repeats, a target shape) or how "
-      "often a loop runs; the small inputs were bound to the test's values there, the others stayed "
+      "often a loop runs; the small inputs were bound to the test's values there, the others "
+      "stayed "
       "inputs.\n",
       specialised);
   text += "\n### Refusals by reason\n\n| cases | reason |\n|---|---|\n";
@@ -69,8 +71,8 @@ std::string set_section(const json& set) {
       std::string reason = c["reason"];
       std::replace(reason.begin(), reason.end(), '\n', ' ');
       const std::string name = c["name"];
-      text += fmt::format("| {} | {}{} |\n", name, reason.substr(0, 200),
-                          note_of(set["title"], name));
+      text +=
+          fmt::format("| {} | {}{} |\n", name, reason.substr(0, 200), note_of(set["title"], name));
     }
   return text;
 }
@@ -79,7 +81,8 @@ std::string set_section(const json& set) {
 
 std::string markdown_of(const json& sets, const Settings& settings) {
   std::string text = fmt::format(
-      "# ONNX conformance\n\nMade by `scripts/conformance.sh` (engine: {}); do not edit. Tolerance: "
+      "# ONNX conformance\n\nMade by `scripts/conformance.sh` (engine: {}); do not edit. "
+      "Tolerance: "
       "rtol {}, atol {}. *Random*: the outputs are drawn, so that no two implementations agree; "
       "types and shapes are compared. *Refused*: a clear error says what is not supported.\n",
       settings.engine, settings.rtol, settings.atol);

@@ -277,7 +277,8 @@ TEST(Functions, OfEveryType) {
       const auto fn = static_cast<ir::ScalarFn>(i);
       const ir::ScalarFnInfo& f = ir::info(fn);
       const bool bits = f.name.starts_with("bit_") || f.name.starts_with("shift_");
-      if (fn == ir::ScalarFn::cast || fn == ir::ScalarFn::bitcast || (bits && is_float(type))) continue;
+      if (fn == ir::ScalarFn::cast || fn == ir::ScalarFn::bitcast || (bits && is_float(type)))
+        continue;
       if (!is_float(type) && (ir::float_only(fn) || type == DType::b1)) continue;
       const DType out = f.gives_bool ? DType::b1 : type;
       std::string e = fmt::format("{}.{}(%0", f.name, name_of(compute_type(out)));
