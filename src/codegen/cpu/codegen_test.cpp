@@ -309,8 +309,8 @@ TEST(Functions, CastsBetweenAllTypes) {
 }
 
 TEST(Functions, BitcastsKeepTheBits) {
-  for (const auto [a, b] : {std::pair{DType::f32, DType::u32}, std::pair{DType::f64, DType::i64}})
-    for (const auto [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
+  for (const auto& [a, b] : {std::pair{DType::f32, DType::u32}, std::pair{DType::f64, DType::i64}})
+    for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
       SCOPED_TRACE(fmt::format("{} to {}", name_of(from), name_of(to)));
       check(parsed(map_text(from, to, fmt::format("bitcast.{}(%0)", name_of(to)))), host_machine(),
             0);
