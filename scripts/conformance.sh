@@ -9,4 +9,4 @@ version=$(build/venv/bin/python -c 'import onnx; print(onnx.__version__)')
 build/bin/heddle-conformance \
   "libonnx-testdata (onnx 1.12)=/usr/share/libonnx-testdata/data" \
   "onnx $version=$package/backend/test/data,build/light" \
-  --markdown docs/conformance.md --json docs/conformance.json "$@"
+  --seconds 120 --markdown docs/conformance.md --json docs/conformance.json "$@"

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -220,13 +221,14 @@ std::string run_to_text(const fs::path& folder, const Settings& settings) {
 }  // namespace
 
 Outcome run_isolated(const std::string& folder, const Settings& settings) {
+  std::fflush(nullptr);  // or the child would print it again
   int pipe[2];
   if (::pipe(pipe) != 0) return {"failed", "no pipe", false};
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(pipe[0]);
     const auto seconds = static_cast<rlim_t>(settings.seconds);
-    const rlimit time{seconds, seconds};
+    const rlimit time{seconds, seconds + 1};
     const rlimit memory{rlim_t{6} << 30, rlim_t{6} << 30};
     ::setrlimit(RLIMIT_CPU, &time);
     ::setrlimit(RLIMIT_AS, &memory);
