@@ -82,7 +82,10 @@ struct Roofline {
   double floor_us(const json& kernel) const {
     const double values = kernel["value_bytes"], constants = kernel["constant_bytes"];
     const double compute = kernel["cost"]["flops"].get<double>() / peak_gflops() * 1e-3;
-    const double memory = (values / gbs(values) + constants / constant_gbs) * 1e-3;
+    // A gather reads less than its table: never more than the plan says is moved.
+    const double moved = kernel["cost"]["bytes"].get<double>();
+    const double part = std::min(1.0, moved / std::max(1.0, values + constants));
+    const double memory = part * (values / gbs(values) + constants / constant_gbs) * 1e-3;
     return std::max(compute, memory);
   }
 };

@@ -1,6 +1,7 @@
 #include "lower/stitch/nest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <unordered_map>
 
@@ -37,6 +38,14 @@ std::int64_t divisor_below(std::int64_t n, std::int64_t limit) {
   for (std::int64_t d = std::min(n, limit); d > 1; --d)
     if (n % d == 0) return d;
   return 1;
+}
+
+/// Cache lines at a distance of `step` bytes that an L1 cache of 64 sets and 8 ways keeps: a step
+/// of a power of two falls into few sets.
+double lines_kept(std::int64_t step) {
+  constexpr std::int64_t kLine = 64, kSets = 64, kWays = 8;
+  if (step < kLine) return static_cast<double>(kSets * kWays * kLine / step);
+  return static_cast<double>(kSets / std::gcd(kSets, step / kLine) * kWays);
 }
 
 }  // namespace
@@ -231,15 +240,20 @@ void Nest::keep_weights() {
   for (std::size_t i = axes_.loops.size(); i-- > 0;) {
     if (i == *vector_ || axes_.loops[i].extent < 4) continue;
     const Var var = axes_.loops[i].var;
-    bool fixed = false, moves = false;
+    bool fixed = false, moves = false, fits = true;
     for (const Touch& t : axes_.touches) {
       if (t.kind != Touch::Kind::load || t.weight < kSeveral) continue;
       const auto along = ir::coefficient_of(t.offset, var);
       const bool laned = ir::coefficient_of(t.offset, lane) != 0;
       fixed |= laned && along == 0;
-      moves |= laned && along && *along != 0;
+      if (!laned || !along || *along == 0) continue;
+      moves = true;
+      // The window slides along the axis; what it leaves behind is wanted again a row later.
+      const double rows = std::sqrt(t.weight) + 1;
+      fits &= rows * static_cast<double>(axes_.loops[i].extent) <=
+              lines_kept(std::abs(*along) * t.bytes);
     }
-    if (!fixed || !moves) continue;
+    if (!fixed || !moves || !fits) continue;
     tiled_ = i;
     return;
   }

@@ -13,12 +13,6 @@ using kernel::Scope;
 
 namespace {
 
-constexpr std::int64_t kFewRows = 8;            // fewer results do not feed the threads
-constexpr std::int64_t kLongReduction = 65536;  // terms in all that are worth a second phase
-constexpr std::int64_t kMaxParts = 32;
-constexpr std::int64_t kLongColumn = 256;  // terms
-constexpr std::int64_t kVectorsPerStrip = 4;
-
 /// The tensor's elements where `layout` puts them.
 Tensor rearranged(const Tensor& t, const Layout& layout) {
   Tensor out({t.dtype(), {layout.size}});
@@ -115,6 +109,24 @@ Layout Phases::choose_layout(NodeId output) {
   return row_major(shape);
 }
 
+/// Elements that one step along dimension `d` moves in the middle half of the positions: the stride
+/// where the offset is affine, and what it amounts to for reflections and resizing.
+double Phases::usual_step(const Expr& offset, const std::vector<std::optional<Var>>& vars,
+                          std::size_t d, const Shape& shape) const {
+  const auto at = [&](std::int64_t position) {
+    return ir::evaluate(ir::substitute(offset,
+                                       [&](Var v) -> std::optional<Expr> {
+                                         for (std::size_t i = 0; i < vars.size(); ++i)
+                                           if (vars[i] == v)
+                                             return Expr(i == d ? position : shape[i] / 2);
+                                         return Expr(0);  // a reduction's term
+                                       }),
+                        {});
+  };
+  const std::int64_t low = shape[d] / 4, high = low + std::max<std::int64_t>(1, shape[d] / 2);
+  return static_cast<double>(at(high) - at(low)) / static_cast<double>(high - low);
+}
+
 /// The order of dimensions in which the largest input is stored, if it decides all of them.
 std::optional<Layout> Phases::followed_layout(NodeId output) {
   const Shape& shape = g_[output].type.shape;
@@ -127,15 +139,17 @@ std::optional<Layout> Phases::followed_layout(NodeId output) {
   const auto touches = emitter_.touches_of(
       [&](Evaluator& values) { return std::vector<Value>{values.at(output, index)}; });
   Shape best;
-  std::int64_t size = element_count(shape) / 2;
+  // Smaller inputs that decide every dimension are enlarged (resized), not repeated.
+  std::int64_t size = element_count(shape) / 32;
   for (const Touch& t : touches) {
     if (t.kind != Touch::Kind::load || out_.kernel.buffers[t.buffer].size < size) continue;
     if (out_.kernel.buffers[t.buffer].size == size && !best.empty()) continue;
     Shape strides;
-    for (const auto& var : vars) {
-      const auto c = var ? ir::coefficient_of(t.offset, *var) : std::optional<std::int64_t>(-1);
-      if (!c || *c == 0 || *c < -1) break;
-      strides.push_back(*c);
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      const double step = vars[d] ? usual_step(t.offset, vars, d, shape) : -1;
+      if (step == 0 || (vars[d] && step < 0)) break;
+      // Fractions of an element (a value read several times) still order the dimensions.
+      strides.push_back(vars[d] ? static_cast<std::int64_t>(step * 256) : -1);
     }
     if (strides.size() != shape.size()) continue;
     size = out_.kernel.buffers[t.buffer].size;
@@ -231,113 +245,6 @@ std::optional<std::vector<int>> Phases::row_of(const Group& group, NodeId node) 
   for (NodeId o : group.nodes)
     if (g_[o].type.shape == group.shape) probe.at(o, position);
   return found;
-}
-
-/// Reductions with few results and many terms are summed in parts by a phase of their own; the
-/// number of parts depends on the shape only, so results do not depend on the threads.
-void Phases::split_long_reductions(const Group& group) {
-  for (int i = 0; i < 8; ++i) {
-    std::vector<Reduction> found;
-    emitter_.touches_of(
-        [&](Evaluator& values) {
-          std::vector<Value> all;
-          for (const NestOutput& o : group.outputs) {
-            Index index;
-            for (std::int64_t extent : o.row ? Shape(o.dimensions.size(), 1) : group.shape)
-              index.push_back(extent == 1 ? Expr(0) : Expr(emitter_.fresh(extent)));
-            values.ranges() = values_.ranges();
-            all.push_back(o.value(values, index));
-          }
-          return all;
-        },
-        [&](const Reduction& r) { found.push_back(r); });
-    std::stable_sort(found.begin(), found.end(),
-                     [](const Reduction& a, const Reduction& b) { return a.node < b.node; });
-    if (std::none_of(found.begin(), found.end(),
-                     [&](const Reduction& r) { return split_reduction(group, r); }))
-      return;
-  }
-}
-
-bool Phases::split_reduction(const Group& group, const Reduction& r) {
-  if (!r.node || std::find(split_.begin(), split_.end(), r.node) != split_.end()) return false;
-  const prim::Node& node = g_[r.node];
-  const auto* reduce = std::get_if<prim::Reduce>(&node.op);
-  if (reduce && (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin))
-    return false;
-  const Shape& shape = node.type.shape;
-  std::int64_t results = element_count(shape);
-  if (results == 0 || results * element_count(r.extents) < kLongReduction) return false;
-  const bool columns =
-      reduce && reduce->axes.back() + 1 < static_cast<int>(g_[node.args[0]].type.shape.size());
-  const std::int64_t all = results;
-  if (columns)
-    results =
-        (results + emitter_.lanes() * kVectorsPerStrip - 1) / (emitter_.lanes() * kVectorsPerStrip);
-  // Long columns are added up as they lie in memory, by tasks that each take some rows.
-  const bool long_columns = columns && all == element_count(group.shape) &&
-                            element_count(r.extents) >= kLongColumn &&
-                            all * element_count(r.extents) >= 4 * kLongReduction;
-  if (results >= kFewRows && !long_columns) return false;
-  const std::size_t axis = static_cast<std::size_t>(
-      r.extents[0] >= kFewRows
-          ? 0
-          : std::max_element(r.extents.begin(), r.extents.end()) - r.extents.begin());
-  const std::int64_t extent = r.extents[axis];
-  std::int64_t parts = std::min(kMaxParts, extent);
-  for (std::int64_t p = parts; p >= kFewRows; --p)
-    if (extent % p == 0) {
-      parts = p;
-      break;
-    }
-  const std::int64_t block = (extent + parts - 1) / parts;
-  split_.push_back(r.node);
-
-  Group partial{{parts}, {}, {}};
-  partial.shape.insert(partial.shape.end(), shape.begin(), shape.end());
-  const Layout layout = row_major(partial.shape);
-  const kernel::BufferId buffer =
-      out_.kernel.add_buffer({"parts", r.type, layout.size, Scope::grid, -1, true, 1});
-  std::vector<int> dimensions(partial.shape.size());
-  std::iota(dimensions.begin(), dimensions.end(), 0);
-  const auto part = [=, this, id = r.node](Evaluator& values, const Index& at) {
-    const Index index(at.begin() + 1, at.end());
-    Reduction whole;
-    reduce_node(g_, id, index, {}, [&](const Reduction& x) {
-      whole = x;
-      return identity_value(x.fn, x.type);
-    });
-    Reduction some = whole;
-    some.node = {};
-    some.extents[axis] = block;
-    some.depends.push_back(at[0]);
-    some.term = [=](Evaluator& v, const Index& position) {
-      Index p = position;
-      p[axis] = at[0] * Expr(block) + position[axis];
-      if (parts * block == extent) return whole.term(v, p);
-      const auto within = ir::simplify({{p[axis], 0, extent}}, v.ranges());
-      const Value none = identity_value(whole.fn, whole.type);
-      return within ? kernel::guard(*within, whole.term(v, p), none) : none;
-    };
-    return values.reduce(some);
-  };
-  partial.outputs.push_back({part, buffer, layout, dimensions, false});
-  emit(partial);
-  values_.bind(r.node,
-               [=, this, fn = r.fn, type = r.type, id = r.node](
-                   Evaluator& values, const Index& index, const Evaluator::Conditions& under) {
-                 Reduction sum{fn, type, {parts}, {}, index, {}};
-                 for (const ir::Condition& c : under) sum.depends.push_back(c.expr);
-                 sum.term = [=](Evaluator& v, const Index& p) {
-                   Expr offset = p[0] * Expr(layout.strides[0]);
-                   for (std::size_t d = 0; d < index.size(); ++d)
-                     offset = offset + index[d] * layout.strides[d + 1];
-                   return kernel::guard(under, kernel::load(buffer, v.simplified(offset), type),
-                                        identity_value(fn, type));
-                 };
-                 return cast_to(values.reduce(sum), compute_type(g_[id].type.dtype));
-               });
-  return true;
 }
 
 /// Constants that would be read with a stride along the lanes are stored the other way round.

@@ -1,4 +1,7 @@
 #pragma once
+#include <map>
+#include <set>
+
 #include "lower/stitch/nest.h"
 
 namespace heddle::lower::stitch {
@@ -21,13 +24,23 @@ class Phases {
   void add_arguments();
   Layout choose_layout(NodeId output);
   std::optional<Layout> followed_layout(NodeId output);
+  double usual_step(const Expr& offset, const std::vector<std::optional<Var>>& vars, std::size_t d,
+                    const Shape& shape) const;
   std::vector<Group> groups();
   bool join(Group& group, NodeId node);
   std::optional<std::vector<int>> row_of(const Group& group, NodeId node);
   NestOutput output_of(NodeId node) const;
 
+  // split.cpp
   void split_long_reductions(const Group& group);
+  bool adds_columns(const Reduction& r);
+  bool worth_splitting(const Group& group, const Reduction& r);
   bool split_reduction(const Group& group, const Reduction& r);
+  void add_parts(const Reduction& r, kernel::BufferId parts, const Layout& layout);
+  void keep_derived(const Group& group);
+  bool of_split_reductions(NodeId node) const;
+  kernel::BufferId temporary(std::string name, DType type, std::int64_t size);
+
   void pack_constants(const std::vector<Group>& groups);
   void emit(const Group& group);
   void emit_phase(std::vector<Nest> nests);
@@ -48,6 +61,7 @@ class Phases {
   std::map<NodeId, kernel::BufferId> output_buffer_;
   std::map<NodeId, Layout> layout_;
   std::vector<NodeId> split_;  ///< reductions done in parts
+  std::set<NodeId> kept_;      ///< what was derived from them and stored
 };
 
 }  // namespace heddle::lower::stitch
