@@ -43,16 +43,31 @@ json port_json(const Port& port) {
   return {{"name", port.name}, {"dtype", name_of(port.type.dtype)}, {"shape", port.type.shape}};
 }
 
+json map_json(const TensorMap& map) {
+  return {{"arg", map.arg},         {"dtype", name_of(map.dtype)}, {"extents", map.extents},
+          {"strides", map.strides}, {"box", map.box},              {"swizzle", map.swizzle_bytes}};
+}
+
+/// Empty for the CPU, where a phase has no launch shape.
+json grid_json(const Grid& grid) {
+  if (grid == Grid{}) return json::object();
+  json maps = json::array();
+  for (const TensorMap& map : grid.maps) maps.push_back(map_json(map));
+  return {{"threads", grid.threads},         {"shared", grid.shared_bytes},
+          {"cluster", grid.cluster},         {"cooperative", grid.cooperative},
+          {"maps", maps}};
+}
+
 json launch_json(const Launch& launch) {
   json args = json::array(), phases = json::array();
   for (const Slot& slot : launch.args) args.push_back({static_cast<int>(slot.kind), slot.index});
-  for (const Phase& phase : launch.phases) phases.push_back({phase.symbol, phase.tasks});
+  for (const Phase& phase : launch.phases) phases.push_back({phase.symbol, phase.tasks, grid_json(phase.grid)});
   return {{"name", launch.name}, {"args", args}, {"phases", phases}};
 }
 
 json manifest_json(const Program& p) {
   json j = {{"format", "heddle"},          {"arena_bytes", p.arena_bytes},
-            {"scratch_bytes", p.scratch_bytes}, {"threads", p.threads},
+            {"scratch_bytes", p.scratch_bytes}, {"threads", p.threads}, {"device", p.device},
             {"objects", p.objects.size()}, {"inputs", json::array()},
             {"outputs", json::array()},    {"launches", json::array()},
             {"constants", json::array()}};
@@ -87,11 +102,37 @@ Result<Slot> slot_from(const json& j, const Program& p) {
   return slot;
 }
 
+Result<TensorMap> map_from(const json& j, std::size_t args) {
+  const auto dtype = dtype_named(j.at("dtype").get<std::string>());
+  if (!dtype) return fail("artefact: found element type '{}'", j.at("dtype").get<std::string>());
+  TensorMap map{j.at("arg").get<int>(), *dtype, j.at("extents").get<std::vector<std::int64_t>>(),
+                j.at("strides").get<std::vector<std::int64_t>>(), j.at("box").get<std::vector<int>>(),
+                j.at("swizzle").get<int>()};
+  const std::size_t rank = map.extents.size();
+  if (map.arg < 0 || static_cast<std::size_t>(map.arg) >= args || rank < 1 || rank > 5 ||
+      map.strides.size() != rank - 1 || map.box.size() != rank)
+    return fail("artefact: found a malformed tensor map");
+  return map;
+}
+
+Result<Grid> grid_from(const json& j, std::size_t args) {
+  if (j.empty()) return Grid{};
+  Grid grid{j.at("threads").get<int>(), j.at("shared").get<std::int64_t>(),
+            j.at("cluster").get<int>(), j.at("cooperative").get<bool>(), {}};
+  if (grid.threads < 1 || grid.threads > 1024 || grid.shared_bytes < 0 ||
+      grid.shared_bytes > (std::int64_t{1} << 30) || grid.cluster < 1 || grid.cluster > 16)
+    return fail("artefact: found a launch of {} threads, {} bytes of shared memory, clusters of {}",
+                grid.threads, grid.shared_bytes, grid.cluster);
+  for (const json& map : j.at("maps")) grid.maps.push_back(HEDDLE_TRY(map_from(map, args)));
+  return grid;
+}
+
 /// Fills in what the manifest says; constants and objects are in `p` already.
 Result<Program> program_from(const json& j, Program p) {
   p.arena_bytes = j.at("arena_bytes").get<std::int64_t>();
   p.scratch_bytes = j.at("scratch_bytes").get<std::int64_t>();
   p.threads = j.at("threads").get<int>();
+  p.device = j.at("device").get<std::string>();
   if (p.arena_bytes < 0 || p.arena_bytes > kMaxTensorBytes || p.scratch_bytes < 0 ||
       p.scratch_bytes > (std::int64_t{1} << 32) || p.threads < 1 || p.threads > 4096)
     return fail("artefact: found arena of {} bytes, scratch of {}, {} threads", p.arena_bytes,
@@ -104,7 +145,8 @@ Result<Program> program_from(const json& j, Program p) {
     Launch launch{entry.at("name").get<std::string>(), {}, {}};
     for (const json& arg : entry.at("args")) launch.args.push_back(HEDDLE_TRY(slot_from(arg, p)));
     for (const json& phase : entry.at("phases"))
-      launch.phases.push_back({phase.at(0).get<std::string>(), phase.at(1).get<std::int64_t>()});
+      launch.phases.push_back({phase.at(0).get<std::string>(), phase.at(1).get<std::int64_t>(),
+                               HEDDLE_TRY(grid_from(phase.at(2), launch.args.size()))});
     p.launches.push_back(std::move(launch));
   }
   p.manifest = j.at("info").dump();

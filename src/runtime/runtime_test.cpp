@@ -142,6 +142,41 @@ TEST_F(ArtefactTest, RoundTrips) {
   EXPECT_TRUE(is_artefact(path));
 }
 
+TEST_F(ArtefactTest, CarriesTheLaunchShapesOfCuda) {
+  Program program = small_program();
+  program.device = "cuda sm_90a";
+  program.launches[0].phases[1].grid = {
+      160, 65536, 2, true, {{1, DType::bf16, {64, 128}, {256}, {64, 64}, 128}}};
+  ASSERT_TRUE(write_artefact(program, path));
+  auto read = read_artefact(path);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->device, "cuda sm_90a");
+  EXPECT_EQ(read->launches[0].phases[0].grid, Grid{});
+  EXPECT_EQ(read->launches[0].phases[1].grid, program.launches[0].phases[1].grid);
+  EXPECT_FALSE(Session::create(std::make_shared<Program>(*read), link, nullptr,
+                               std::make_shared<ThreadPool>(1)));
+}
+
+TEST_F(ArtefactTest, MalformedLaunchShapesAreRefused) {
+  const auto refused = [&](const Grid& grid) {
+    Program program = small_program();
+    program.launches[0].phases[0].grid = grid;
+    EXPECT_TRUE(write_artefact(program, path));
+    return !read_artefact(path).ok();
+  };
+  const TensorMap map{1, DType::bf16, {64, 128}, {256}, {64, 64}, 128};
+  EXPECT_FALSE(refused({128, 0, 1, false, {map}}));
+  EXPECT_TRUE(refused({2048}));
+  EXPECT_TRUE(refused({128, -1}));
+  EXPECT_TRUE(refused({128, 0, 0}));
+  TensorMap wrong = map;
+  wrong.arg = 4;  // four arguments
+  EXPECT_TRUE(refused({128, 0, 1, false, {wrong}}));
+  wrong = map;
+  wrong.box = {64};
+  EXPECT_TRUE(refused({128, 0, 1, false, {wrong}}));
+}
+
 TEST_F(ArtefactTest, EveryTruncationIsRefused) {
   for (std::size_t size = 0; size < bytes.size(); size += 7)
     EXPECT_FALSE(parse(bytes.substr(0, size)).ok()) << size;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <mutex>
 
 namespace heddle::runtime {
 namespace {
@@ -10,30 +11,58 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-}  // namespace
+class CpuSession final : public Session {
+ public:
+  CpuSession(std::shared_ptr<const Program> program, std::shared_ptr<const void> code,
+             std::shared_ptr<ThreadPool> pool)
+      : Session(std::move(program)), code_(std::move(code)), pool_(std::move(pool)) {}
+  Status link(const Linker& linker);
 
-Session::Session(std::shared_ptr<const Program> program, std::shared_ptr<const void> code,
-                 std::shared_ptr<ThreadPool> pool)
-    : program_(std::move(program)), code_(std::move(code)), pool_(std::move(pool)) {}
+ protected:
+  Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                 std::vector<LaunchTime>* times) override;
 
-Result<std::shared_ptr<Session>> Session::create(std::shared_ptr<const Program> program,
-                                                 const Linker& linker,
-                                                 std::shared_ptr<const void> code,
-                                                 std::shared_ptr<ThreadPool> pool) {
-  std::shared_ptr<Session> session(new Session(std::move(program), std::move(code), std::move(pool)));
-  for (const Launch& launch : session->program_->launches) {
+ private:
+  struct BoundPhase {
+    Task task;
+    std::int64_t tasks;
+  };
+  struct BoundLaunch {
+    std::vector<BoundPhase> phases;
+  };
+  /// Memory of one run in flight.
+  struct Context {
+    Tensor arena;
+    Tensor scratch;
+    std::vector<std::vector<void*>> args;  ///< by launch
+    std::vector<std::vector<std::pair<std::size_t, std::size_t>>> inputs, outputs;  ///< (launch, arg)
+  };
+  std::unique_ptr<Context> acquire();
+  void release(std::unique_ptr<Context> context);
+  void bind(Context& context, std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
+  void run_region(Context& context, std::vector<LaunchTime>* times);
+
+  std::shared_ptr<const void> code_;
+  std::shared_ptr<ThreadPool> pool_;
+  std::vector<BoundLaunch> launches_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Context>> idle_;
+};
+
+Status CpuSession::link(const Linker& linker) {
+  for (const Launch& launch : program().launches) {
     BoundLaunch bound;
     for (const Phase& phase : launch.phases) {
       const Task task = linker(phase.symbol);
       if (task == nullptr) return fail("kernel '{}': symbol '{}' is not in the code", launch.name, phase.symbol);
       bound.phases.push_back({task, phase.tasks});
     }
-    session->launches_.push_back(std::move(bound));
+    launches_.push_back(std::move(bound));
   }
-  return session;
+  return Ok{};
 }
 
-std::unique_ptr<Session::Context> Session::acquire() {
+std::unique_ptr<CpuSession::Context> CpuSession::acquire() {
   {
     const std::lock_guard lock(mutex_);
     if (!idle_.empty()) {
@@ -43,22 +72,22 @@ std::unique_ptr<Session::Context> Session::acquire() {
     }
   }
   auto context = std::make_unique<Context>();
-  context->arena = Tensor({DType::u8, {program_->arena_bytes}});
+  context->arena = Tensor({DType::u8, {program().arena_bytes}});
   // A cache line more than asked for, so that threads never share one.
-  const std::int64_t scratch = (program_->scratch_bytes + 127) / 64 * 64;
+  const std::int64_t scratch = (program().scratch_bytes + 127) / 64 * 64;
   context->scratch = Tensor({DType::u8, {scratch * pool_->threads()}});
-  context->inputs.resize(program_->inputs.size());
-  context->outputs.resize(program_->outputs.size());
-  for (std::size_t l = 0; l < program_->launches.size(); ++l) {
+  context->inputs.resize(program().inputs.size());
+  context->outputs.resize(program().outputs.size());
+  for (std::size_t l = 0; l < program().launches.size(); ++l) {
     std::vector<void*>& args = context->args.emplace_back();
-    for (const Slot& slot : program_->launches[l].args) {
+    for (const Slot& slot : program().launches[l].args) {
       const std::pair<std::size_t, std::size_t> use{l, args.size()};
       const std::size_t index = static_cast<std::size_t>(slot.index);
       void* pointer = nullptr;
       switch (slot.kind) {
         case Slot::Kind::arena: pointer = context->arena.mutable_data() + slot.index; break;
         case Slot::Kind::constant:
-          pointer = const_cast<std::byte*>(program_->constants[index].data());
+          pointer = const_cast<std::byte*>(program().constants[index].data());
           break;
         case Slot::Kind::input: context->inputs[index].push_back(use); break;
         case Slot::Kind::output: context->outputs[index].push_back(use); break;
@@ -69,22 +98,12 @@ std::unique_ptr<Session::Context> Session::acquire() {
   return context;
 }
 
-void Session::release(std::unique_ptr<Context> context) {
+void CpuSession::release(std::unique_ptr<Context> context) {
   const std::lock_guard lock(mutex_);
   idle_.push_back(std::move(context));
 }
 
-Status Session::check(std::span<const Tensor> inputs) const {
-  if (inputs.size() != program_->inputs.size())
-    return fail(ErrorCode::usage, "run: found {} inputs, want {}", inputs.size(), program_->inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i].type() != program_->inputs[i].type)
-      return fail(ErrorCode::usage, "input '{}': found {}, want {}", program_->inputs[i].name,
-                  to_string(inputs[i].type()), to_string(program_->inputs[i].type));
-  return Ok{};
-}
-
-void Session::bind(Context& context, std::span<const Tensor> inputs, std::span<Tensor> outputs) const {
+void CpuSession::bind(Context& context, std::span<const Tensor> inputs, std::span<Tensor> outputs) const {
   for (std::size_t i = 0; i < inputs.size(); ++i)
     for (auto [launch, arg] : context.inputs[i])
       context.args[launch][arg] = const_cast<std::byte*>(inputs[i].data());
@@ -92,7 +111,7 @@ void Session::bind(Context& context, std::span<const Tensor> inputs, std::span<T
     for (auto [launch, arg] : context.outputs[i]) context.args[launch][arg] = outputs[i].mutable_data();
 }
 
-void Session::execute(Context& context, std::vector<LaunchTime>* times) {
+void CpuSession::run_region(Context& context, std::vector<LaunchTime>* times) {
   const int threads = pool_->threads();
   SpinBarrier barrier(threads);
   const std::int64_t scratch_stride = context.scratch.bytes() / threads;
@@ -108,40 +127,69 @@ void Session::execute(Context& context, std::vector<LaunchTime>* times) {
         if (threads > 1) barrier.wait();
       }
       if (times != nullptr && thread == 0)
-        times->push_back({program_->launches[l].name, now() - begin, begin - start});
+        times->push_back({program().launches[l].name, now() - begin, begin - start});
     }
   });
+}
+
+Status CpuSession::execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                           std::vector<LaunchTime>* times) {
+  std::unique_ptr<Context> context = acquire();
+  bind(*context, inputs, outputs);
+  if (times != nullptr) times->reserve(launches_.size());
+  run_region(*context, times);
+  release(std::move(context));
+  return Ok{};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Session>> Session::create(std::shared_ptr<const Program> program,
+                                                 const Linker& linker,
+                                                 std::shared_ptr<const void> code,
+                                                 std::shared_ptr<ThreadPool> pool) {
+  if (program->device != "cpu")
+    return fail("program: made for '{}', want one for the CPU", program->device);
+  auto session = std::make_shared<CpuSession>(std::move(program), std::move(code), std::move(pool));
+  HEDDLE_TRY(session->link(linker));
+  return std::shared_ptr<Session>(std::move(session));
+}
+
+Status Session::check(std::span<const Tensor> inputs) const {
+  if (inputs.size() != program_->inputs.size())
+    return fail(ErrorCode::usage, "run: found {} inputs, want {}", inputs.size(), program_->inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].type() != program_->inputs[i].type)
+      return fail(ErrorCode::usage, "input '{}': found {}, want {}", program_->inputs[i].name,
+                  to_string(inputs[i].type()), to_string(program_->inputs[i].type));
+  return Ok{};
+}
+
+std::vector<Tensor> Session::new_outputs() const {
+  std::vector<Tensor> outputs;
+  for (const Port& port : program_->outputs) outputs.emplace_back(port.type);
+  return outputs;
 }
 
 Status Session::run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs) {
   HEDDLE_TRY(check(inputs));
   if (outputs.size() != program_->outputs.size())
     return fail(ErrorCode::usage, "run: found {} outputs, want {}", outputs.size(), program_->outputs.size());
-  std::unique_ptr<Context> context = acquire();
-  bind(*context, inputs, outputs);
-  execute(*context, nullptr);
-  release(std::move(context));
-  return Ok{};
+  return execute(inputs, outputs, nullptr);
 }
 
 Result<std::vector<Tensor>> Session::run(std::span<const Tensor> inputs) {
   HEDDLE_TRY(check(inputs));
-  std::vector<Tensor> outputs;
-  for (const Port& port : program_->outputs) outputs.emplace_back(port.type);
-  HEDDLE_TRY(run_into(inputs, outputs));
+  std::vector<Tensor> outputs = new_outputs();
+  HEDDLE_TRY(execute(inputs, outputs, nullptr));
   return outputs;
 }
 
 Result<std::vector<LaunchTime>> Session::profile(std::span<const Tensor> inputs) {
   HEDDLE_TRY(check(inputs));
-  std::vector<Tensor> outputs;
-  for (const Port& port : program_->outputs) outputs.emplace_back(port.type);
-  std::unique_ptr<Context> context = acquire();
-  bind(*context, inputs, outputs);
+  std::vector<Tensor> outputs = new_outputs();
   std::vector<LaunchTime> times;
-  times.reserve(launches_.size());
-  execute(*context, &times);
-  release(std::move(context));
+  HEDDLE_TRY(execute(inputs, outputs, &times));
   return times;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,54 +21,40 @@ struct LaunchTime {
   double begin = 0;  ///< seconds since the start of the run
 };
 
-/// A program ready to run. run() may be called from many threads at once: each call has its own
-/// arena, and the pool runs one region at a time. The whole program is one parallel region; threads
-/// meet at a barrier between phases. Results do not depend on the number of threads.
+/// A program ready to run on its device. run() may be called from many threads at once.
 class Session {
  public:
-  /// `code` keeps the machine code alive; `pool` may be shared by sessions.
+  /// A program for the CPU. `code` keeps the machine code alive; `pool` may be shared by sessions.
+  /// Each call has its own arena, and the pool runs one region at a time. The whole program is one
+  /// parallel region; threads meet at a barrier between phases. Results do not depend on the number
+  /// of threads.
   static Result<std::shared_ptr<Session>> create(std::shared_ptr<const Program> program,
                                                  const Linker& linker,
                                                  std::shared_ptr<const void> code,
                                                  std::shared_ptr<ThreadPool> pool);
+  virtual ~Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
   const Program& program() const { return *program_; }
 
   /// Inputs by position: types must match the ports; error names the input, found and wanted.
   Result<std::vector<Tensor>> run(std::span<const Tensor> inputs);
   /// The same into caller's memory: outputs[i] holds bytes of port i. No allocation after warm-up.
   Status run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs);
-  /// One run with the wall time of each launch (a barrier on both sides of each).
+  /// One run with the time of each launch (CPU: a barrier on both sides of each; CUDA: by events).
   Result<std::vector<LaunchTime>> profile(std::span<const Tensor> inputs);
 
+ protected:
+  explicit Session(std::shared_ptr<const Program> program) : program_(std::move(program)) {}
+  /// One run of inputs and outputs that fit the ports; fills `times` unless it is null.
+  virtual Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                         std::vector<LaunchTime>* times) = 0;
+
  private:
-  struct BoundPhase {
-    Task task;
-    std::int64_t tasks;
-  };
-  struct BoundLaunch {
-    std::vector<BoundPhase> phases;
-  };
-  /// Memory of one run in flight.
-  struct Context {
-    Tensor arena;
-    Tensor scratch;
-    std::vector<std::vector<void*>> args;  ///< by launch
-    std::vector<std::vector<std::pair<std::size_t, std::size_t>>> inputs, outputs;  ///< (launch, arg)
-  };
-  Session(std::shared_ptr<const Program> program, std::shared_ptr<const void> code,
-          std::shared_ptr<ThreadPool> pool);
-  std::unique_ptr<Context> acquire();
-  void release(std::unique_ptr<Context> context);
   Status check(std::span<const Tensor> inputs) const;
-  void bind(Context& context, std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
-  void execute(Context& context, std::vector<LaunchTime>* times);
+  std::vector<Tensor> new_outputs() const;
 
   std::shared_ptr<const Program> program_;
-  std::shared_ptr<const void> code_;
-  std::shared_ptr<ThreadPool> pool_;
-  std::vector<BoundLaunch> launches_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Context>> idle_;
 };
 
 }  // namespace heddle::runtime
