@@ -33,7 +33,7 @@ struct Grid {
   std::int64_t shared_bytes = 0;   ///< dynamic shared memory of a block
   int cluster = 1;                 ///< blocks of a cluster; divides the number of blocks
   bool cooperative = false;        ///< all blocks are resident at once: the phase has grid barriers
-  std::vector<TensorMap> maps;
+  std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
 };
 /// Independent tasks of one symbol. CPU: a codegen::cpu::TaskFn. CUDA: an `extern "C" __global__`

@@ -166,9 +166,9 @@ TEST_F(ArtefactTest, MalformedLaunchShapesAreRefused) {
   };
   const TensorMap map{1, DType::bf16, {64, 128}, {256}, {64, 64}, 128};
   EXPECT_FALSE(refused({128, 0, 1, false, {map}}));
-  EXPECT_TRUE(refused({2048}));
-  EXPECT_TRUE(refused({128, -1}));
-  EXPECT_TRUE(refused({128, 0, 0}));
+  EXPECT_TRUE(refused({2048, 0, 1, false, {}}));
+  EXPECT_TRUE(refused({128, -1, 1, false, {}}));
+  EXPECT_TRUE(refused({128, 0, 0, false, {}}));
   TensorMap wrong = map;
   wrong.arg = 4;  // four arguments
   EXPECT_TRUE(refused({128, 0, 1, false, {wrong}}));

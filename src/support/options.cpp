@@ -48,6 +48,10 @@ constexpr OptionRow kRows[] = {
      [](const Options& o) { return std::string(o.verify ? "1" : "0"); }},
     {"cpu", "HEDDLE_CPU", "generate for this vector level: sse, avx2, avx512 (default: what the machine has)",
      set_text<&Options::cpu>, get_text<&Options::cpu>},
+    {"nvrtc", "HEDDLE_NVRTC", "path of libnvrtc.so (default: looked for)", set_text<&Options::nvrtc>,
+     get_text<&Options::nvrtc>},
+    {"cuda-driver", "HEDDLE_CUDA_DRIVER", "path of the CUDA driver (default: the system's libcuda.so.1)",
+     set_text<&Options::cuda_driver>, get_text<&Options::cuda_driver>},
 };
 
 std::string default_cache_dir() {

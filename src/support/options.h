@@ -18,6 +18,8 @@ struct Options {
   std::int64_t bisect = -1;
   bool verify = false;
   std::string cpu;
+  std::string nvrtc;        ///< path of NVRTC; empty: looked for
+  std::string cuda_driver;  ///< path of the CUDA driver; empty: the system's libcuda.so.1
 };
 
 /// One setting: the same row feeds the environment, the command line's help and the docs.
