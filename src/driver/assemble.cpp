@@ -1,6 +1,7 @@
 #include "driver/assemble.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "runtime/memory_plan.h"
@@ -42,6 +43,7 @@ class Assembler {
     const runtime::MemoryPlan memory = runtime::plan_memory(lifetimes_);
     program_.arena_bytes = memory.bytes;
     for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
+    check_outputs();
     program_.objects = std::move(objects);
     program_.threads = threads;
     return std::move(program_);
@@ -106,6 +108,18 @@ class Assembler {
       launch.phases.push_back({phase.symbol, phase.tasks});
     program_.scratch_bytes = std::max(program_.scratch_bytes, kernel.info.scratch_bytes);
     program_.launches.push_back(std::move(launch));
+  }
+
+  /// Nothing is given back that no kernel wrote.
+  void check_outputs() const {
+    std::set<std::int64_t> written;
+    for (const CompiledKernel& kernel : kernels_)
+      for (NodeId node : kernel.planned.cluster.outputs)
+        if (const auto output = output_of_.find(node); output != output_of_.end())
+          written.insert(output->second);
+    for (std::size_t i = 0; i < program_.outputs.size(); ++i)
+      HEDDLE_CHECK(written.contains(static_cast<std::int64_t>(i)), "no kernel writes output '{}'",
+                   program_.outputs[i].name);
   }
 
   const prim::Graph& graph_;

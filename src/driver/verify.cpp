@@ -20,6 +20,12 @@ double relative_error(const Tensor& found, const Tensor& wanted) {
   return worst == 0 ? 0 : worst / std::max(scale, 1e-30);
 }
 
+void add(Verification& result, KernelCheck check) {
+  if (!check.equal && result.wrong++ == 0) result.first_wrong = check.name;
+  result.worst = std::max(result.worst, check.error);
+  result.kernels.push_back(std::move(check));
+}
+
 }  // namespace
 
 Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs,
@@ -57,9 +63,17 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
       check.error = std::max(check.error, relative_error(value, wanted));
     }
     check.equal = check.error <= tolerance;
-    if (!check.equal && result.wrong++ == 0) result.first_wrong = check.name;
-    result.worst = std::max(result.worst, check.error);
-    result.kernels.push_back(std::move(check));
+    add(result, std::move(check));
+  }
+  // All of them together: what a run gives back.
+  auto session = HEDDLE_TRY(runtime::Session::create(compiled.program, linker, code, pool));
+  const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor& wanted = values[static_cast<std::size_t>(graph.outputs[i].node.value)];
+    const double error = relative_error(outputs[i], wanted);
+    result.outputs_error = std::max(result.outputs_error, error);
+    if (error > tolerance && result.wrong++ == 0)
+      result.first_wrong = fmt::format("(all together: output '{}')", graph.outputs[i].name);
   }
   return result;
 }

@@ -16,11 +16,12 @@ struct Verification {
   std::vector<KernelCheck> kernels;
   int wrong = 0;
   double worst = 0;
+  double outputs_error = 0;  ///< of the whole program's outputs, as KernelCheck::error
   std::string first_wrong;
 };
 /// Runs every kernel alone on reference values (the float64 interpreter's, rounded to storage
 /// types) and compares what it computes with the reference: the first wrong kernel is found
-/// directly, whatever errors upstream would have done to it.
+/// directly, whatever errors upstream would have done to it. Then the whole program.
 Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs,
                             double tolerance);
 

@@ -59,32 +59,37 @@ Cost cost_of(const prim::Graph& g, const Cluster& c, const Options& options) {
   return CostModel(facts, options.machine)(c);
 }
 
-prim::Graph with_copied_outputs(const prim::Graph& g) {
-  prim::Graph out = prim::rebuild(g, [](prim::Graph& into, const prim::Node& node, NodeId) {
-    return into.add(node.op, node.args, node.type);
-  });
-  for (prim::GraphOutput& o : out.outputs) {
-    const prim::Node& node = out[o.node];
-    if (!std::holds_alternative<prim::Input>(node.op) &&
-        !std::holds_alternative<prim::Constant>(node.op)) {
-      continue;
-    }
-    prim::Access same;
-    for (std::size_t d = 0; d < node.type.shape.size(); ++d) {
-      same.index.push_back(ir::Var{static_cast<std::int32_t>(d)});
-    }
-    const TensorType type = node.type;
-    o.node = out.add(prim::View{{std::move(same)}, 0}, {o.node}, type);
-  }
-  return out;
-}
-
 namespace {
 
 bool is_leaf(const prim::Graph& g, NodeId id) {
   return std::holds_alternative<prim::Input>(g[id].op) ||
          std::holds_alternative<prim::Constant>(g[id].op);
 }
+
+NodeId add_copy(prim::Graph& g, NodeId id) {
+  const TensorType type = g[id].type;
+  prim::Access same;
+  for (std::size_t d = 0; d < type.shape.size(); ++d)
+    same.index.push_back(ir::Var{static_cast<std::int32_t>(d)});
+  return g.add(prim::View{{std::move(same)}, 0}, {id}, type);
+}
+
+}  // namespace
+
+prim::Graph with_copied_outputs(const prim::Graph& g) {
+  prim::Graph out = prim::rebuild(g, [](prim::Graph& into, const prim::Node& node, NodeId) {
+    return into.add(node.op, node.args, node.type);
+  });
+  std::set<NodeId> given;
+  for (prim::GraphOutput& o : out.outputs) {
+    // A copy of a copy, where a value is an output several times: equal nodes are one.
+    while (is_leaf(out, o.node) || given.contains(o.node)) o.node = add_copy(out, o.node);
+    given.insert(o.node);
+  }
+  return out;
+}
+
+namespace {
 
 Status verify_kernel(const prim::Graph& g, const Kernel& k, std::size_t i,
                      const std::set<NodeId>& made, const std::vector<Substitute>& substitutes) {

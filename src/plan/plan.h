@@ -113,8 +113,8 @@ struct Plan {
   double gap() const { return cost_us > 0 ? (cost_us - lower_bound_us) / cost_us : 0; }
 };
 
-/// A graph in which every output is computed by some kernel: outputs that are inputs or constants
-/// become copies (identity views). Call before orchestrate().
+/// A graph in which every output is computed by some kernel: outputs that are inputs, constants or
+/// the same value as another output become copies (identity views). Call before orchestrate().
 prim::Graph with_copied_outputs(const prim::Graph& g);
 
 /// Chooses the kernels. Errors: an output that is a leaf (see with_copied_outputs).

@@ -69,6 +69,21 @@ class Cli(unittest.TestCase):
             self.assertEqual(done.returncode, 0, f"{row}: {done.stderr}")
             self.assertIsInstance(json.loads(done.stdout), dict, row)
 
+    def test_outputs_that_are_one_value(self):
+        several = self.save("several", model(
+            [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Relu", ["x"], ["z"]),
+             helper.make_node("Identity", ["y"], ["w"]), helper.make_node("Identity", ["x"], ["v"])],
+            [("x", [2, 5])], [(n, [2, 5]) for n in "yzwv"]))
+        x = np.random.default_rng().normal(size=(2, 5)).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        out = self.path / "outputs"
+        out.mkdir()
+        done = heddle("run", several, "--input", f"x={self.path}/x.npy", "--save", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for i, want in enumerate([np.maximum(x, 0)] * 3 + [x]):
+            np.testing.assert_array_equal(np.load(out / f"output_{i}.npy"), want)
+        self.assertEqual(heddle("verify", several).returncode, 0)
+
     def test_budget_measures_and_is_remembered(self):
         done = heddle("compile", self.good, "-o", self.path / "a.heddle", "--budget", "5")
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -37,6 +37,7 @@ Status run(const VerifyFlags& flags) {
                                       {"kernels", kernels},
                                       {"wrong", v.wrong},
                                       {"worst", v.worst},
+                                      {"outputs_error", v.outputs_error},
                                       {"expected_outputs_error", expected}}
                            .dump(2));
   } else {
@@ -45,8 +46,8 @@ Status run(const VerifyFlags& flags) {
         fmt::print("WRONG {}: error {:.3g} of the scale ({})\n", k.name, k.error, k.sources);
     fmt::print(
         "{}: {} kernels against the float64 reference: {} wrong, largest error {:.3g} of a value's "
-        "scale\n",
-        flags.model, v.kernels.size(), v.wrong, v.worst);
+        "scale; whole program: {:.3g}\n",
+        flags.model, v.kernels.size(), v.wrong, v.worst, v.outputs_error);
     if (expected != "none")
       fmt::print("whole model against the expected outputs: error {} of the scale\n", expected);
   }
