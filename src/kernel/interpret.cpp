@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -27,6 +28,16 @@ struct Failure {
 struct Local {
   std::vector<double> reals;
   std::vector<std::int64_t> integers;
+  /// Who touched each element last, and in which interval between barriers.
+  struct Access {
+    std::int64_t block = -1, warp = -1;  ///< intervals: of the block's barriers, of the warp's
+    std::int64_t task = -1;
+    int thread = -1;
+  };
+  struct Seen {
+    Access write, read;
+  };
+  std::vector<Seen> seen;
 };
 
 double round_to(DType type, double value) {
@@ -39,6 +50,9 @@ class Interpreter {
  public:
   Interpreter(const Kernel& k, const std::vector<std::span<std::byte>>& args)
       : k_(k), vars_(static_cast<std::size_t>(k.variables), 0) {
+    for (const Stmt& s : k.body)
+      if (const For* phase = std::get_if<For>(&s.op))
+        copies_ = std::max(copies_, threads_of(*phase));
     for (std::int32_t i = 0; i < k.buffers.size(); ++i) bind(k.buffers[BufferId{i}], args);
   }
 
@@ -58,13 +72,15 @@ class Interpreter {
       if (static_cast<std::int64_t>(bytes.size()) < b.size * size_of(b.dtype))
         throw Failure{fmt::format("argument {} has {} bytes, '{}' wants {}", b.argument,
                                   bytes.size(), b.name, b.size * size_of(b.dtype))};
-    } else if ((local_elements_ += b.size) > kMaxLocalElements) {
+    } else if ((local_elements_ += copies(b) * b.size) > kMaxLocalElements) {
       throw Failure{fmt::format("local buffers hold more than {} elements", kMaxLocalElements)};
     } else if (is_float(b.dtype)) {
-      local.reals.resize(static_cast<std::size_t>(b.size));
+      local.reals.resize(static_cast<std::size_t>(copies(b) * b.size));
     } else {
-      local.integers.resize(static_cast<std::size_t>(b.size));
+      local.integers.resize(static_cast<std::size_t>(copies(b) * b.size));
     }
+    if (copies_ > 0 && b.scope != Scope::lane && (b.written || b.argument < 0))
+      local.seen.resize(static_cast<std::size_t>(b.size));
     locals_.push_back(std::move(local));
     tensors_.push_back(b.argument >= 0 ? Tensor({b.dtype, {b.size}}, nullptr, bytes.data())
                                        : Tensor());
@@ -84,6 +100,11 @@ class Interpreter {
   void exec(const Stmt& s) {
     match(
         s.op, [&](const For& x) { exec(x); },
+        [&](const Let& x) {
+          auto& v = vars_[static_cast<std::size_t>(x.var.index)];
+          v = ir::evaluate(x.value, vars_);
+          if (v >= x.begin && v < x.end) exec(*x.body);
+        },
         [&](const Store& x) {
           memo_.clear();
           std::int64_t offset = ir::evaluate(x.offset, vars_);
@@ -97,23 +118,177 @@ class Interpreter {
         [&](const If& x) {
           if (hold(x.conditions)) exec(*x.body);
         },
-        [](const Barrier&) {},
-        [&](const Routine& x) {
-          throw Failure{fmt::format("routine '{}' has no interpretation", x.name)};
-        });
+        [](const Barrier&) {}, [&](const Combine& x) { combine(x); },
+        [&](const Routine& x) { routine(x); });
+  }
+
+  // Threads: what they do between two barriers runs thread by thread, backwards, so that a kernel
+  // that relies on an order is found out.
+
+  void enter_threads(const For& x) {
+    threads_.push_back({x.var, x.end});
+    const For* inner = x.body->size() == 1 ? std::get_if<For>(&x.body->front().op) : nullptr;
+    if (inner && inner->binding == Binding::thread) {
+      enter_threads(*inner);
+    } else {
+      count_ = 1;
+      for (const auto& [var, extent] : threads_) count_ *= static_cast<int>(extent);
+      together(*x.body);
+      thread_ = 0;
+      count_ = 0;
+    }
+    threads_.pop_back();
+  }
+
+  void set_thread(int t) {
+    thread_ = t;
+    for (std::size_t i = threads_.size(); i-- > 0;) {
+      const auto& [var, extent] = threads_[i];
+      vars_[static_cast<std::size_t>(var.index)] = t % extent;
+      t = static_cast<int>(t / extent);
+    }
+    for (const Let* x : lets_)
+      vars_[static_cast<std::size_t>(x->var.index)] = ir::evaluate(x->value, vars_);
+  }
+
+  bool collective(const Stmt& s) {
+    const auto [found, fresh] = collective_.try_emplace(&s, false);
+    if (fresh) found->second = is_collective(s);
+    return found->second;
+  }
+
+  void together(const Body& body) {
+    for (const Stmt& s : body) {
+      if (!collective(s)) {
+        for (int t = count_ - 1; t >= 0; --t) {
+          set_thread(t);
+          exec(s);
+        }
+        continue;
+      }
+      if (const For* x = std::get_if<For>(&s.op)) {
+        for (std::int64_t i = x->begin; i < x->end; ++i) {
+          vars_[static_cast<std::size_t>(x->var.index)] = i;
+          together(*x->body);
+        }
+      } else if (const Let* let = std::get_if<Let>(&s.op)) {
+        lets_.push_back(let);
+        set_thread(0);
+        const std::int64_t v = vars_[static_cast<std::size_t>(let->var.index)];
+        if (v >= let->begin && v < let->end) together(*let->body);
+        lets_.pop_back();
+      } else if (const If* branch = std::get_if<If>(&s.op)) {
+        if (hold(branch->conditions)) together(*branch->body);
+      } else if (const Barrier* barrier = std::get_if<Barrier>(&s.op)) {
+        ++(barrier->scope == Scope::warp ? warp_interval_ : block_interval_);
+      } else {
+        exec(s);
+      }
+    }
+  }
+
+  void combine(const Combine& x) {
+    const Buffer& b = k_.buffers[x.buffer];
+    const int run = x.width * x.stride;
+    for (int t = 0; t < count_; ++t) {
+      if (t % run >= x.stride) continue;
+      for (int c = 0; c < x.count; ++c) {
+        const std::int64_t at = x.offset + c;
+        thread_ = t;
+        Scalar total = read(x.buffer, at);
+        for (int i = 1; i < x.width; ++i) {
+          thread_ = t + i * x.stride;
+          total = combined(x.fn, total, read(x.buffer, at), b.dtype);
+        }
+        for (int i = 0; i < x.width; ++i) {
+          thread_ = t + i * x.stride;
+          write(x.buffer, at, total, b.dtype);
+        }
+      }
+    }
+    ++(run <= kWarp ? warp_interval_ : block_interval_);
+  }
+
+  /// heddle_sort (see lower/stitch/special.cpp) by its definition.
+  void routine(const Routine& x) {
+    if (x.name != "heddle_sort")
+      throw Failure{fmt::format("routine '{}' has no interpretation", x.name)};
+    ++block_interval_;
+    const std::int64_t n = ir::evaluate(x.integers[0], vars_);
+    const std::int64_t count = ir::evaluate(x.integers[1], vars_);
+    const bool descending = ir::evaluate(x.integers[2], vars_) != 0;
+    const bool real = is_float(k_.buffers[x.buffers[0]].dtype);
+    const std::int64_t start = x.integers.size() > 4 ? ir::evaluate(x.integers[4], vars_) : 0;
+    std::vector<Scalar> keys;
+    std::vector<std::int64_t> order;
+    for (std::int64_t i = 0; i < n; ++i) {
+      keys.push_back(read(x.buffers[0], start + i));
+      order.push_back(i);
+    }
+    const auto less = [&](const Scalar& a, const Scalar& b) {
+      if (!real) return a.integer < b.integer;
+      return std::isnan(b.real) ? !std::isnan(a.real) : a.real < b.real;
+    };
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+      const Scalar &p = keys[static_cast<std::size_t>(a)], &q = keys[static_cast<std::size_t>(b)];
+      return descending ? less(q, p) : less(p, q);
+    });
+    for (std::int64_t i = 0; i < count; ++i)
+      write(x.buffers[1], start + i, {0, order[static_cast<std::size_t>(i)]}, DType::i64);
+    ++block_interval_;
+  }
+
+  static Scalar combined(ir::Monoid fn, Scalar a, Scalar b, DType dtype) {
+    if (is_float(dtype)) {
+      const double pair[] = {a.real, b.real};
+      return {ir::apply(ir::combiner(fn), pair), 0};
+    }
+    const std::int64_t pair[] = {a.integer, b.integer};
+    return {0, ir::apply_int(ir::combiner(fn), pair, dtype)};
+  }
+
+  /// True if an earlier access and one of the running thread cannot happen at the same time.
+  bool apart(const Local::Access& a, Scope scope) const {
+    if (a.task < 0) return true;
+    if (a.task != task_) return scope == Scope::block || a.block < phase_start_;
+    if (a.thread == thread_ || a.block < block_interval_) return true;
+    return a.thread / kWarp == thread_ / kWarp && a.warp < warp_interval_;
+  }
+  void trace(BufferId id, std::int64_t offset, bool store) {
+    if (count_ == 0) return;
+    Local& local = locals_[static_cast<std::size_t>(id.value)];
+    if (local.seen.empty()) return;
+    Local::Seen& seen = local.seen[static_cast<std::size_t>(offset)];
+    const Buffer& b = k_.buffers[id];
+    for (const Local::Access* a : {&seen.write, &seen.read}) {
+      if (apart(*a, b.scope) || (!store && a == &seen.read)) continue;
+      throw Failure{fmt::format(
+          "race: '{}'[{}] is {} by thread {} of task {} while thread {} of task {} {} it", b.name,
+          offset, store ? "stored" : "loaded", thread_, task_, a->thread, a->task,
+          a == &seen.write ? "stores" : "loads")};
+    }
+    const Local::Access now{block_interval_, warp_interval_, task_, thread_};
+    // Of several readers the first is kept unless it is harmless by now.
+    if (store)
+      seen.write = now;
+    else if (apart(seen.read, b.scope))
+      seen.read = now;
   }
 
   void exec(const For& x) {
     auto& v = vars_[static_cast<std::size_t>(x.var.index)];
+    if (x.binding == Binding::thread) return enter_threads(x);
     if (x.binding != Binding::grid) {
       for (v = x.begin; v < x.end; ++v) exec(*x.body);
       return;
     }
+    phase_start_ = ++block_interval_;
     // Tasks are independent: run them backwards, so that a kernel relying on order is found out.
     for (v = x.end - 1; v >= x.begin; --v) {
       for (std::int32_t i = 0; i < k_.buffers.size(); ++i)
         if (k_.buffers[BufferId{i}].scope != Scope::grid)
           poison(locals_[static_cast<std::size_t>(i)]);
+      ++task_;
       exec(*x.body);
       if (v == x.begin) break;
     }
@@ -135,9 +310,11 @@ class Interpreter {
     throw Failure{fmt::format("'{}'[{}] is outside 0..{} at{}", b.name, offset, b.size, at)};
   }
 
-  Scalar read(BufferId id, std::int64_t offset) const {
+  Scalar read(BufferId id, std::int64_t offset) {
     check(id, offset);
+    trace(id, offset, false);
     const Buffer& b = k_.buffers[id];
+    if (b.scope == Scope::lane) offset += thread_ * b.size;
     if (b.argument >= 0) {
       const Tensor& t = tensors_[static_cast<std::size_t>(id.value)];
       return is_float(b.dtype) ? Scalar{t.at(offset), 0} : Scalar{0, t.int_at(offset)};
@@ -149,7 +326,9 @@ class Interpreter {
 
   void write(BufferId id, std::int64_t offset, Scalar value, DType type) {
     check(id, offset);
+    trace(id, offset, true);
     const Buffer& b = k_.buffers[id];
+    if (b.scope == Scope::lane) offset += thread_ * b.size;
     if (is_float(type) != is_float(b.dtype))
       throw Failure{
           fmt::format("'{}' is {} but is given {}", b.name, name_of(b.dtype), name_of(type))};
@@ -249,20 +428,23 @@ class Interpreter {
     const std::int64_t offset = ir::evaluate(x.offset, vars_);
     const int lanes = k_.buffers[x.buffer].lanes;
     Scalar total = read(x.buffer, offset);
-    for (int i = 1; i < lanes; ++i) {
-      const Scalar next = read(x.buffer, offset + i);
-      if (is_float(dtype)) {
-        const double pair[] = {total.real, next.real};
-        total.real = ir::apply(ir::combiner(x.fn), pair);
-      } else {
-        const std::int64_t pair[] = {total.integer, next.integer};
-        total.integer = ir::apply_int(ir::combiner(x.fn), pair, dtype);
-      }
-    }
+    for (int i = 1; i < lanes; ++i)
+      total = combined(x.fn, total, read(x.buffer, offset + i), dtype);
     return total;
   }
 
+  /// Copies of a buffer: lane buffers are private to a thread.
+  std::int64_t copies(const Buffer& b) const {
+    return b.scope == Scope::lane ? std::max(1, copies_) : 1;
+  }
+
   const Kernel& k_;
+  int copies_ = 0;  ///< threads of a block, at most
+  std::vector<std::pair<Var, std::int64_t>> threads_;
+  std::vector<const Let*> lets_;  ///< around what threads do together
+  int thread_ = 0, count_ = 0;  ///< the running one; of the open thread loops
+  std::int64_t phase_start_ = 0, task_ = -1, block_interval_ = 0, warp_interval_ = 0;
+  std::unordered_map<const Stmt*, bool> collective_;
   std::vector<std::int64_t> vars_;
   std::vector<Local> locals_;
   std::int64_t local_elements_ = 0;

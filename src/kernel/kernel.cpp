@@ -1,5 +1,10 @@
 #include "kernel/kernel.h"
 
+#include <algorithm>
+#include <functional>
+
+#include "kernel/traverse.h"
+
 namespace heddle::kernel {
 namespace {
 
@@ -37,6 +42,10 @@ Stmt loop(Var var, std::int64_t begin, std::int64_t end, Binding binding, Body b
   return {For{var, begin, end, binding, std::make_shared<const Body>(std::move(body))}};
 }
 
+Stmt let(Var var, Expr value, std::int64_t begin, std::int64_t end, Body body) {
+  return {Let{var, std::move(value), begin, end, std::make_shared<const Body>(std::move(body))}};
+}
+
 Stmt store(BufferId buffer, Expr offset, Value value) {
   return {Store{buffer, std::move(offset), std::move(value), {}}};
 }
@@ -49,6 +58,31 @@ int Kernel::arguments() const {
   int count = 0;
   for (const Buffer& buffer : buffers) count += buffer.argument >= 0;
   return count;
+}
+
+int threads_of(const For& phase) {
+  std::int64_t threads = 0;
+  const std::function<void(const Body&, std::int64_t)> visit = [&](const Body& body,
+                                                                   std::int64_t outer) {
+    for (const Stmt& s : body) {
+      if (const If* branch = std::get_if<If>(&s.op)) visit(*branch->body, outer);
+      const For* loop = std::get_if<For>(&s.op);
+      if (!loop || loop->binding != Binding::thread) continue;
+      threads = std::max(threads, outer * loop->end);
+      visit(*loop->body, outer * loop->end);
+    }
+  };
+  visit(*phase.body, 1);
+  return static_cast<int>(threads);
+}
+
+bool is_collective(const Stmt& s) {
+  bool found = false;
+  for_each_stmt({s}, [&](const Stmt& x) {
+    found = found || std::holds_alternative<Barrier>(x.op) ||
+            std::holds_alternative<Combine>(x.op) || std::holds_alternative<Routine>(x.op);
+  });
+  return found;
 }
 
 }  // namespace heddle::kernel

@@ -21,6 +21,9 @@ enum class Scope : std::uint8_t { lane, warp, block, cluster, grid };
 
 /// How a loop runs. grid: iterations are independent tasks (CPU: split over threads); vector: the
 /// lanes of one SIMD operation (extent <= lanes of the target; innermost); unroll: replicated.
+/// thread: iterations are the threads of a GPU block, which run at the same time; nested thread
+/// loops are its dimensions, the innermost fastest (thread number = outer · extent + inner). They
+/// enclose everything else of a phase; lane buffers are private to a thread.
 enum class Binding : std::uint8_t { grid, block, thread, vector, unroll, serial };
 
 struct Buffer {
@@ -104,6 +107,14 @@ struct For {
   Binding binding = Binding::serial;
   std::shared_ptr<const Body> body;
 };
+/// body with var = value, if begin <= value < end. Threads may have different values; where they wait
+/// for each other in the body, all of theirs are inside.
+struct Let {
+  Var var;
+  Expr value;
+  std::int64_t begin = 0, end = 0;
+  std::shared_ptr<const Body> body;
+};
 /// buffer[offset + Σ dynamic] = value, converted to the buffer's storage type.
 struct Store {
   BufferId buffer;
@@ -115,11 +126,24 @@ struct If {
   std::vector<ir::Condition> conditions;
   std::shared_ptr<const Body> body;
 };
-/// All tasks of the scope meet: grid separates top-level grid loops.
+/// All tasks of the scope meet: grid separates top-level grid loops. Inside thread loops all threads
+/// of the block or of a warp meet, and see what the others stored to block buffers before.
 struct Barrier {
   Scope scope = Scope::grid;
 };
+/// Elements [offset, offset + count) of a lane buffer become, in each thread, their combination over
+/// the thread's team: the `width` threads whose numbers differ from its own by multiples of `stride`
+/// inside one run of width·stride. All threads of the block take part; for teams inside a warp it is
+/// a barrier of the warp, else of the block. The order of combination is fixed.
+struct Combine {
+  ir::Monoid fn = ir::Monoid::sum;
+  BufferId buffer;
+  std::int64_t offset = 0;
+  int count = 1;
+  int width = 32, stride = 1;
+};
 /// A named run-time routine that works on buffers (sort): arguments are whole buffers and integers.
+/// Inside thread loops all threads of the block call it together, and it is a barrier.
 struct Routine {
   std::string name;
   std::vector<BufferId> buffers;
@@ -127,10 +151,11 @@ struct Routine {
 };
 
 struct Stmt {
-  std::variant<For, Store, If, Barrier, Routine> op;
+  std::variant<For, Let, Store, If, Barrier, Combine, Routine> op;
 };
 
 Stmt loop(Var var, std::int64_t begin, std::int64_t end, Binding binding, Body body);
+Stmt let(Var var, Expr value, std::int64_t begin, std::int64_t end, Body body);
 Stmt store(BufferId buffer, Expr offset, Value value);
 Stmt when(std::vector<ir::Condition> conditions, Body body);
 
@@ -147,6 +172,12 @@ struct Kernel {
   BufferId add_buffer(Buffer buffer) { return buffers.add(std::move(buffer)); }
   int arguments() const;  ///< number of argument buffers
 };
+constexpr int kWarp = 32;  ///< threads of a warp
+
+/// Threads of a block in the phase that a top-level loop is; 0 if it has no thread loops.
+int threads_of(const For& phase);
+/// True if threads wait for each other in the statement.
+bool is_collective(const Stmt& s);
 
 /// Structure, types, single binding of variables, vector loops innermost, and every access inside
 /// its buffer by range analysis (accesses under a Guard or If: within its conditions).

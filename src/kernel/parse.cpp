@@ -308,7 +308,10 @@ class Parser {
     Body out;
     while (!accept("}")) {
       if (accept("let")) {
-        expect("%");
+        if (!accept("%")) {
+          out.push_back(let_index());
+          continue;
+        }
         const std::int64_t name = integer();
         expect("=");
         lets_[name] = value();
@@ -336,6 +339,7 @@ class Parser {
       return when(std::move(list), body());
     }
     if (accept("barrier")) return {Barrier{static_cast<Scope>(choice(kScopes))}};
+    if (accept("combine")) return combine();
     if (accept("routine")) return routine();
     Store x;
     x.buffer = buffer_id();
@@ -346,6 +350,36 @@ class Parser {
     expect("=");
     x.value = value();
     return {std::move(x)};
+  }
+  Stmt let_index() {
+    prefix('d');
+    const Var var = variable();
+    expect("=");
+    Expr value = expr();
+    expect("in");
+    const std::int64_t begin = integer();
+    expect("..");
+    const std::int64_t end = integer();
+    expect("{");
+    return let(var, std::move(value), begin, end, body());
+  }
+  Stmt combine() {
+    Combine x;
+    const std::string name = word();
+    const auto fn = ir::monoid_named(name);
+    if (!fn) error(fmt::format("unknown reduction '{}'", name));
+    x.fn = *fn;
+    x.buffer = buffer_id();
+    expect("[");
+    x.offset = integer(0, INT32_MAX);
+    expect("..");
+    x.count = static_cast<int>(integer(x.offset, INT32_MAX) - x.offset);
+    expect("]");
+    expect("over");
+    x.width = static_cast<int>(integer(1, 1024));
+    expect("by");
+    x.stride = static_cast<int>(integer(1, 1024));
+    return {x};
   }
   Stmt routine() {
     Routine x;

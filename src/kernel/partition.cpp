@@ -54,8 +54,7 @@ class Partitioner {
       match(
           s.op, [&](const For& x) { loop(x, out); },
           [&](const If& x) { out.push_back(when(x.conditions, body(*x.body))); },
-          [&](const Store&) { out.push_back(s); }, [&](const Barrier&) { out.push_back(s); },
-          [&](const Routine&) { out.push_back(s); });
+          [&](const auto&) { out.push_back(s); });
     }
     return out;
   }

@@ -53,6 +53,12 @@ class Printer {
           print(*x.body, depth + 1);
           line(depth, "}");
         },
+        [&](const Let& x) {
+          line(depth, fmt::format("let d{} = {} in {}..{} {{", x.var.index, ir::to_string(x.value),
+                                  x.begin, x.end));
+          print(*x.body, depth + 1);
+          line(depth, "}");
+        },
         [&](const Store& x) {
           prepare(s, depth);
           line(depth, fmt::format("b{}[{}{}] = {}", x.buffer.value, ir::to_string(x.offset),
@@ -65,6 +71,10 @@ class Printer {
         },
         [&](const Barrier& x) {
           line(depth, fmt::format("barrier {}", kScopes[static_cast<int>(x.scope)]));
+        },
+        [&](const Combine& x) {
+          line(depth, fmt::format("combine {} b{}[{}..{}] over {} by {}", ir::name_of(x.fn),
+                                  x.buffer.value, x.offset, x.offset + x.count, x.width, x.stride));
         },
         [&](const Routine& x) {
           std::string text = fmt::format("routine {}(", x.name);

@@ -76,6 +76,9 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
       [&](const For& x) {
         return Stmt{For{x.var, x.begin, x.end, x.binding, map_body(x.body, m)}};
       },
+      [&](const Let& x) {
+        return Stmt{Let{x.var, map_expr(x.value, m), x.begin, x.end, map_body(x.body, m)}};
+      },
       [&](const Store& x) {
         return Stmt{Store{map_buffer(x.buffer, m), map_expr(x.offset, m), map_value(x.value, m),
                           map_dynamic(x.dynamic, m)}};
@@ -84,6 +87,11 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
         return Stmt{If{map_conditions(x.conditions, m), map_body(x.body, m)}};
       },
       [&](const Barrier& x) { return Stmt{x}; },
+      [&](const Combine& x) {
+        Combine out = x;
+        out.buffer = map_buffer(x.buffer, m);
+        return Stmt{out};
+      },
       [&](const Routine& x) {
         Routine out = x;
         for (BufferId& b : out.buffers) b = map_buffer(b, m);
@@ -141,6 +149,7 @@ void for_each_stmt(const Body& body, const std::function<void(const Stmt&)>& f) 
     f(s);
     if (const For* loop = std::get_if<For>(&s.op)) for_each_stmt(*loop->body, f);
     if (const If* branch = std::get_if<If>(&s.op)) for_each_stmt(*branch->body, f);
+    if (const Let* x = std::get_if<Let>(&s.op)) for_each_stmt(*x->body, f);
   }
 }
 

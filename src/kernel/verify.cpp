@@ -8,6 +8,7 @@ namespace heddle::kernel {
 namespace {
 
 constexpr std::int64_t kMaxLanes = 64;
+constexpr std::int64_t kMaxThreads = 1024;  // of a block
 
 struct Broken {
   std::string message;
@@ -52,6 +53,8 @@ class Verifier {
         broken("the top level holds something that is not a grid loop");
       if (after_loop) broken("two phases without a barrier between them");
       after_loop = true;
+      threads_ = threads_of(*loop);
+      thread_vars_.clear();
       enter(*loop, {});
     }
   }
@@ -60,12 +63,70 @@ class Verifier {
     if (x.var.index < 0 || x.var.index >= k_.variables) broken("loop variable d{}", x.var.index);
     if (!bound_.insert(x.var.index).second) broken("d{} is bound twice", x.var.index);
     if (x.end <= x.begin) return;  // never runs
+    if (x.binding == Binding::grid && threads_ > kMaxThreads) broken("{} threads", threads_);
     set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
     for (const Stmt& s : *x.body) stmt(s, x, under);
     set_range(ranges_, x.var, std::nullopt);
   }
 
+  /// Thread loops enclose everything else of a phase, and all threads reach what they wait in.
+  void threads(const Stmt& s, const For& parent) {
+    const For* loop = std::get_if<For>(&s.op);
+    const bool around = parent.binding == Binding::grid || parent.binding == Binding::thread;
+    if (loop && loop->binding == Binding::thread) {
+      if (!around) broken("thread loop d{} inside a loop of one thread", loop->var.index);
+      if (loop->begin != 0 || loop->end < 1) broken("thread loop d{}: extent", loop->var.index);
+      if (parent.binding == Binding::thread && parent.body->size() != 1)
+        broken("thread loops d{} and d{} are not perfectly nested", parent.var.index,
+               loop->var.index);
+      thread_vars_.push_back(loop->var);
+      return;
+    }
+    if (threads_ == 0) return;
+    const If* branch = std::get_if<If>(&s.op);
+    if (parent.binding == Binding::grid && !branch)
+      broken("a statement beside the thread loops of a phase");
+    if (!branch || !is_collective(s)) return;
+    for (const ir::Condition& c : branch->conditions)
+      for (Var v : thread_vars_)
+        if (ir::depends_on(c.expr, v))
+          broken("not all threads reach a barrier in {}", ir::to_string(c));
+  }
+
+  void bind(const Let& x, const Stmt& s, const For& parent, const Conditions& under) {
+    if (parent.binding == Binding::vector) broken("vector loop d{} holds a let", parent.var.index);
+    if (x.var.index < 0 || x.var.index >= k_.variables) broken("let of d{}", x.var.index);
+    if (!bound_.insert(x.var.index).second) broken("d{} is bound twice", x.var.index);
+    expr(x.value);
+    if (x.end <= x.begin) return;  // never runs
+    const auto range = ir::bounds(x.value, ranges_);
+    const bool always = range && range->low >= x.begin && range->high < x.end;
+    if (!always && is_collective(s))
+      for (Var v : thread_vars_)
+        if (ir::depends_on(x.value, v))
+          broken("not all threads reach a barrier in let d{} = {}", x.var.index,
+                 ir::to_string(x.value));
+    set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
+    For inside = parent;
+    inside.binding = Binding::serial;
+    for (const Stmt& nested : *x.body) stmt(nested, inside, under);
+    set_range(ranges_, x.var, std::nullopt);
+  }
+
+  void combine(const Combine& x) {
+    known(x.buffer);
+    const Buffer& b = k_.buffers[x.buffer];
+    if (threads_ == 0) broken("threads are combined where there are none");
+    if (b.scope != Scope::lane) broken("'{}' is combined but is not a lane buffer", b.name);
+    if (x.offset < 0 || x.count < 1 || x.offset + x.count > b.size)
+      broken("combination of '{}'[{}..{}]", b.name, x.offset, x.offset + x.count);
+    const auto power = [](int n) { return n > 0 && (n & (n - 1)) == 0; };
+    if (!power(x.width) || !power(x.stride) || threads_ % (x.width * x.stride) != 0)
+      broken("teams of {} by {} among {} threads", x.width, x.stride, threads_);
+  }
+
   void stmt(const Stmt& s, const For& parent, const Conditions& under) {
+    threads(s, parent);
     match(
         s.op,
         [&](const For& x) {
@@ -76,6 +137,7 @@ class Verifier {
             broken("vector loop d{} has {} lanes", x.var.index, x.end - x.begin);
           enter(x, under);
         },
+        [&](const Let& x) { bind(x, s, parent, under); },
         [&](const Store& x) { store(x, under); },
         [&](const If& x) {
           conditions(x.conditions);
@@ -84,7 +146,12 @@ class Verifier {
           if (!possible(inner)) return;
           for (const Stmt& nested : *x.body) stmt(nested, parent, inner);
         },
-        [&](const Barrier&) { broken("a barrier inside a phase is not supported"); },
+        [&](const Barrier& x) {
+          if (threads_ == 0) broken("a barrier inside a phase without threads");
+          if (x.scope != Scope::block && x.scope != Scope::warp)
+            broken("a barrier among threads has block or warp scope");
+        },
+        [&](const Combine& x) { combine(x); },
         [&](const Routine& x) {
           for (BufferId id : x.buffers) known(id);
           for (const Expr& e : x.integers) expr(e);
@@ -226,6 +293,8 @@ class Verifier {
 
   const Kernel& k_;
   ir::Ranges ranges_;
+  int threads_ = 0;  ///< of the phase
+  std::vector<Var> thread_vars_;
   std::unordered_set<int> arguments_;
   std::unordered_set<std::int32_t> bound_;
   std::unordered_set<std::pair<const ValueNode*, Conditions>, SeenHash> seen_;

@@ -23,8 +23,15 @@ Layout ordered(const Shape& shape, const std::vector<int>& order);
 /// Dimensions from outermost to innermost as stored.
 std::vector<int> storage_order(const Layout& layout, const Shape& shape);
 
+enum class Device : std::uint8_t { cpu, cuda };
+
 /// What the code generator's target offers.
 struct Target {
+  Device device = Device::cpu;
+  // GPU; vector_bytes is the widest access of a thread.
+  int multiprocessors = 132;
+  std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
+  bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;    ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;

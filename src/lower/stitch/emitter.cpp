@@ -44,6 +44,7 @@ Body Emitter::end_task() {
   HEDDLE_CHECK(current_ && !current_->parent && pending_.empty(), "a loop is still open");
   Body out = std::move(current_->body);
   current_ = nullptr;
+  team_.reset();
   return out;
 }
 

@@ -39,6 +39,17 @@ struct Saved {
   bool laned = false;       ///< one element per lane of the block
   const Lanes* lanes = nullptr;
   Level* level = nullptr;  ///< the row: valid while this level is open
+  std::int64_t size = 0;   ///< elements of one team
+};
+
+/// Threads of a GPU block that work on one row together. All of them reach the level of the row.
+struct Team {
+  Var member;                          ///< number within the team
+  int size = 1, stride = 1;            ///< threads; distance of neighbours in thread numbers
+  Var point;                           ///< number of the team in the block
+  int points = 1;                      ///< teams of the block
+  std::vector<ir::Condition> valid;    ///< the team has a row (the last block may have fewer)
+  Level* level = nullptr;              ///< the row
 };
 
 /// Writes loop nests: knows the open loops and at which of them each variable is bound, places
@@ -63,6 +74,22 @@ class Emitter {
   const Lanes* enter_lanes(int width, int count);
   void leave_lanes() { lanes_ = nullptr; }
   const Lanes* current_lanes() const { return lanes_; }
+
+  /// From begin_task on, the task's threads are teams until end_task.
+  void set_team(Team team);
+  const std::optional<Team>& team() const { return team_; }
+  /// Positions 0..count-1 dealt out to the members of the team.
+  void deal(std::int64_t count, const std::function<void(const Expr& at)>& make);
+  /// What `make` appends, under conditions.
+  void under(std::vector<ir::Condition> conditions, const std::function<void()>& make);
+  /// What `make` appends, with `var` = `value` where begin <= value < end.
+  void with(Var var, Expr value, std::int64_t begin, std::int64_t end,
+            const std::function<void()>& make);
+  /// True if all members of the team are at the same place where `exprs` are known.
+  bool shared_by_team(const std::vector<Expr>& exprs) const;
+  /// A store made where `depends` is known, under conditions; by one member if the team shares it.
+  void store_once(const std::vector<Expr>& depends, std::vector<ir::Condition> conditions,
+                  const std::function<kernel::Store()>& make);
 
   /// A statement at the current level, outside vectors.
   void statement(kernel::Stmt s) { append(std::move(s)); }
@@ -100,6 +127,7 @@ class Emitter {
     Level* row = nullptr;  ///< where its result is known
     Index coordinates;     ///< reduced coordinates of the term at hand
     Shape extents;
+    bool team = false;  ///< a team adds it up
   };
   struct State {
     Level* current;
@@ -108,6 +136,8 @@ class Emitter {
     Phase phase;
     bool dry;
   };
+  void nested(const std::function<void()>& make,
+              const std::function<kernel::Stmt(kernel::Body)>& wrap);
   Level* level_of(const std::vector<Expr>& exprs) const;
   bool on_lanes(const std::vector<Expr>& exprs) const;
   State enter(Level* level, bool keep_lanes);
@@ -122,6 +152,8 @@ class Emitter {
   std::optional<Value> reduce_inline(const Reduction& r, std::int64_t count);
   Value reduce_over_lanes(const Reduction& r);
   Value reduce_alone(const Reduction& r);
+  Value reduce_by_team(const Reduction& r, bool laned);
+  void team_loops(Sum& s, const std::function<void(const Expr& unit)>& innermost);
   Sum plan(const Reduction& r);
   void serial_loops(Sum& s, const std::function<void()>& innermost);
   void accumulate(const Sum& s, const Expr& at);
@@ -150,6 +182,7 @@ class Emitter {
   std::int64_t saved_bytes_ = 0;
   Phase phase_;
   int phases_ = 0;
+  std::optional<Team> team_;
   bool dry_ = false;       ///< values are computed for their reductions only
   std::vector<int> done_;  ///< phases whose loops are closed
 };

@@ -35,7 +35,7 @@ class Nest {
   /// What the values read with a stride along the lanes: buffers and strides.
   std::vector<std::pair<kernel::BufferId, std::int64_t>> strided_reads() const;
 
- private:
+  /// What the outputs touch at a position of the domain.
   struct Traced {
     std::vector<Axis> dims;
     Index position;
@@ -44,6 +44,8 @@ class Nest {
     std::int64_t weight = 0;  ///< nodes of the values
   };
   static Traced trace(Emitter& out, const std::vector<NestOutput>& outputs, const Domain& domain);
+
+ private:
   void choose_order(const Traced& t);
   void choose_vector();
   void tile_transpose();

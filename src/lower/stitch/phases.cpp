@@ -36,7 +36,8 @@ Phases::Phases(const Request& request)
       cluster_(request.cluster),
       values_(g_),
       emitter_(g_, out_.kernel, request.target, values_) {
-  emitter_.set_lanes(lanes_for(g_, cluster_, request.target));
+  const bool threads = request.target.is_gpu() && special_node(g_, cluster_);
+  emitter_.set_lanes(threads ? 1 : lanes_for(g_, cluster_, request.target));
   emitter_.set_save(values_to_save(g_, cluster_));
 }
 
@@ -46,11 +47,12 @@ Result<Lowered> Phases::run() {
   if (const auto special = special_node(g_, cluster_)) {
     const prim::Op& op = g_[*special].op;
     if (std::holds_alternative<prim::Scan>(op)) emit_scan(*special);
-    if (std::holds_alternative<prim::Sort>(op)) emit_sort(*special);
+    if (std::holds_alternative<prim::Sort>(op))
+      request_.target.is_gpu() ? emit_sort_by_block(*special) : emit_sort(*special);
     if (std::holds_alternative<prim::Scatter>(op)) emit_scatter(*special);
   } else {
     const std::vector<Group> all = groups();
-    pack_constants(all);
+    if (!request_.target.is_gpu()) pack_constants(all);
     for (const Group& group : all) {
       split_long_reductions(group);
       emit(group);
@@ -62,7 +64,11 @@ Result<Lowered> Phases::run() {
 
 /// Border cases split off, what is not used dropped: an input may be needed for its shape only.
 void Phases::finish() {
-  out_.kernel = kernel::drop_unused_buffers(kernel::partition_loops(out_.kernel));
+  // Threads gain nothing from loops split at the borders.
+  constexpr int kThreads = 128;
+  out_.kernel = kernel::drop_unused_buffers(
+      request_.target.is_gpu() ? gpu::with_threads(std::move(out_.kernel), kThreads)
+                               : kernel::partition_loops(out_.kernel));
   std::vector<Argument> used;
   for (std::int32_t i = 0; i < out_.kernel.buffers.size(); ++i) {
     int& argument = out_.kernel.buffers[kernel::BufferId{i}].argument;
@@ -273,30 +279,20 @@ void Phases::pack_constants(const std::vector<Group>& groups) {
   }
 }
 
-void Phases::emit(const Group& group) {
-  std::vector<Nest> nests;
-  for (Domain& box : Nest::boxes(emitter_, group.outputs, group.domain()))
-    nests.emplace_back(emitter_, group.outputs, std::move(box));
-  emit_phase(std::move(nests));
-  // Later phases read what earlier ones have stored.
-  for (NodeId node : group.nodes)
-    if (output_buffer_.contains(node))
-      values_.place(node, output_buffer_.at(node), layout_.at(node));
-}
-
 void Phases::start_phase() {
   if (!out_.kernel.body.empty()) out_.kernel.body.push_back({kernel::Barrier{Scope::grid}});
 }
 
 /// One grid loop: the tasks of each nest in turn.
-void Phases::emit_phase(std::vector<Nest> nests) {
+template <class AnyNest>
+void Phases::emit_phase(std::vector<AnyNest> nests) {
   start_phase();
   std::int64_t total = 0;
-  for (const Nest& n : nests) total += n.tasks();
+  for (const AnyNest& n : nests) total += n.tasks();
   const Var task = emitter_.fresh(total);
   Body body;
   std::int64_t start = 0;
-  for (Nest& n : nests) {
+  for (AnyNest& n : nests) {
     if (n.tasks() == 0) continue;
     const std::int64_t end = start + n.tasks();
     values_.ranges()[static_cast<std::size_t>(task.index)] = ir::Interval{start, end - 1};
@@ -310,6 +306,25 @@ void Phases::emit_phase(std::vector<Nest> nests) {
     out_.schedule += n.describe();
   }
   out_.kernel.body.push_back(kernel::loop(task, 0, total, kernel::Binding::grid, std::move(body)));
+}
+
+void Phases::emit(const Group& group) {
+  std::vector<Domain> boxes = Nest::boxes(emitter_, group.outputs, group.domain());
+  if (request_.target.is_gpu()) {
+    constexpr int kThreads = 256;  // the same in all parts of a phase
+    std::vector<gpu::ThreadNest> nests;
+    for (Domain& box : boxes)
+      nests.emplace_back(emitter_, group.outputs, std::move(box), boxes.size() > 1 ? kThreads : 0);
+    emit_phase(std::move(nests));
+  } else {
+    std::vector<Nest> nests;
+    for (Domain& box : boxes) nests.emplace_back(emitter_, group.outputs, std::move(box));
+    emit_phase(std::move(nests));
+  }
+  // Later phases read what earlier ones have stored.
+  for (NodeId node : group.nodes)
+    if (output_buffer_.contains(node))
+      values_.place(node, output_buffer_.at(node), layout_.at(node));
 }
 
 }  // namespace heddle::lower::stitch

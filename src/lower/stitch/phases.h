@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "lower/gpu/nest.h"
 #include "lower/stitch/nest.h"
 
 namespace heddle::lower::stitch {
@@ -34,8 +35,11 @@ class Phases {
   // split.cpp
   void split_long_reductions(const Group& group);
   bool adds_columns(const Reduction& r);
-  bool worth_splitting(const Group& group, const Reduction& r);
-  bool split_reduction(const Group& group, const Reduction& r);
+  /// In how many parts at most; 0: a phase of its own is not worth it. `most_results`: of the
+  /// reductions beside it.
+  std::int64_t parts_worth(const Group& group, const Reduction& r, std::int64_t most_results);
+  std::int64_t gpu_parts_worth(const Reduction& r, std::int64_t most_results);
+  bool split_reduction(const Group& group, const Reduction& r, std::int64_t most_results);
   void add_parts(const Reduction& r, kernel::BufferId parts, const Layout& layout);
   void keep_derived(const Group& group);
   bool of_split_reductions(NodeId node) const;
@@ -43,13 +47,15 @@ class Phases {
 
   void pack_constants(const std::vector<Group>& groups);
   void emit(const Group& group);
-  void emit_phase(std::vector<Nest> nests);
+  template <class AnyNest>
+  void emit_phase(std::vector<AnyNest> nests);
   void start_phase();
   void finish();
 
   // special.cpp
   void emit_scan(NodeId node);
   void emit_sort(NodeId node);
+  void emit_sort_by_block(NodeId node);
   void emit_scatter(NodeId node);
 
   const Request& request_;

@@ -47,9 +47,10 @@ Value Emitter::reduce(const Reduction& r) {
   if (auto value = reduce_inline(r, count)) return *value;
   const bool laned = on_lanes(r.depends);
   State s = enter(level_of(r.depends), laned);
-  phase_ = {++phases_, current_, {}, r.extents};
+  const bool team = team_ && team_->size > 1 && shared_by_team(r.depends);
+  phase_ = {++phases_, current_, {}, r.extents, team};
   const int phase = phase_.number;
-  Value out = laned ? reduce_over_lanes(r) : reduce_alone(r);
+  Value out = team ? reduce_by_team(r, laned) : laned ? reduce_over_lanes(r) : reduce_alone(r);
   done_.push_back(phase);
   restore(std::move(s));
   return out;
@@ -190,6 +191,103 @@ Value Emitter::reduce_alone(const Reduction& r) {
   leave_lanes();
   serial_loops(s, [&] { vector_loops(s); });
   return finish(s);
+}
+
+/// The loops over all terms, dealt out to the team: along the axis of the vectors or the longest
+/// one if that keeps all members busy, else along all of them. `innermost` hears of the vector.
+void Emitter::team_loops(Sum& s, const std::function<void(const Expr& unit)>& innermost) {
+  const auto units = [&](std::size_t axis) {
+    const std::int64_t extent = s.axes.loops[axis].extent;
+    return s.vector == axis ? extent / s.stride : extent;
+  };
+  std::size_t longest = s.vector.value_or(0);
+  for (std::size_t axis : s.serial)
+    if (!s.vector && units(axis) > units(longest)) longest = axis;
+  const auto place = [&](std::size_t axis, const Expr& at) { s.position[axis] = at; };
+  if (s.serial.size() <= 1 || units(longest) >= 4 * team_->size) {
+    std::vector<std::pair<Var, std::int64_t>> open_loops;
+    for (std::size_t axis : s.serial) {
+      if (axis == longest) continue;
+      open_loops.emplace_back(open(units(axis)), units(axis));
+      place(axis, Expr(open_loops.back().first));
+    }
+    deal(units(longest), [&](const Expr& at) {
+      place(longest, at);
+      innermost(at);
+    });
+    for (std::size_t i = open_loops.size(); i-- > 0;)
+      close(open_loops[i].first, open_loops[i].second);
+    return;
+  }
+  std::int64_t all = 1;
+  for (std::size_t axis : s.serial) all *= units(axis);
+  deal(all, [&](const Expr& at) {
+    Expr rest = at, vector(0);
+    for (std::size_t i = s.serial.size(); i-- > 0;) {
+      const std::size_t axis = s.serial[i];
+      place(axis, values_.simplified(ir::floor_mod(rest, units(axis))));
+      if (s.vector == axis) vector = s.position[axis];
+      rest = values_.simplified(ir::floor_div(rest, units(axis)));
+    }
+    innermost(vector);
+  });
+}
+
+/// Each member adds up some of the terms, then the team combines them: all members have the result.
+Value Emitter::reduce_by_team(const Reduction& r, bool laned) {
+  Sum s = plan(r);
+  const ir::Monoid fn = r.fn;
+  const auto combine = [&](BufferId buffer, int count) {
+    append({kernel::Combine{fn, buffer, 0, count, team_->size, team_->stride}});
+  };
+  if (laned) {
+    s.stride = lanes_per_vector_;
+    s.acc = scratch("acc", r.type, static_cast<std::int64_t>(s.stride) * lanes_->count, Scope::lane,
+                    s.stride);
+    const Expr at = lanes_->place(s.stride);
+    store({Store{s.acc, at, identity_value(fn, r.type), {}}});
+    team_loops(s, [&](const Expr&) { accumulate(s, at); });
+    combine(s.acc, lanes_->count == 1 ? lanes_->width : s.stride * lanes_->count);
+    return kernel::load(s.acc, at, r.type);
+  }
+  double best = 0;
+  for (std::size_t i = 0; i < s.axes.loops.size(); ++i) {
+    const double score = vector_score(s.axes.touches, s.axes.loops[i].var);
+    if (score <= best) continue;
+    best = score;
+    s.vector = i;
+  }
+  int width = lanes_per_vector_;
+  while (width > 1 && (!s.vector || s.axes.loops[*s.vector].extent % width != 0)) width /= 2;
+  s.stride = width;
+  s.acc = scratch("acc", r.type, width, Scope::lane, width);
+  // The vectors' axis is the innermost.
+  if (s.vector) {
+    s.serial.erase(std::find(s.serial.begin(), s.serial.end(), *s.vector));
+    s.serial.push_back(*s.vector);
+  }
+  const auto with_lanes = [&](const std::function<void(const Expr& lane)>& make) {
+    if (width == 1) return make(Expr(0));
+    const Lanes* l = enter_lanes(width, 1);
+    make(values_.simplified(l->place(width)));
+    leave_lanes();
+  };
+  with_lanes([&](const Expr& lane) {
+    store({Store{s.acc, lane, identity_value(fn, r.type), {}}});
+  });
+  team_loops(s, [&](const Expr& unit) {
+    with_lanes([&](const Expr& lane) {
+      if (s.vector && width > 1) s.position[*s.vector] = unit * Expr(width) + lane;
+      accumulate(s, lane);
+    });
+  });
+  if (width == 1) {
+    combine(s.acc, 1);
+    return kernel::load(s.acc, 0, r.type);
+  }
+  const Value own = finish(s);
+  combine(std::get<kernel::Load>(own->op).buffer, 1);
+  return own;
 }
 
 /// Whole blocks, then single vectors, then the lanes that are left.

@@ -33,6 +33,7 @@ std::optional<Expr> Emitter::saved_offset(const Saved& s, NodeId node, const Ind
     const Expr block(static_cast<std::int64_t>(lanes_per_vector_) * s.lanes->count);
     offset = offset * block + s.lanes->place(lanes_per_vector_);
   }
+  if (team_) offset = offset + Expr(team_->point) * Expr(s.size);
   return values_.simplified(offset);
 }
 
@@ -53,6 +54,8 @@ Value Emitter::saved_value(NodeId node, const Index& index) {
 void Emitter::save(NodeId node, const Index& index, const Value& value) {
   if (dry_ || phase_.number == 0 || std::find(save_.begin(), save_.end(), node) == save_.end())
     return;
+  // Threads alone have no memory for rows but registers: they compute again.
+  if (target_.is_gpu() && !(phase_.team && team_ && phase_.row->depth <= team_->level->depth)) return;
   const Shape& shape = g_[node].type.shape;
   Saved s{{}, phase_.number, index, {}, false, lanes_, phase_.row};
   std::vector<bool> used(phase_.coordinates.size(), false);
@@ -84,7 +87,10 @@ void Emitter::save(NodeId node, const Index& index, const Value& value) {
     const bool kept = std::any_of(list.begin(), list.end(), [&](const Saved& k) {
       return k.level == s.level && done(k.phase) && (!s.laned || k.lanes == s.lanes);
     });
-    if (kept || size == 1 || saved_bytes_ + size * size_of(type) > target_.l2_bytes / 2) return;
+    s.size = size;
+    if (team_) size *= team_->points;
+    const std::int64_t room = target_.is_gpu() ? target_.shared_bytes / 3 : target_.l2_bytes / 2;
+    if (kept || size == 1 || saved_bytes_ + size * size_of(type) > room) return;
     saved_bytes_ += size * size_of(type);
     s.buffer = scratch("row", type, size, kernel::Scope::block, 1);
     list.push_back(s);

@@ -148,6 +148,51 @@ void Phases::emit_sort(NodeId id) {
   out_.schedule = fmt::format("sort rows={}", rows);
 }
 
+/// The same by a block of threads per row: the routine's last integer is where the row starts in
+/// both buffers, which are shared by all rows if a block's own memory is too small.
+void Phases::emit_sort_by_block(NodeId id) {
+  constexpr int kThreads = 256;
+  const auto& op = std::get<prim::Sort>(g_[id].op);
+  const NodeId arg = g_[id].args[0];
+  const Shape& in = g_[arg].type.shape;
+  const auto axis = static_cast<std::size_t>(op.axis);
+  const DType type = compute_type(g_[arg].type.dtype);
+  const std::int64_t length = in[axis];
+  const std::int64_t rows = op.count == 0 || length == 0 ? 0 : rows_of(in, axis);
+  const bool fits = length * (size_of(type) + 8) <= request_.target.shared_bytes / 2;
+  const Scope scope = fits ? Scope::block : Scope::grid;
+  const std::int64_t size = fits ? length : length * rows;
+  const auto keys = out_.kernel.add_buffer({"keys", type, size, scope, -1, !fits, 1});
+  const auto order = out_.kernel.add_buffer({"order", DType::i64, size, scope, -1, !fits, 1});
+  const Var task = emitter_.fresh(rows), member = emitter_.fresh(kThreads),
+            point = emitter_.fresh(1);
+  emitter_.begin_task({task, member, point});
+  emitter_.set_team({member, kThreads, 1, point, 1, {}, nullptr});
+  const Expr start = fits ? Expr(0) : Expr(task) * Expr(length);
+  const auto index_at = [&](const Expr& at) {
+    Index index = row_index(in, axis, Expr(task), at);
+    for (Expr& e : index) e = values_.simplified(e);
+    return index;
+  };
+  emitter_.deal(length, [&](const Expr& at) {
+    emitter_.store({Store{keys, start + at, values_.at(arg, index_at(at)), {}}});
+  });
+  emitter_.statement({kernel::Routine{"heddle_sort",
+                                      {keys, order},
+                                      {Expr(length), Expr(op.count), Expr(op.descending ? 1 : 0),
+                                       Expr(static_cast<int>(type)), start}}});
+  emitter_.deal(op.count, [&](const Expr& at) {
+    emitter_.store({Store{output_buffer_.at(id),
+                          values_.simplified(offset_in(layout_.at(id), index_at(at))),
+                          kernel::load(order, start + at, DType::i64),
+                          {}}});
+  });
+  start_phase();
+  Body body{kernel::loop(member, 0, kThreads, Binding::thread, emitter_.end_task())};
+  out_.kernel.body.push_back(kernel::loop(task, 0, rows, Binding::grid, std::move(body)));
+  out_.schedule = fmt::format("sort blocks={} threads={}", rows, kThreads);
+}
+
 /// A copy, then the updates one after another in one task: later ones win.
 void Phases::emit_scatter(NodeId id) {
   const auto& op = std::get<prim::Scatter>(g_[id].op);

@@ -18,6 +18,7 @@ constexpr std::int64_t kLongReduction = 65536;  // terms in all that are worth a
 constexpr std::int64_t kMaxParts = 32;
 constexpr std::int64_t kLongColumn = 256;  // terms
 constexpr std::int64_t kVectorsPerStrip = 4;
+constexpr std::int64_t kFewTerms = 32;   // that every GPU thread may add up for itself
 constexpr std::int64_t kSmallShare = 16;  // a derived value this much smaller than what reads it
 
 Expr offset_of(const Index& index, const Layout& layout) {
@@ -38,13 +39,13 @@ struct Cut {
   std::int64_t extent = 0, parts = 0, block = 0;
 };
 
-Cut cut_of(const Reduction& r) {
+Cut cut_of(const Reduction& r, std::int64_t most_parts) {
   Cut c;
   if (r.extents[0] < kFewRows)
     c.axis = static_cast<std::size_t>(std::max_element(r.extents.begin(), r.extents.end()) -
                                       r.extents.begin());
   c.extent = r.extents[c.axis];
-  c.parts = std::min(kMaxParts, c.extent);
+  c.parts = std::min(most_parts, c.extent);
   for (std::int64_t p = c.parts; p >= kFewRows; --p)
     if (c.extent % p == 0) {
       c.parts = p;
@@ -92,8 +93,12 @@ void Phases::split_long_reductions(const Group& group) {
         [&](const Reduction& r) { found.push_back(r); });
     std::stable_sort(found.begin(), found.end(),
                      [](const Reduction& a, const Reduction& b) { return a.node < b.node; });
+    std::int64_t most = 0;
+    for (const Reduction& r : found)
+      if (r.node && element_count(r.extents) > kFewTerms)
+        most = std::max(most, element_count(g_[r.node].type.shape));
     if (std::none_of(found.begin(), found.end(),
-                     [&](const Reduction& r) { return split_reduction(group, r); }))
+                     [&](const Reduction& r) { return split_reduction(group, r, most); }))
       return;
     keep_derived(group);
   }
@@ -125,25 +130,43 @@ bool Phases::adds_columns(const Reduction& r) {
   return columns;
 }
 
-bool Phases::worth_splitting(const Group& group, const Reduction& r) {
-  if (!r.node || std::find(split_.begin(), split_.end(), r.node) != split_.end()) return false;
-  const auto* reduce = std::get_if<prim::Reduce>(&g_[r.node].op);
-  if (reduce && (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin))
-    return false;
+/// Reductions that leave most multiprocessors idle, and those that teams working on the rows of
+/// other reductions would repeat for each row.
+std::int64_t Phases::gpu_parts_worth(const Reduction& r, std::int64_t most_results) {
+  constexpr std::int64_t kLong = 2048, kPart = 512, kMost = 256, kRepeated = 4096;
+  const std::int64_t cores = request_.target.multiprocessors;
   const std::int64_t all = element_count(g_[r.node].type.shape), terms = element_count(r.extents);
-  if (all == 0 || all * terms < kLongReduction) return false;
-  const bool columns = reduce && adds_columns(r);
-  const std::int64_t strip = emitter_.lanes() * kVectorsPerStrip;
-  if ((columns ? (all + strip - 1) / strip : all) < kFewRows) return true;
-  // Long columns are added up as they lie in memory, by tasks that each take some rows.
-  return columns && all == element_count(group.shape) && terms >= kLongColumn &&
-         all * terms >= 4 * kLongReduction;
+  if (all == 0 || terms <= kFewTerms) return 0;
+  const std::int64_t blocks =
+      adds_columns(r) ? (all + kernel::kWarp - 1) / kernel::kWarp : all;
+  if (terms >= kLong && all * terms >= kLongReduction / 2 && blocks * 2 < cores)
+    return std::clamp<std::int64_t>(std::min(2 * cores / blocks, terms / kPart), 1, kMost);
+  return all < most_results && most_results * terms > kRepeated ? 1 : 0;
 }
 
-bool Phases::split_reduction(const Group& group, const Reduction& r) {
-  if (!worth_splitting(group, r)) return false;
+std::int64_t Phases::parts_worth(const Group& group, const Reduction& r,
+                                 std::int64_t most_results) {
+  if (!r.node || std::find(split_.begin(), split_.end(), r.node) != split_.end()) return 0;
+  const auto* reduce = std::get_if<prim::Reduce>(&g_[r.node].op);
+  if (reduce && (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin))
+    return 0;
+  if (request_.target.is_gpu()) return gpu_parts_worth(r, most_results);
+  const std::int64_t all = element_count(g_[r.node].type.shape), terms = element_count(r.extents);
+  if (all == 0 || all * terms < kLongReduction) return 0;
+  const bool columns = reduce && adds_columns(r);
+  const std::int64_t strip = emitter_.lanes() * kVectorsPerStrip;
+  if ((columns ? (all + strip - 1) / strip : all) < kFewRows) return kMaxParts;
+  // Long columns are added up as they lie in memory, by tasks that each take some rows.
+  const bool long_columns = columns && all == element_count(group.shape) &&
+                            terms >= kLongColumn && all * terms >= 4 * kLongReduction;
+  return long_columns ? kMaxParts : 0;
+}
+
+bool Phases::split_reduction(const Group& group, const Reduction& r, std::int64_t most_results) {
+  const std::int64_t most_parts = parts_worth(group, r, most_results);
+  if (most_parts == 0) return false;
   const Shape& shape = g_[r.node].type.shape;
-  const Cut cut = cut_of(r);
+  const Cut cut = cut_of(r, most_parts);
   split_.push_back(r.node);
 
   Group partial{{cut.parts}, {}, {}};

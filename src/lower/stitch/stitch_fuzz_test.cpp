@@ -153,7 +153,7 @@ bool small(const prim::Graph& g) {
   return true;
 }
 
-TEST(StitchFuzz, RandomClusters) {
+void random_clusters(bool on_gpu) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::seconds(4);
   int checked = 0, refused = 0;
@@ -168,6 +168,7 @@ TEST(StitchFuzz, RandomClusters) {
     options.free_outputs = rng() % 2;
     options.target.threads = 1 + static_cast<int>(rng() % 4);
     options.target.vector_bytes = rng() % 2 ? 32 : 64;
+    if (on_gpu) options.target = gpu_target(1 << rng() % 8);
     const std::string problem = check(g, rng, options);
     if (problem == "not supported") {
       ++refused;
@@ -178,9 +179,12 @@ TEST(StitchFuzz, RandomClusters) {
   }
   // Reductions under changing positions are refused, most of the rest must not be.
   EXPECT_GT(checked, refused);
-  RecordProperty("checked", checked);
-  RecordProperty("refused", refused);
+  testing::Test::RecordProperty("checked", checked);
+  testing::Test::RecordProperty("refused", refused);
 }
+
+TEST(StitchFuzz, RandomClusters) { random_clusters(false); }
+TEST(StitchFuzz, RandomClustersOnGpu) { random_clusters(true); }
 
 }  // namespace
 }  // namespace heddle::lower

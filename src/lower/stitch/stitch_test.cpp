@@ -311,6 +311,21 @@ TEST_P(Stitch, AgreesWithTheReference) {
   }
 }
 
+/// The same by blocks of threads; the kernel interpreter finds races between them.
+TEST_P(Stitch, AgreesOnAGpu) {
+  std::mt19937 rng(7);
+  for (int round = 0; round < 4; ++round) {
+    prim::Graph g;
+    Builder b(g);
+    GetParam().build(g, b);
+    CheckOptions options;
+    options.random_layouts = round > 0;
+    options.free_outputs = round % 2 == 1;
+    options.target = gpu_target(round < 3 ? 4 : 132);
+    ASSERT_EQ(check(g, rng, options), "") << GetParam().name << " round " << round;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, Stitch, testing::ValuesIn(kCases), [](const auto& info) {
   std::string name(info.param.name);
   std::replace_if(

@@ -100,6 +100,15 @@ struct CheckOptions {
   Target target;
 };
 
+/// Few multiprocessors, so that small shapes need several blocks.
+inline Target gpu_target(int multiprocessors = 4) {
+  Target target;
+  target.device = Device::cuda;
+  target.vector_bytes = 16;
+  target.multiprocessors = multiprocessors;
+  return target;
+}
+
 /// Lowers the graph as one kernel and runs it in the kernel interpreter; "" if it verifies and
 /// agrees with the primitives' reference.
 inline std::string check(const prim::Graph& g, std::mt19937& rng, const CheckOptions& options = {},

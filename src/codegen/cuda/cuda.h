@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernel/kernel.h"
+#include "support/result.h"
+
+namespace heddle::codegen::cuda {
+
+/// How one phase of a kernel is launched.
+struct PhaseInfo {
+  std::string symbol;
+  std::int64_t tasks = 0;         ///< blocks, in x
+  int threads = 0;                ///< of a block
+  std::int64_t shared_bytes = 0;  ///< dynamic shared memory of a block
+};
+/// CUDA C++ text of one kernel: a __global__ function for each phase, whose parameters are pointers
+/// to the argument buffers, then to the kernel's local grid buffers.
+struct KernelText {
+  std::string text;  ///< without the prelude's include
+  std::vector<PhaseInfo> phases;
+  std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
+};
+
+/// What every unit of generated text begins with: includes the prelude.
+std::string unit_header();
+/// Text of a kernel with thread loops; `prefix` makes symbols unique. Deterministic. Errors: a phase
+/// that has no thread loops, a routine that has no device code.
+Result<KernelText> to_text(const kernel::Kernel& k, const std::string& prefix);
+
+}  // namespace heddle::codegen::cuda

@@ -1,0 +1,479 @@
+#include "codegen/cuda/emitter.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernel/bounds.h"
+#include "support/match.h"
+
+namespace heddle::codegen::cuda {
+
+using ir::Expr;
+using ir::IndexNode;
+using ir::Var;
+using namespace kernel;
+using BufferScope = kernel::Scope;
+
+namespace {
+
+constexpr std::int64_t kSharedAlign = 16;
+
+/// Largest absolute value that computing `e` term by term may meet.
+double magnitude(const Expr& e, const ir::Ranges& ranges) {
+  const IndexNode& n = e.node();
+  const auto bound = [](const std::optional<ir::Interval>& b) {
+    return b ? std::max(std::abs(static_cast<double>(b->low)), std::abs(static_cast<double>(b->high)))
+             : 1e18;
+  };
+  if (n.kind == IndexNode::Kind::var) return bound(ir::bounds(e, ranges));
+  double sum = std::abs(static_cast<double>(n.constant));
+  for (const IndexNode::Term& t : n.terms)
+    sum += std::abs(static_cast<double>(t.coefficient)) * magnitude(t.atom, ranges);
+  for (const Expr& arg : n.args) sum = std::max(sum, magnitude(arg, ranges));
+  return sum;
+}
+
+}  // namespace
+
+bool multiple_of(const Expr& e, std::int64_t n) {
+  if (n == 1) return true;
+  const IndexNode& node = e.node();
+  switch (node.kind) {
+    case IndexNode::Kind::var:
+    case IndexNode::Kind::div:
+      return false;
+    case IndexNode::Kind::mod:
+      return node.constant % n == 0 && multiple_of(node.args[0], n);
+    case IndexNode::Kind::min:
+    case IndexNode::Kind::max:
+      return multiple_of(node.args[0], n) && multiple_of(node.args[1], n);
+    case IndexNode::Kind::sum:
+      break;
+  }
+  return node.constant % n == 0 &&
+         std::all_of(node.terms.begin(), node.terms.end(), [&](const IndexNode::Term& t) {
+           return multiple_of(t.atom, n / std::gcd(n, t.coefficient));
+         });
+}
+
+std::string type_of(DType t) { return fmt::format("hd::{}", name_of(t)); }
+
+PhaseEmitter::PhaseEmitter(const Kernel& k, const std::vector<BufferId>& parameters,
+                           const For& phase, std::string symbol)
+    : k_(k), parameters_(parameters), phase_(phase) {
+  info_.symbol = std::move(symbol);
+  info_.tasks = phase.end;
+  info_.threads = threads_of(phase);
+}
+
+void PhaseEmitter::line(const std::string& text) {
+  text_.append(static_cast<std::size_t>(depth_) * 2, ' ');
+  text_ += text + "\n";
+}
+void PhaseEmitter::open(const std::string& head) {
+  line(head);
+  ++depth_;
+}
+void PhaseEmitter::close(const std::string& tail) {
+  --depth_;
+  line(tail);
+}
+
+Result<PhaseInfo> PhaseEmitter::run(std::string& out) {
+  if (info_.threads == 0 && phase_.end > 0)
+    return unsupported("kernel '{}': a phase without threads on a GPU", k_.name);
+  // Index arithmetic is done in 32 bits where nothing can overflow.
+  ir::Ranges ranges;
+  double largest = static_cast<double>(phase_.end);
+  const auto look = [&](const Expr& e) { largest = std::max(largest, magnitude(e, ranges)); };
+  set_range(ranges, phase_.var, ir::Interval{0, std::max<std::int64_t>(0, phase_.end - 1)});
+  for_each_stmt(*phase_.body, [&](const Stmt& s) {
+    if (const For* x = std::get_if<For>(&s.op))
+      set_range(ranges, x->var, ir::Interval{x->begin, std::max(x->begin, x->end - 1)});
+    if (const If* x = std::get_if<If>(&s.op))
+      for (const ir::Condition& c : x->conditions) look(c.expr);
+    if (const Let* x = std::get_if<Let>(&s.op)) {
+      look(x->value);
+      set_range(ranges, x->var, ir::Interval{x->begin, std::max(x->begin, x->end - 1)});
+    }
+    if (const Store* x = std::get_if<Store>(&s.op)) look(x->offset);
+    if (const Routine* x = std::get_if<Routine>(&s.op))
+      for (const Expr& e : x->integers) look(e);
+    for_each_value_of(s, [&](const Value& root) {
+      for_each_value(root, [&](const Value& v) { for_each_expr(*v, look); });
+    });
+  });
+  wide_ = largest >= 2147483647.0;
+
+  text_.clear();
+  scopes_.emplace_back();
+  place_shared();
+  if (phase_.end > 0) {
+    set_range(ranges_, phase_.var, ir::Interval{0, phase_.end - 1});
+    line(fmt::format("const {} d{} = blockIdx.x;", wide_ ? "long long" : "int", phase_.var.index));
+    body(*phase_.body);
+  }
+  if (!error_.empty()) return unsupported("kernel '{}': {}", k_.name, error_);
+  std::string parameters;
+  const std::set<std::int32_t> stored = stored_in(*phase_.body);
+  for (BufferId id : parameters_) {
+    const Buffer& b = k_.buffers[id];
+    parameters += fmt::format("{}\n    {}{}* __restrict__ b{}", parameters.empty() ? "" : ",",
+                              stored.contains(id.value) ? "" : "const ", type_of(b.dtype), id.value);
+  }
+  out += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n{}}}\n",
+                     std::max(1, info_.threads), info_.symbol, parameters, text_);
+  return info_;
+}
+
+/// Shared memory: buffers of the block, then the room in which teams of several warps combine.
+/// Buffers share room if a barrier of the block lies between the last use of one and the first of
+/// the other.
+void PhaseEmitter::place_shared() {
+  struct Use {
+    int first = INT32_MAX, last = -1;
+  };
+  std::map<std::int32_t, Use> uses;
+  int interval = 0;
+  const std::function<void(const Body&)> visit = [&](const Body& statements) {
+    for (const Stmt& s : statements) {
+      const For* loop = std::get_if<For>(&s.op);
+      const If* branch = std::get_if<If>(&s.op);
+      const Let* let = std::get_if<Let>(&s.op);
+      if ((loop && loop->binding == Binding::thread) || ((branch || let) && is_collective(s))) {
+        visit(loop ? *loop->body : branch ? *branch->body : *let->body);
+        continue;
+      }
+      Mapper mark;
+      mark.buffer = [&](BufferId id) {
+        const Buffer& b = k_.buffers[id];
+        if (b.scope == BufferScope::block) {
+          Use& u = uses[id.value];
+          u.first = std::min(u.first, interval);
+          u.last = std::max(u.last, interval);
+        }
+        return id;
+      };
+      for_each_stmt({s}, [&](const Stmt& x) {
+        (void)map_children(x, mark);
+        for_each_value_of(x, [&](const Value& root) {
+          for_each_value(root, [&](const Value& v) { (void)map_children(v, mark); });
+        });
+        if (const Combine* c = std::get_if<Combine>(&x.op)) {
+          if (c->width * c->stride <= kWarp) return;
+          scratch_bytes_ = std::max<std::int64_t>(
+              scratch_bytes_, info_.threads * c->count * size_of(k_.buffers[c->buffer].dtype));
+        }
+      });
+      if (const Combine* c = std::get_if<Combine>(&s.op))
+        interval += c->width * c->stride > kWarp;
+      else if (const Barrier* b = std::get_if<Barrier>(&s.op))
+        interval += b->scope == BufferScope::block;
+      else if (is_collective(s))
+        ++interval;
+    }
+  };
+  visit(*phase_.body);
+  struct Placed {
+    std::int64_t begin, end;
+    Use use;
+  };
+  std::vector<Placed> placed;
+  std::int64_t total = 0;
+  std::map<std::int32_t, std::int64_t> offsets;
+  for (const auto& [id, use] : uses) {
+    const Buffer& b = k_.buffers[BufferId{id}];
+    const std::int64_t bytes =
+        (b.size * size_of(b.dtype) + kSharedAlign - 1) / kSharedAlign * kSharedAlign;
+    std::int64_t at = 0;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (const Placed& p : placed) {
+        const bool together = use.first <= p.use.last && p.use.first <= use.last;
+        if (!together || at >= p.end || p.begin >= at + bytes) continue;
+        at = p.end;
+        moved = true;
+      }
+    }
+    placed.push_back({at, at + bytes, use});
+    offsets[id] = at;
+    total = std::max(total, at + bytes);
+  }
+  scratch_at_ = total;
+  info_.shared_bytes = total + scratch_bytes_;
+  if (info_.shared_bytes) line("HD_DYNAMIC_SHARED(shared);");
+  for (const auto& [id, at] : offsets)
+    line(fmt::format("{0}* const b{1} = reinterpret_cast<{0}*>(shared + {2});  // {3}",
+                     type_of(k_.buffers[BufferId{id}].dtype), id, at,
+                     k_.buffers[BufferId{id}].name));
+  const std::vector<bool> used = [&] {
+    Kernel one = k_;
+    one.body = {Stmt{phase_}};
+    return used_buffers(one);
+  }();
+  for (std::int32_t i = 0; i < k_.buffers.size(); ++i) {
+    const Buffer& b = k_.buffers[BufferId{i}];
+    if (!used[static_cast<std::size_t>(i)] || b.scope != BufferScope::lane) continue;
+    line(fmt::format("{} b{}[{}];  // {}", type_of(b.dtype), i, std::max<std::int64_t>(1, b.size),
+                     b.name));
+  }
+}
+
+/// Thread loops are the thread's own coordinates.
+void PhaseEmitter::threads(const For& x, int outer) {
+  (void)outer;
+  std::vector<const For*> chain{&x};
+  while (chain.back()->body->size() == 1) {
+    const For* inner = std::get_if<For>(&chain.back()->body->front().op);
+    if (!inner || inner->binding != Binding::thread) break;
+    chain.push_back(inner);
+  }
+  std::int64_t step = 1;
+  for (std::size_t i = chain.size(); i-- > 0;) {
+    const For& loop = *chain[i];
+    std::string at = "static_cast<int>(threadIdx.x)";
+    if (step > 1) at += fmt::format(" / {}", step);
+    if (i > 0) at += fmt::format(" % {}", loop.end);
+    if (loop.end == 1) at = "0";
+    line(fmt::format("const int d{} = {};", loop.var.index, at));
+    set_range(ranges_, loop.var, ir::Interval{0, loop.end - 1});
+    step *= loop.end;
+  }
+  HEDDLE_CHECK(step == info_.threads, "'{}': {} threads beside {}", k_.name, step, info_.threads);
+  body(*chain.back()->body);
+}
+
+std::set<std::int32_t> PhaseEmitter::stored_in(const Body& statements) const {
+  std::set<std::int32_t> out;
+  for_each_stmt(statements, [&](const Stmt& s) {
+    if (const Store* x = std::get_if<Store>(&s.op)) out.insert(x->buffer.value);
+    if (const Combine* x = std::get_if<Combine>(&s.op)) out.insert(x->buffer.value);
+    if (const Routine* x = std::get_if<Routine>(&s.op))
+      for (BufferId id : x->buffers) out.insert(id.value);
+    // What others stored is seen after a barrier.
+    if (is_collective(s))
+      for (std::int32_t i = 0; i < k_.buffers.size(); ++i)
+        if (k_.buffers[BufferId{i}].scope == BufferScope::block) out.insert(i);
+  });
+  return out;
+}
+
+/// Values read from what is stored are computed again when they are needed next.
+void PhaseEmitter::forget(const std::set<std::int32_t>& stored) {
+  for (Scope& scope : scopes_)
+    std::erase_if(scope.names, [&](const auto& entry) {
+      const auto found = reads_.find(entry.first);
+      return found == reads_.end() ||
+             std::any_of(found->second.begin(), found->second.end(),
+                         [&](std::int32_t id) { return stored.contains(id); });
+    });
+}
+
+void PhaseEmitter::body(const Body& statements) {
+  scopes_.emplace_back();
+  for (const Stmt& s : statements) statement(s);
+  scopes_.pop_back();
+}
+
+void PhaseEmitter::statement(const Stmt& s) {
+  match(
+      s.op, [&](const For& x) { loop(x); }, [&](const Store& x) { store(x); },
+      [&](const Let& x) {
+        const auto range = ir::bounds(x.value, ranges_);
+        open("{");
+        const std::string name = fmt::format("d{}", x.var.index);
+        line(fmt::format("const {} {} = {};", wide_ ? "long long" : "int", name, index(x.value)));
+        std::string inside;
+        if (!range || range->low < x.begin) inside = fmt::format("{} >= {}", name, x.begin);
+        if (!range || range->high >= x.end)
+          inside += fmt::format("{}{} < {}", inside.empty() ? "" : " && ", name, x.end);
+        set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
+        if (!inside.empty()) open(fmt::format("if ({}) {{", inside));
+        if (x.end > x.begin) body(*x.body);
+        if (!inside.empty()) close();
+        set_range(ranges_, x.var, std::nullopt);
+        close();
+      },
+      [&](const If& x) {
+        open(fmt::format("if ({}) {{", conditions(x.conditions)));
+        body(*x.body);
+        close();
+      },
+      [&](const Barrier& x) {
+        line(x.scope == BufferScope::warp ? "hd::warp_sync();" : "hd::block_sync();");
+      },
+      [&](const Combine& x) { combine(x); }, [&](const Routine& x) { routine(x); });
+  forget(stored_in({s}));
+}
+
+void PhaseEmitter::loop(const For& x) {
+  if (x.binding == Binding::thread) return threads(x, 1);
+  if (x.end <= x.begin) return;
+  forget(stored_in(*x.body));
+  set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
+  if (x.binding == Binding::vector) {
+    vector_loop(x);
+  } else {
+    if (x.binding == Binding::unroll) line("HD_UNROLL");
+    open(fmt::format("for ({0} d{1} = {2}; d{1} < {3}; ++d{1}) {{", wide_ ? "long long" : "int",
+                     x.var.index, x.begin, x.end));
+    body(*x.body);
+    close();
+  }
+  set_range(ranges_, x.var, std::nullopt);
+}
+
+/// Lanes one after another, unrolled; what is contiguous along them is loaded and stored as one
+/// access of up to 16 bytes.
+void PhaseEmitter::vector_loop(const For& x) {
+  const std::int64_t width = x.end - x.begin;
+  const bool power = x.begin == 0 && width > 1 && (width & (width - 1)) == 0;
+  const std::set<std::int32_t> stored = stored_in(*x.body);
+  std::set<std::int32_t> loaded;
+  const auto along = [&](BufferId id, const Expr& offset) {
+    const Buffer& b = k_.buffers[id];
+    return power && b.scope != BufferScope::lane && ir::coefficient_of(offset, x.var) == 1 &&
+           multiple_of(offset - Expr(x.var), width);
+  };
+  open("{");
+  scopes_.emplace_back();
+  std::map<std::pair<std::int32_t, Expr>, std::string> outer = std::move(vectors_);
+  vectors_.clear();
+  for (const Stmt& s : *x.body) {
+    const Store* one = std::get_if<Store>(&s.op);
+    if (!one) continue;
+    std::unordered_map<const ValueNode*, bool> seen;
+    const std::function<void(const Value&)> visit = [&](const Value& v) {
+      if (!seen.try_emplace(v.get(), true).second) return;
+      if (const Load* l = std::get_if<Load>(&v->op)) {
+        loaded.insert(l->buffer.value);
+        const std::pair key{l->buffer.value, l->offset};
+        if (l->dynamic.empty() && !stored.contains(l->buffer.value) && !vectors_.contains(key) &&
+            along(l->buffer, l->offset)) {
+          const std::string name = fresh('v');
+          line(fmt::format("const auto {} = hd::load_vec<{}>(b{} + {});", name, width,
+                           l->buffer.value, index(l->offset - Expr(x.var))));
+          vectors_[key] = fmt::format("{}.at[d{}]", name, x.var.index);
+        }
+      }
+      // A branch that is not taken is not evaluated.
+      if (!std::holds_alternative<Guard>(v->op)) for_each_child(*v, visit);
+      if (const Guard* g = std::get_if<Guard>(&v->op))
+        for_each_value(v, [&](const Value& inner) {
+          if (const Load* l = std::get_if<Load>(&inner->op)) loaded.insert(l->buffer.value);
+          (void)g;
+        });
+    };
+    visit(one->value);
+  }
+  // Vectors to be stored at the end.
+  std::vector<std::pair<const Store*, std::string>> results;
+  for (const Stmt& s : *x.body) {
+    const Store* one = std::get_if<Store>(&s.op);
+    const std::int64_t writers = std::count_if(x.body->begin(), x.body->end(), [&](const Stmt& o) {
+      const Store* other = std::get_if<Store>(&o.op);
+      return one && other && other->buffer == one->buffer;
+    });
+    if (!one || writers != 1 || !one->dynamic.empty() || loaded.contains(one->buffer.value) ||
+        !along(one->buffer, one->offset))
+      continue;
+    results.emplace_back(one, fresh('r'));
+    line(fmt::format("hd::Vec<{}, {}> {};", type_of(k_.buffers[one->buffer].dtype), width,
+                     results.back().second));
+  }
+  line("HD_UNROLL");
+  open(fmt::format("for (int d{0} = {1}; d{0} < {2}; ++d{0}) {{", x.var.index, x.begin, x.end));
+  scopes_.emplace_back();
+  for (const Stmt& s : *x.body) {
+    const Store* one = std::get_if<Store>(&s.op);
+    const auto found = std::find_if(results.begin(), results.end(),
+                                    [&](const auto& r) { return r.first == one; });
+    if (!one || found == results.end()) {
+      statement(s);
+      continue;
+    }
+    const std::string v = value(one->value);
+    line(fmt::format("{}.at[d{}] = hd::narrow<{}>({});", found->second, x.var.index,
+                     type_of(k_.buffers[one->buffer].dtype), v));
+  }
+  scopes_.pop_back();
+  close();
+  for (const auto& [one, name] : results)
+    line(fmt::format("hd::store_vec(b{} + {}, {});", one->buffer.value,
+                     index(one->offset - Expr(x.var)), name));
+  vectors_ = std::move(outer);
+  scopes_.pop_back();
+  close();
+}
+
+void PhaseEmitter::store(const Store& x) {
+  const Buffer& b = k_.buffers[x.buffer];
+  std::string inside;
+  std::vector<std::string> dynamic;
+  std::string at = index(x.offset);
+  for (const Load::Dynamic& d : x.dynamic) {
+    const std::string i = fresh('i');
+    line(fmt::format("const hd::i64 {} = {};", i, value(d.value)));
+    inside += fmt::format("{0}{1} >= 0 && {1} < {2}", inside.empty() ? "" : " && ", i, d.extent);
+    at += fmt::format(" + {} * {}", i, d.stride);
+  }
+  const auto write = [&] {
+    line(fmt::format("b{}[{}] = hd::narrow<{}>({});", x.buffer.value, at, type_of(b.dtype),
+                     value(x.value)));
+  };
+  if (inside.empty()) return write();
+  open(fmt::format("if ({}) {{", inside));
+  scopes_.emplace_back();
+  write();
+  scopes_.pop_back();
+  close();
+}
+
+void PhaseEmitter::combine(const Combine& x) {
+  static const std::map<ir::Monoid, const char*> kOps = {
+      {ir::Monoid::sum, "Sum"}, {ir::Monoid::prod, "Prod"}, {ir::Monoid::max, "Max"},
+      {ir::Monoid::min, "Min"}, {ir::Monoid::any, "Any"},   {ir::Monoid::all, "All"}};
+  const std::string type = type_of(k_.buffers[x.buffer].dtype);
+  const bool alone = x.width * x.stride <= kWarp;
+  line(fmt::format("hdk::combine<{}, {}, {}, {}>(b{} + {}, hd::{}{{}}, {});", x.width, x.stride,
+                   info_.threads, x.count, x.buffer.value, x.offset, kOps.at(x.fn),
+                   alone ? fmt::format("static_cast<{}*>(nullptr)", type)
+                         : fmt::format("reinterpret_cast<{}*>(shared + {})", type, scratch_at_)));
+}
+
+void PhaseEmitter::routine(const Routine& x) {
+  if (x.name != "heddle_sort") {
+    error_ = fmt::format("routine '{}' has no device code", x.name);
+    return;
+  }
+  line("hd::block_sync();");
+  const std::string start = index(x.integers[4]);
+  line(fmt::format("hdk::sort_positions(b{0} + {2}, b{1} + {2}, {3}, {4});", x.buffers[0].value,
+                   x.buffers[1].value, start, index(x.integers[0]),
+                   x.integers[2].is_constant(0) ? "false" : "true"));
+}
+
+Result<KernelText> to_text(const Kernel& k, const std::string& prefix) {
+  KernelText out;
+  std::vector<BufferId> parameters(static_cast<std::size_t>(k.arguments()));
+  std::vector<BufferId> locals;
+  for (std::int32_t i = 0; i < k.buffers.size(); ++i) {
+    const Buffer& b = k.buffers[BufferId{i}];
+    if (b.argument >= 0) parameters[static_cast<std::size_t>(b.argument)] = BufferId{i};
+    if (b.argument < 0 && b.scope == BufferScope::grid) {
+      locals.push_back(BufferId{i});
+      out.local_bytes.push_back(b.size * size_of(b.dtype));
+    }
+  }
+  parameters.insert(parameters.end(), locals.begin(), locals.end());
+  out.text = fmt::format("\n// {}\n", k.name);
+  for (const Stmt& s : k.body) {
+    const For* phase = std::get_if<For>(&s.op);
+    if (!phase) continue;
+    PhaseEmitter emitter(k, parameters, *phase, fmt::format("{}_{}", prefix, out.phases.size()));
+    out.phases.push_back(HEDDLE_TRY(emitter.run(out.text)));
+  }
+  return out;
+}
+
+}  // namespace heddle::codegen::cuda

@@ -1,0 +1,76 @@
+#pragma once
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "codegen/cuda/cuda.h"
+#include "kernel/traverse.h"
+
+namespace heddle::codegen::cuda {
+
+/// Writes the function of one phase.
+class PhaseEmitter {
+ public:
+  PhaseEmitter(const kernel::Kernel& k, const std::vector<kernel::BufferId>& parameters,
+               const kernel::For& phase, std::string symbol);
+  Result<PhaseInfo> run(std::string& out);
+
+ private:
+  /// Names of values known in a block of text; inner blocks see those of outer ones.
+  struct Scope {
+    std::unordered_map<const kernel::ValueNode*, std::string> names;
+  };
+
+  // Statements (emitter.cpp).
+  void line(const std::string& text);
+  void open(const std::string& head);
+  void close(const std::string& tail = "}");
+  void threads(const kernel::For& loop, int outer);
+  void body(const kernel::Body& statements);
+  void statement(const kernel::Stmt& s);
+  void loop(const kernel::For& x);
+  void vector_loop(const kernel::For& x);
+  void store(const kernel::Store& x);
+  void combine(const kernel::Combine& x);
+  void routine(const kernel::Routine& x);
+  void place_shared();
+  std::set<std::int32_t> stored_in(const kernel::Body& statements) const;
+  void forget(const std::set<std::int32_t>& stored);
+
+  // Values and index expressions (emit_value.cpp).
+  std::string value(const kernel::Value& v);
+  std::string compute(const kernel::ValueNode& v);
+  std::string load(const kernel::Load& x, DType type);
+  std::string apply(const kernel::Apply& x, DType type);
+  std::string guard(const kernel::Guard& x, DType type);
+  std::string address(kernel::BufferId id, const ir::Expr& offset,
+                      const std::vector<kernel::Load::Dynamic>& dynamic, bool clamp);
+  std::string index(const ir::Expr& e) const;
+  std::string conditions(const std::vector<ir::Condition>& list) const;
+  const std::set<std::int32_t>& reads(const kernel::Value& v);
+  std::string fresh(char letter) { return fmt::format("{}{}", letter, ++names_); }
+  static std::string literal(const kernel::Imm& x, DType type);
+
+  const kernel::Kernel& k_;
+  const std::vector<kernel::BufferId>& parameters_;
+  const kernel::For& phase_;
+  PhaseInfo info_;
+  std::string text_;
+  int depth_ = 1, names_ = 0;
+  bool wide_ = false;  ///< index arithmetic in 64 bits
+  ir::Ranges ranges_;
+  std::vector<Scope> scopes_;
+  std::unordered_map<const kernel::ValueNode*, std::set<std::int32_t>> reads_;
+  std::vector<kernel::Value> alive_;  ///< keys of reads_ and names
+  /// In a vector loop: loads made at once, (buffer, offset) to the text of one lane.
+  std::map<std::pair<std::int32_t, ir::Expr>, std::string> vectors_;
+  std::int64_t scratch_bytes_ = 0, scratch_at_ = 0;
+  std::string error_;
+};
+
+/// True if `e` is a multiple of n for all values of its variables but `except`, whose terms are left
+/// out.
+bool multiple_of(const ir::Expr& e, std::int64_t n);
+std::string type_of(DType t);  ///< "hd::f32"
+
+}  // namespace heddle::codegen::cuda
