@@ -49,6 +49,80 @@ constexpr std::string_view kRowSum = R"(kernel "row sum" vars=4 {
 }
 )";
 
+// Sums of rows of 8 by teams of 4 threads; then each row's sum is spread through shared memory.
+constexpr std::string_view kThreads = R"(kernel "threads" vars=6 {
+  buffer b0 "x" f32[24] grid arg=0
+  buffer b1 "y" f32[24] grid arg=1 written
+  buffer b2 "acc" f32[1] lane
+  buffer b3 "row" f32[2] block
+  for grid d0 in 0..2 {
+    for thread d1 in 0..2 {
+      for thread d2 in 0..4 {
+        let d3 = min(d0*2 + d1, 2) in 0..3 {
+          b2[0] = f32(0)
+          for serial d4 in 0..2 {
+            b2[0] = add.f32(load.f32 b2[0], load.f32 b0[d3*8 + d4*4 + d2])
+          }
+          combine sum b2[0..1] over 4 by 1
+          if 0 <= d2 < 1 {
+            b3[d1] = load.f32 b2[0]
+          }
+          barrier block
+          if 0 <= d0*2 + d1 < 3 {
+            for serial d5 in 0..2 {
+              b1[d3*8 + d5*4 + d2] = load.f32 b3[d1]
+            }
+          }
+        }
+      }
+    }
+  }
+}
+)";
+
+std::string without(std::string text, const std::string& part) {
+  text.erase(text.find(part), part.size());
+  return text;
+}
+
+TEST(Threads, CombineAndShare) {
+  const Kernel k = parsed(kThreads);
+  const std::string once = to_string(k);
+  EXPECT_EQ(to_string(parsed(once)), once);
+  const auto ok = verify(k);
+  ASSERT_TRUE(ok.ok()) << ok.error().message;
+  std::vector<float> x(24), y(24);
+  for (std::size_t i = 0; i < 24; ++i) x[i] = static_cast<float>(i);
+  const auto ran = interpret(k, {bytes(x), bytes(y)});
+  ASSERT_TRUE(ran.ok()) << ran.error().message;
+  for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(y[i], static_cast<float>(i / 8 * 64 + 28));
+}
+
+TEST(Threads, MissingBarrierIsARace) {
+  const Kernel k = parsed(without(std::string(kThreads), "barrier block"));
+  std::vector<float> x(24), y(24);
+  const auto ran = interpret(k, {bytes(x), bytes(y)});
+  ASSERT_FALSE(ran.ok());
+  EXPECT_NE(ran.error().message.find("race: 'row'"), std::string::npos) << ran.error().message;
+}
+
+TEST(Threads, BarrierThatSomeMissIsRejected) {
+  std::string text(kThreads);
+  text.replace(text.find("min(d0*2 + d1, 2)"), 17, "d0*2 + d1");
+  const auto ok = verify(parsed(text));
+  ASSERT_FALSE(ok.ok());
+  EXPECT_NE(ok.error().message.find("not all threads reach"), std::string::npos);
+}
+
+TEST(Threads, TwoThreadsStoringOneElementAreARace) {
+  std::string text(kThreads);
+  text.replace(text.find("b1[d3*8 + d5*4 + d2]"), 20, "b1[d3*8 + d5*4]");
+  std::vector<float> x(24), y(24);
+  const auto ran = interpret(parsed(text), {bytes(x), bytes(y)});
+  ASSERT_FALSE(ran.ok());
+  EXPECT_NE(ran.error().message.find("race: 'y'"), std::string::npos) << ran.error().message;
+}
+
 TEST(Text, RoundTrips) {
   for (std::string_view text : {kStencil, kRowSum}) {
     const std::string once = to_string(parsed(text));

@@ -24,7 +24,9 @@ Result<Lowered> lower(const Request& request) {
       std::any_of(request.cluster.nodes.begin(), request.cluster.nodes.end(), [&](NodeId id) {
         return std::holds_alternative<prim::Contract>(g[id].op) && contract::worth_main_loop(g, id);
       });
-  if (main_loop && contract::supports(g, request.cluster)) return contract::lower(request);
+  // On a GPU contractions are reductions by teams of threads so far.
+  const bool tiled = main_loop && !request.target.is_gpu();
+  if (tiled && contract::supports(g, request.cluster)) return contract::lower(request);
   return stitch::lower(request);
 }
 

@@ -155,16 +155,30 @@ void ThreadNest::choose_team() {
   tasks_ = (points_ + per_block_ - 1) / per_block_;
 }
 
-/// Positions of the row axes at point number `point`.
-void ThreadNest::place_points(const Expr& point) {
-  Expr rest = point;
-  for (std::size_t i = order_.size(); i-- > 0;) {
-    const std::size_t axis = order_[i];
-    if (!row_[axis]) continue;
-    const std::int64_t units = axes_.loops[axis].extent / (axis == vector_ ? width_ : 1);
-    position_[axis] = out_.values().simplified(ir::floor_mod(rest, units));
-    rest = out_.values().simplified(ir::floor_div(rest, units));
+/// Positions of the row axes, or of the others, at their place number `linear`.
+void ThreadNest::place(bool rows, const Expr& linear, const std::function<void()>& make) {
+  std::vector<std::size_t> axes;
+  Shape extents;
+  for (std::size_t axis : order_) {
+    if (row_[axis] != rows) continue;
+    axes.push_back(axis);
+    extents.push_back(axes_.loops[axis].extent / (axis == vector_ ? width_ : 1));
   }
+  out_.decode(linear, extents, [&](const Index& position) {
+    const bool lanes = vector_ && row_[*vector_] == rows && width_ > 1;
+    for (std::size_t i = 0; i < axes.size(); ++i) position_[axes[i]] = position[i];
+    if (rows) {
+      stitch::Team team = team_;
+      team.valid = valid_;
+      out_.set_team(std::move(team));
+    }
+    const stitch::Lanes* l = lanes ? out_.enter_lanes(width_, 1) : nullptr;
+    if (l)
+      position_[*vector_] = out_.values().simplified(*position_[*vector_] * Expr(width_) +
+                                                     l->place(out_.lanes()));
+    make();
+    if (l) out_.leave_lanes();
+  });
 }
 
 Body ThreadNest::emit(const Expr& task, Var bound) {
@@ -180,17 +194,9 @@ Body ThreadNest::emit(const Expr& task, Var bound) {
     valid_.push_back({number, 0, points_});
     number = ir::min(number, Expr(points_ - 1));
   }
+  team_ = {member, size_, columns_ ? per_block_ : 1, point, per_block_, {}, nullptr};
   out_.with(row, number, 0, points_, [&] {
-    stitch::Team team{member, size_, columns_ ? per_block_ : 1, point, per_block_, valid_, nullptr};
-    out_.set_team(std::move(team));
-    place_points(Expr(row));
-    const bool lanes = vector_ && row_[*vector_] && width_ > 1;
-    const stitch::Lanes* l = lanes ? out_.enter_lanes(width_, 1) : nullptr;
-    if (l)
-      position_[*vector_] = out_.values().simplified(*position_[*vector_] * Expr(width_) +
-                                                     l->place(out_.lanes()));
-    inner_positions();
-    if (l) out_.leave_lanes();
+    place(true, Expr(row), [&] { inner_positions(); });
   });
   Body made = out_.end_task();
   const auto threads = [](Var v, int extent, Body inner) {
@@ -205,24 +211,7 @@ void ThreadNest::inner_positions() {
   const bool some = std::find(row_.begin(), row_.end(), false) != row_.end();
   if (!some) return innermost();
   out_.under(size_ > 1 ? valid_ : std::vector<ir::Condition>{}, [&] {
-    out_.deal(inner_, [&](const Expr& at) {
-      Expr rest = at;
-      const stitch::Lanes* l = nullptr;
-      for (std::size_t i = order_.size(); i-- > 0;) {
-        const std::size_t axis = order_[i];
-        if (row_[axis]) continue;
-        const std::int64_t units = axes_.loops[axis].extent / (axis == vector_ ? width_ : 1);
-        Expr place = out_.values().simplified(ir::floor_mod(rest, units));
-        rest = out_.values().simplified(ir::floor_div(rest, units));
-        if (axis == vector_ && width_ > 1) {
-          l = out_.enter_lanes(width_, 1);
-          place = out_.values().simplified(place * Expr(width_) + l->place(out_.lanes()));
-        }
-        position_[axis] = place;
-      }
-      innermost();
-      if (l) out_.leave_lanes();
-    });
+    out_.deal(inner_, [&](const Expr& at) { place(false, at, [&] { innermost(); }); });
   });
 }
 

@@ -29,7 +29,7 @@ class ThreadNest {
   void choose_rows(const stitch::Nest::Traced& t);
   void choose_vector();
   void choose_team();
-  void place_points(const ir::Expr& point);
+  void place(bool rows, const ir::Expr& linear, const std::function<void()>& make);
   void inner_positions();
   void innermost();
   Index index_at(const std::function<std::optional<ir::Expr>(ir::Var)>& more = {}) const;
@@ -53,6 +53,7 @@ class ThreadNest {
   int wanted_threads_ = 0;
   std::vector<std::optional<ir::Expr>> position_;  ///< by axis, while emitting
   std::vector<ir::Condition> valid_;
+  stitch::Team team_;
   std::set<std::pair<std::size_t, Index>> rows_done_;
 };
 

@@ -85,6 +85,10 @@ class Emitter {
   /// What `make` appends, with `var` = `value` where begin <= value < end.
   void with(Var var, Expr value, std::int64_t begin, std::int64_t end,
             const std::function<void()>& make);
+  /// What `make` appends for the coordinates of row-major position `linear` in a box; each is a
+  /// variable of its own, unless the box has one dimension.
+  void decode(const Expr& linear, const Shape& extents,
+              const std::function<void(const Index& position)>& make);
   /// True if all members of the team are at the same place where `exprs` are known.
   bool shared_by_team(const std::vector<Expr>& exprs) const;
   /// A store made where `depends` is known, under conditions; by one member if the team shares it.

@@ -219,17 +219,17 @@ void Emitter::team_loops(Sum& s, const std::function<void(const Expr& unit)>& in
       close(open_loops[i].first, open_loops[i].second);
     return;
   }
-  std::int64_t all = 1;
-  for (std::size_t axis : s.serial) all *= units(axis);
-  deal(all, [&](const Expr& at) {
-    Expr rest = at, vector(0);
-    for (std::size_t i = s.serial.size(); i-- > 0;) {
-      const std::size_t axis = s.serial[i];
-      place(axis, values_.simplified(ir::floor_mod(rest, units(axis))));
-      if (s.vector == axis) vector = s.position[axis];
-      rest = values_.simplified(ir::floor_div(rest, units(axis)));
-    }
-    innermost(vector);
+  Shape extents;
+  for (std::size_t axis : s.serial) extents.push_back(units(axis));
+  deal(element_count(extents), [&](const Expr& linear) {
+    decode(linear, extents, [&](const Index& position) {
+      Expr vector(0);
+      for (std::size_t i = 0; i < position.size(); ++i) {
+        place(s.serial[i], position[i]);
+        if (s.vector == s.serial[i]) vector = position[i];
+      }
+      innermost(vector);
+    });
   });
 }
 

@@ -49,6 +49,25 @@ void Emitter::with(Var var, Expr value, std::int64_t begin, std::int64_t end,
       [&](Body body) { return kernel::let(var, std::move(value), begin, end, std::move(body)); });
 }
 
+void Emitter::decode(const Expr& linear, const Shape& extents,
+                     const std::function<void(const Index& position)>& make) {
+  if (extents.size() <= 1) return make(extents.empty() ? Index{} : Index{linear});
+  Index position(extents.size(), Expr(0));
+  const std::function<void(std::size_t, const Expr&)> next = [&](std::size_t left,
+                                                                 const Expr& rest) {
+    if (left == 0) return make(position);
+    const std::size_t d = left - 1;
+    const Expr at = values_.simplified(d == 0 ? rest : ir::floor_mod(rest, extents[d]));
+    const Expr outer = values_.simplified(ir::floor_div(rest, extents[d]));
+    const Var v = fresh(extents[d]);
+    with(v, at, 0, extents[d], [&] {
+      position[d] = Expr(v);
+      next(d, outer);
+    });
+  };
+  next(extents.size(), linear);
+}
+
 /// Whole rounds first; in the last one some members may have nothing to do.
 void Emitter::deal(std::int64_t count, const std::function<void(const Expr& at)>& make) {
   const std::int64_t size = team_ ? team_->size : 1;

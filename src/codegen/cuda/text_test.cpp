@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include "codegen/cuda/cuda.h"
+
+namespace heddle::codegen::cuda {
+namespace {
+
+kernel::Kernel parsed(std::string_view text) {
+  auto k = kernel::parse_kernel(text);
+  EXPECT_TRUE(k.ok()) << (k.ok() ? "" : k.error().message);
+  return k.ok() ? *k : kernel::Kernel{};
+}
+
+// Two rows of 64 by a block of two warps, in vectors of four.
+constexpr std::string_view kRows = R"(kernel "rows" vars=6 {
+  buffer b0 "x" f16[130] grid arg=0
+  buffer b1 "y" f32[128] grid arg=1 written
+  buffer b2 "acc" f32[1] lane
+  buffer b3 "first" f32[8] block
+  buffer b4 "second" f32[8] block
+  for grid d0 in 0..2 {
+    for thread d1 in 0..64 {
+      let d2 = d0*64 + d1 in 0..127 {
+        b2[0] = load.f32 b0[d2]
+      }
+      if 0 <= d1 < 8 {
+        b3[d1] = load.f32 b2[0]
+      }
+      combine max b2[0..1] over 64 by 1
+      if 0 <= d1 < 8 {
+        b4[d1] = load.f32 b2[0]
+      }
+      if 0 <= d1 < 16 {
+        for vector d3 in 0..4 {
+          b1[d0*64 + d1*4 + d3] = add.f32(load.f32 b0[d0*64 + d1*4 + d3], load.f32 b0[d0*64 + d1*4 + d3 + 2])
+        }
+      }
+    }
+  }
+}
+)";
+
+TEST(CudaText, SaysHowToLaunch) {
+  const auto text = to_text(parsed(kRows), "k7");
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  ASSERT_EQ(text->phases.size(), 1u);
+  EXPECT_EQ(text->phases[0].symbol, "k7_0");
+  EXPECT_EQ(text->phases[0].tasks, 2);
+  EXPECT_EQ(text->phases[0].threads, 64);
+  // `first` and `second` share 32 bytes, since the combination is a barrier; 64 floats combine.
+  EXPECT_EQ(text->phases[0].shared_bytes, 32 + 64 * 4);
+  EXPECT_EQ(to_text(parsed(kRows), "k7")->text, text->text);
+}
+
+TEST(CudaText, AccessesVectorsOnlyWhereAligned) {
+  const auto text = to_text(parsed(kRows), "k");
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_NE(text->text.find("hd::load_vec<4>(b0 + (d0 * 64 + d1 * 4))"), std::string::npos)
+      << text->text;
+  EXPECT_EQ(text->text.find("load_vec<4>(b0 + (d0 * 64 + d1 * 4 + 2)"), std::string::npos);
+  EXPECT_NE(text->text.find("hd::store_vec(b1 + (d0 * 64 + d1 * 4)"), std::string::npos);
+}
+
+TEST(CudaText, RefusesTasksWithoutThreads) {
+  const auto text = to_text(parsed(R"(kernel "cpu" vars=1 {
+  buffer b0 "x" f32[2] grid arg=0 written
+  for grid d0 in 0..2 {
+    b0[d0] = f32(1)
+  }
+}
+)"),
+                            "k");
+  ASSERT_FALSE(text.ok());
+  EXPECT_NE(text.error().message.find("without threads"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace heddle::codegen::cuda
