@@ -442,7 +442,7 @@ class Interpreter {
   int copies_ = 0;  ///< threads of a block, at most
   std::vector<std::pair<Var, std::int64_t>> threads_;
   std::vector<const Let*> lets_;  ///< around what threads do together
-  int thread_ = 0, count_ = 0;  ///< the running one; of the open thread loops
+  int thread_ = 0, count_ = 0;    ///< the running one; of the open thread loops
   std::int64_t phase_start_ = 0, task_ = -1, block_interval_ = 0, warp_interval_ = 0;
   std::unordered_map<const Stmt*, bool> collective_;
   std::vector<std::int64_t> vars_;

@@ -16,7 +16,8 @@ using ir::Var;
 using BufferId = Id<struct BufferTag>;
 
 /// Where a buffer lives. CPU: lane = vector register, block = a task's private scratch in L1/L2,
-/// grid = memory shared by all tasks. GPU: register, shared memory, distributed shared memory, global.
+/// grid = memory shared by all tasks. GPU: register, shared memory, distributed shared memory,
+/// global.
 enum class Scope : std::uint8_t { lane, warp, block, cluster, grid };
 
 /// How a loop runs. grid: iterations are independent tasks (CPU: split over threads); vector: the
@@ -29,10 +30,10 @@ enum class Binding : std::uint8_t { grid, block, thread, vector, unroll, serial 
 struct Buffer {
   std::string name;
   DType dtype = DType::f32;
-  std::int64_t size = 0;   ///< elements
+  std::int64_t size = 0;  ///< elements
   Scope scope = Scope::grid;
-  int argument = -1;       ///< position among the kernel's arguments (grid scope only), else local
-  bool written = false;    ///< an argument that the kernel writes
+  int argument = -1;     ///< position among the kernel's arguments (grid scope only), else local
+  bool written = false;  ///< an argument that the kernel writes
   /// lane scope: elements per register. Offsets then are c*lanes + the vector variable (or constant
   /// c*lanes outside a vector loop when lanes == 1), so the buffer maps onto registers.
   int lanes = 1;
@@ -48,8 +49,8 @@ struct Imm {
   double real = 0;
   std::int64_t integer = 0;
 };
-/// buffer[offset + Σ clamp(dynamic[k].value, 0, extent_k - 1) · stride_k]; the element is converted to
-/// the node's dtype when storage and compute type differ (f16, bf16 → f32; nothing else).
+/// buffer[offset + Σ clamp(dynamic[k].value, 0, extent_k - 1) · stride_k]; the element is converted
+/// to the node's dtype when storage and compute type differ (f16, bf16 → f32; nothing else).
 struct Load {
   BufferId buffer;
   Expr offset;
@@ -107,8 +108,8 @@ struct For {
   Binding binding = Binding::serial;
   std::shared_ptr<const Body> body;
 };
-/// body with var = value, if begin <= value < end. Threads may have different values; where they wait
-/// for each other in the body, all of theirs are inside.
+/// body with var = value, if begin <= value < end. Threads may have different values; where they
+/// wait for each other in the body, all of theirs are inside.
 struct Let {
   Var var;
   Expr value;
@@ -126,15 +127,15 @@ struct If {
   std::vector<ir::Condition> conditions;
   std::shared_ptr<const Body> body;
 };
-/// All tasks of the scope meet: grid separates top-level grid loops. Inside thread loops all threads
-/// of the block or of a warp meet, and see what the others stored to block buffers before.
+/// All tasks of the scope meet: grid separates top-level grid loops. Inside thread loops all
+/// threads of the block or of a warp meet, and see what the others stored to block buffers before.
 struct Barrier {
   Scope scope = Scope::grid;
 };
-/// Elements [offset, offset + count) of a lane buffer become, in each thread, their combination over
-/// the thread's team: the `width` threads whose numbers differ from its own by multiples of `stride`
-/// inside one run of width·stride. All threads of the block take part; for teams inside a warp it is
-/// a barrier of the warp, else of the block. The order of combination is fixed.
+/// Elements [offset, offset + count) of a lane buffer become, in each thread, their combination
+/// over the thread's team: the `width` threads whose numbers differ from its own by multiples of
+/// `stride` inside one run of width·stride. All threads of the block take part; for teams inside a
+/// warp it is a barrier of the warp, else of the block. The order of combination is fixed.
 struct Combine {
   ir::Monoid fn = ir::Monoid::sum;
   BufferId buffer;

@@ -29,8 +29,8 @@ class Simplifier {
   }
 
   void loop(const For& x, Body& out) {
-    const bool fixed = x.binding == Binding::grid || x.binding == Binding::vector ||
-                       x.binding == Binding::thread;
+    const bool fixed =
+        x.binding == Binding::grid || x.binding == Binding::vector || x.binding == Binding::thread;
     if (x.end <= x.begin && x.binding != Binding::grid && x.binding != Binding::thread) return;
     if (x.end - x.begin == 1 && !fixed) {
       const Expr only(x.begin);

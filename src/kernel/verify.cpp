@@ -137,8 +137,7 @@ class Verifier {
             broken("vector loop d{} has {} lanes", x.var.index, x.end - x.begin);
           enter(x, under);
         },
-        [&](const Let& x) { bind(x, s, parent, under); },
-        [&](const Store& x) { store(x, under); },
+        [&](const Let& x) { bind(x, s, parent, under); }, [&](const Store& x) { store(x, under); },
         [&](const If& x) {
           conditions(x.conditions);
           Conditions inner = under;

@@ -32,10 +32,10 @@ struct Target {
   int multiprocessors = 132;
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
   bool is_gpu() const { return device == Device::cuda; }
-  int vector_bytes = 32;    ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
+  int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
-  int threads = 1;          ///< tasks are cut for this many threads
+  int threads = 1;  ///< tasks are cut for this many threads
   int lanes(DType t) const { return vector_bytes / static_cast<int>(size_of(t)); }
   bool operator==(const Target&) const = default;
 };
@@ -53,7 +53,7 @@ std::vector<NodeId> inputs_of(const prim::Graph& g, const Cluster& c);
 /// An argument of a lowered kernel.
 struct Argument {
   enum class Kind { value, packed } kind = Kind::value;
-  NodeId node;     ///< value read or written
+  NodeId node;  ///< value read or written
   /// packed: a constant operand rearranged at compile time into the order in which it is read.
   Tensor packed;
 };
@@ -63,9 +63,9 @@ using Tuning = std::vector<std::pair<std::string, std::int64_t>>;
 
 struct Lowered {
   kernel::Kernel kernel;
-  std::vector<Argument> arguments;      ///< by Buffer::argument
-  std::vector<Layout> output_layouts;   ///< by position in Cluster::outputs
-  std::string schedule;                 ///< for explain: "stitch rows=128 vector=8 scratch=768"
+  std::vector<Argument> arguments;     ///< by Buffer::argument
+  std::vector<Layout> output_layouts;  ///< by position in Cluster::outputs
+  std::string schedule;                ///< for explain: "stitch rows=128 vector=8 scratch=768"
 };
 
 struct Request {
@@ -74,7 +74,8 @@ struct Request {
   Target target;
   /// Layouts of the inputs (graph inputs are row-major).
   std::function<Layout(NodeId)> layout_of;
-  /// Outputs whose layout is prescribed (graph outputs: row-major); others are chosen by the lowering.
+  /// Outputs whose layout is prescribed (graph outputs: row-major); others are chosen by the
+  /// lowering.
   std::function<std::optional<Layout>(NodeId)> required_layout;
   Tuning tuning;
 };
@@ -84,8 +85,8 @@ struct Request {
 Result<Lowered> lower(const Request& request);
 
 namespace stitch {
-/// One kernel for maps, views, reductions, gathers (and small contractions as reductions): root loops
-/// over the outputs' index space, reductions hoisted to the outermost loop that defines them
+/// One kernel for maps, views, reductions, gathers (and small contractions as reductions): root
+/// loops over the outputs' index space, reductions hoisted to the outermost loop that defines them
 /// (FusionStitching, AStitch: thread/warp/block composition).
 Result<Lowered> lower(const Request& request);
 /// Cheap test used by candidate enumeration: can lower() handle this cluster?
@@ -95,8 +96,8 @@ bool supports(const prim::Graph& g, const Cluster& c);
 namespace contract {
 /// What the loops of a contraction are (matmul, convolution of any rank …).
 struct Roles {
-  std::vector<int> batch, m, n;     ///< output dimensions: in both operands, lhs only, rhs only
-  std::vector<int> k;               ///< positions in Contract::reduced
+  std::vector<int> batch, m, n;  ///< output dimensions: in both operands, lhs only, rhs only
+  std::vector<int> k;            ///< positions in Contract::reduced
 };
 Roles roles_of(const prim::Graph& g, NodeId contract);
 /// True if the register-tiled main loop pays (else the contraction is stitched as a reduction).

@@ -99,7 +99,7 @@ void Emitter::statement(const Stmt& s) {
       [&](const Barrier&) { HEDDLE_CHECK(false, "'{}': barrier inside a phase", k_.name); },
       [&](const Let&) { HEDDLE_CHECK(false, "'{}': a let on a CPU", k_.name); },
       [&](const Combine&) { HEDDLE_CHECK(false, "'{}': threads on a CPU", k_.name); },
-        [&](const Routine& x) { routine(x); });
+      [&](const Routine& x) { routine(x); });
 }
 
 void Emitter::touch(const std::vector<std::int32_t>& buffers) {

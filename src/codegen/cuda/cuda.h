@@ -25,8 +25,8 @@ struct KernelText {
 
 /// What every unit of generated text begins with: includes the prelude.
 std::string unit_header();
-/// Text of a kernel with thread loops; `prefix` makes symbols unique. Deterministic. Errors: a phase
-/// that has no thread loops, a routine that has no device code.
+/// Text of a kernel with thread loops; `prefix` makes symbols unique. Deterministic. Errors: a
+/// phase that has no thread loops, a routine that has no device code.
 Result<KernelText> to_text(const kernel::Kernel& k, const std::string& prefix);
 
 }  // namespace heddle::codegen::cuda

@@ -53,7 +53,8 @@ std::string PhaseEmitter::compute(const ValueNode& v) {
         const std::string fn = fmt::format("{}", ir::info(ir::combiner(x.fn)).name);
         std::string text = fmt::format("b{}[{}]", x.buffer.value, index(x.offset));
         for (int i = 1; i < b.lanes; ++i) {
-          const std::string next = fmt::format("b{}[{}]", x.buffer.value, index(x.offset + Expr(i)));
+          const std::string next =
+              fmt::format("b{}[{}]", x.buffer.value, index(x.offset + Expr(i)));
           text = is_float(v.dtype) || !fn.starts_with("logical")
                      ? fmt::format("hd::{}({}, {})", fn, text, next)
                      : fmt::format("({} {} {})", text, fn == "logical_or" ? "||" : "&&", next);
@@ -211,8 +212,8 @@ std::string PhaseEmitter::index(const Expr& e) const {
   std::string text;
   for (const IndexNode::Term& t : n.terms) {
     const std::int64_t c = t.coefficient < 0 ? -t.coefficient : t.coefficient;
-    const std::string sign = t.coefficient < 0 ? (text.empty() ? "-" : " - ")
-                                               : (text.empty() ? "" : " + ");
+    const std::string sign =
+        t.coefficient < 0 ? (text.empty() ? "-" : " - ") : (text.empty() ? "" : " + ");
     text += sign + index(t.atom) + (c == 1 ? "" : fmt::format(" * {}{}", c, wide));
   }
   if (text.empty()) return fmt::format("{}{}", n.constant, wide);

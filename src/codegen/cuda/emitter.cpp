@@ -22,7 +22,8 @@ constexpr std::int64_t kSharedAlign = 16;
 double magnitude(const Expr& e, const ir::Ranges& ranges) {
   const IndexNode& n = e.node();
   const auto bound = [](const std::optional<ir::Interval>& b) {
-    return b ? std::max(std::abs(static_cast<double>(b->low)), std::abs(static_cast<double>(b->high)))
+    return b ? std::max(std::abs(static_cast<double>(b->low)),
+                        std::abs(static_cast<double>(b->high)))
              : 1e18;
   };
   if (n.kind == IndexNode::Kind::var) return bound(ir::bounds(e, ranges));
@@ -118,8 +119,9 @@ Result<PhaseInfo> PhaseEmitter::run(std::string& out) {
   const std::set<std::int32_t> stored = stored_in(*phase_.body);
   for (BufferId id : parameters_) {
     const Buffer& b = k_.buffers[id];
-    parameters += fmt::format("{}\n    {}{}* __restrict__ b{}", parameters.empty() ? "" : ",",
-                              stored.contains(id.value) ? "" : "const ", type_of(b.dtype), id.value);
+    parameters +=
+        fmt::format("{}\n    {}{}* __restrict__ b{}", parameters.empty() ? "" : ",",
+                    stored.contains(id.value) ? "" : "const ", type_of(b.dtype), id.value);
   }
   out += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n{}}}\n",
                      std::max(1, info_.threads), info_.symbol, parameters, text_);
@@ -386,8 +388,8 @@ void PhaseEmitter::vector_loop(const For& x) {
   scopes_.emplace_back();
   for (const Stmt& s : *x.body) {
     const Store* one = std::get_if<Store>(&s.op);
-    const auto found = std::find_if(results.begin(), results.end(),
-                                    [&](const auto& r) { return r.first == one; });
+    const auto found =
+        std::find_if(results.begin(), results.end(), [&](const auto& r) { return r.first == one; });
     if (!one || found == results.end()) {
       statement(s);
       continue;

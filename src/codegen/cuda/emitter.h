@@ -68,8 +68,8 @@ class PhaseEmitter {
   std::string error_;
 };
 
-/// True if `e` is a multiple of n for all values of its variables but `except`, whose terms are left
-/// out.
+/// True if `e` is a multiple of n for all values of its variables but `except`, whose terms are
+/// left out.
 bool multiple_of(const ir::Expr& e, std::int64_t n);
 std::string type_of(DType t);  ///< "hd::f32"
 

@@ -16,10 +16,10 @@ using kernel::Value;
 
 namespace {
 
-constexpr std::int64_t kHoisted = 32;         // reductions of more terms are done by teams
+constexpr std::int64_t kHoisted = 32;           // reductions of more terms are done by teams
 constexpr std::int64_t kThreadsPerCore = 1024;  // that hide the latency of memory
 constexpr int kBlock = 256, kMaxTeam = 1024;
-constexpr std::int64_t kTermsEach = 16;       // vectors that one member adds up gladly
+constexpr std::int64_t kTermsEach = 16;  // vectors that one member adds up gladly
 
 Index own_index(const NestOutput& o, const Index& index) {
   Index own;
@@ -56,11 +56,10 @@ ThreadNest::ThreadNest(Emitter& out, std::vector<NestOutput> outputs, Domain dom
   const NestOutput& main =
       *std::find_if(outputs_.begin(), outputs_.end(), [](const NestOutput& o) { return !o.row; });
   const Expr stored = offset_in(main.layout, own_index(main, t.position));
-  std::stable_sort(t.dims.begin(), t.dims.end(),
-                   [&](const stitch::Axis& a, const stitch::Axis& b) {
-                     return ir::coefficient_of(stored, a.var).value_or(0) >
-                            ir::coefficient_of(stored, b.var).value_or(0);
-                   });
+  std::stable_sort(t.dims.begin(), t.dims.end(), [&](const stitch::Axis& a, const stitch::Axis& b) {
+    return ir::coefficient_of(stored, a.var).value_or(0) >
+           ir::coefficient_of(stored, b.var).value_or(0);
+  });
   axes_ = stitch::choose_axes(t.dims, t.touches, out_.values().ranges(), out_.lanes(),
                               [this](std::int64_t extent) { return out_.fresh(extent); });
   choose_rows(t);
@@ -117,9 +116,8 @@ void ThreadNest::choose_vector() {
   while (width_ > 1 && !teams_ && all / width_ < few) width_ /= 2;
   order_.resize(axes_.loops.size());
   std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-    return (a == vector_) < (b == vector_);
-  });
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](std::size_t a, std::size_t b) { return (a == vector_) < (b == vector_); });
   for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
     const std::int64_t extent = axes_.loops[i].extent / (i == vector_ ? width_ : 1);
     (row_[i] ? points_ : inner_) *= extent;
@@ -174,8 +172,8 @@ void ThreadNest::place(bool rows, const Expr& linear, const std::function<void()
     }
     const stitch::Lanes* l = lanes ? out_.enter_lanes(width_, 1) : nullptr;
     if (l)
-      position_[*vector_] = out_.values().simplified(*position_[*vector_] * Expr(width_) +
-                                                     l->place(out_.lanes()));
+      position_[*vector_] =
+          out_.values().simplified(*position_[*vector_] * Expr(width_) + l->place(out_.lanes()));
     make();
     if (l) out_.leave_lanes();
   });
@@ -195,9 +193,7 @@ Body ThreadNest::emit(const Expr& task, Var bound) {
     number = ir::min(number, Expr(points_ - 1));
   }
   team_ = {member, size_, columns_ ? per_block_ : 1, point, per_block_, {}, nullptr};
-  out_.with(row, number, 0, points_, [&] {
-    place(true, Expr(row), [&] { inner_positions(); });
-  });
+  out_.with(row, number, 0, points_, [&] { place(true, Expr(row), [&] { inner_positions(); }); });
   Body made = out_.end_task();
   const auto threads = [](Var v, int extent, Body inner) {
     return Body{kernel::loop(v, 0, extent, Binding::thread, std::move(inner))};
@@ -261,8 +257,10 @@ void ThreadNest::row_outputs(const Index& index) {
     }
     if (elsewhere) continue;
     out_.store_once(own, std::move(start), [&] {
-      return Store{o.buffer, out_.values().simplified(offset_in(o.layout, own)),
-                   o.value(out_.values(), own), {}};
+      return Store{o.buffer,
+                   out_.values().simplified(offset_in(o.layout, own)),
+                   o.value(out_.values(), own),
+                   {}};
     });
   }
 }
@@ -277,8 +275,10 @@ void ThreadNest::innermost() {
     for (const NestOutput& o : outputs_) {
       if (o.row) continue;
       const Index own = own_index(o, index);
-      stores.push_back(Store{o.buffer, out_.values().simplified(offset_in(o.layout, own)),
-                             o.value(out_.values(), own), {}});
+      stores.push_back(Store{o.buffer,
+                             out_.values().simplified(offset_in(o.layout, own)),
+                             o.value(out_.values(), own),
+                             {}});
       values.push_back(stores.back().value);
     }
     return values;

@@ -39,17 +39,17 @@ class ThreadNest {
   std::vector<NestOutput> outputs_;
   Domain domain_;
   stitch::Axes axes_;
-  std::vector<ir::Var> dims_;         ///< of the domain, extents of 1 left out
-  std::vector<bool> row_;             ///< by axis
-  std::vector<std::size_t> order_;    ///< axes, the one that varies fastest last
-  std::int64_t terms_ = 0;            ///< of the longest reduction by teams
-  bool teams_ = false;                ///< some reduction is long
-  bool columns_ = false;              ///< neighbouring threads are neighbouring points
-  std::optional<std::size_t> vector_; ///< axis along the lanes
+  std::vector<ir::Var> dims_;          ///< of the domain, extents of 1 left out
+  std::vector<bool> row_;              ///< by axis
+  std::vector<std::size_t> order_;     ///< axes, the one that varies fastest last
+  std::int64_t terms_ = 0;             ///< of the longest reduction by teams
+  bool teams_ = false;                 ///< some reduction is long
+  bool columns_ = false;               ///< neighbouring threads are neighbouring points
+  std::optional<std::size_t> vector_;  ///< axis along the lanes
   int width_ = 1;
   std::int64_t points_ = 1, inner_ = 1, tasks_ = 1;
-  int per_block_ = 1;                 ///< points
-  int size_ = 1;                      ///< threads of a team
+  int per_block_ = 1;  ///< points
+  int size_ = 1;       ///< threads of a team
   int wanted_threads_ = 0;
   std::vector<std::optional<ir::Expr>> position_;  ///< by axis, while emitting
   std::vector<ir::Condition> valid_;

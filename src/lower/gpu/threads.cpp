@@ -22,8 +22,8 @@ kernel::Kernel with_threads(kernel::Kernel k, int threads) {
       continue;
     }
     const std::int64_t count = phase->end;
-    const int block = static_cast<int>(
-        std::clamp<std::int64_t>(count, 1, static_cast<std::int64_t>(threads)));
+    const int block =
+        static_cast<int>(std::clamp<std::int64_t>(count, 1, static_cast<std::int64_t>(threads)));
     const std::int64_t blocks = (count + block - 1) / block;
     const Var task = k.new_var(), thread = k.new_var();
     const Expr number = Expr(task) * Expr(block) + Expr(thread);
@@ -33,9 +33,8 @@ kernel::Kernel with_threads(kernel::Kernel k, int threads) {
         if (k.buffers[store->buffer].scope == kernel::Scope::block)
           k.buffers[store->buffer].scope = kernel::Scope::lane;
     });
-    out.push_back(kernel::loop(
-        task, 0, blocks, Binding::grid,
-        {kernel::loop(thread, 0, block, Binding::thread, std::move(body))}));
+    out.push_back(kernel::loop(task, 0, blocks, Binding::grid,
+                               {kernel::loop(thread, 0, block, Binding::thread, std::move(body))}));
   }
   k.body = std::move(out);
   return k;

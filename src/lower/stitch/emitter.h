@@ -44,12 +44,12 @@ struct Saved {
 
 /// Threads of a GPU block that work on one row together. All of them reach the level of the row.
 struct Team {
-  Var member;                          ///< number within the team
-  int size = 1, stride = 1;            ///< threads; distance of neighbours in thread numbers
-  Var point;                           ///< number of the team in the block
-  int points = 1;                      ///< teams of the block
-  std::vector<ir::Condition> valid;    ///< the team has a row (the last block may have fewer)
-  Level* level = nullptr;              ///< the row
+  Var member;                        ///< number within the team
+  int size = 1, stride = 1;          ///< threads; distance of neighbours in thread numbers
+  Var point;                         ///< number of the team in the block
+  int points = 1;                    ///< teams of the block
+  std::vector<ir::Condition> valid;  ///< the team has a row (the last block may have fewer)
+  Level* level = nullptr;            ///< the row
 };
 
 /// Writes loop nests: knows the open loops and at which of them each variable is bound, places

@@ -193,8 +193,8 @@ Value Emitter::reduce_alone(const Reduction& r) {
   return finish(s);
 }
 
-/// The loops over all terms, dealt out to the team: along the axis of the vectors or the longest
-/// one if that keeps all members busy, else along all of them. `innermost` hears of the vector.
+/// The loops over all terms, dealt out to the team along the axis of the vectors or the longest
+/// one. `innermost` hears of the vector.
 void Emitter::team_loops(Sum& s, const std::function<void(const Expr& unit)>& innermost) {
   const auto units = [&](std::size_t axis) {
     const std::int64_t extent = s.axes.loops[axis].extent;
@@ -204,33 +204,18 @@ void Emitter::team_loops(Sum& s, const std::function<void(const Expr& unit)>& in
   for (std::size_t axis : s.serial)
     if (!s.vector && units(axis) > units(longest)) longest = axis;
   const auto place = [&](std::size_t axis, const Expr& at) { s.position[axis] = at; };
-  if (s.serial.size() <= 1 || units(longest) >= 4 * team_->size) {
-    std::vector<std::pair<Var, std::int64_t>> open_loops;
-    for (std::size_t axis : s.serial) {
-      if (axis == longest) continue;
-      open_loops.emplace_back(open(units(axis)), units(axis));
-      place(axis, Expr(open_loops.back().first));
-    }
-    deal(units(longest), [&](const Expr& at) {
-      place(longest, at);
-      innermost(at);
-    });
-    for (std::size_t i = open_loops.size(); i-- > 0;)
-      close(open_loops[i].first, open_loops[i].second);
-    return;
+  std::vector<std::pair<Var, std::int64_t>> open_loops;
+  for (std::size_t axis : s.serial) {
+    if (axis == longest) continue;
+    open_loops.emplace_back(open(units(axis)), units(axis));
+    place(axis, Expr(open_loops.back().first));
   }
-  Shape extents;
-  for (std::size_t axis : s.serial) extents.push_back(units(axis));
-  deal(element_count(extents), [&](const Expr& linear) {
-    decode(linear, extents, [&](const Index& position) {
-      Expr vector(0);
-      for (std::size_t i = 0; i < position.size(); ++i) {
-        place(s.serial[i], position[i]);
-        if (s.vector == s.serial[i]) vector = position[i];
-      }
-      innermost(vector);
-    });
+  deal(units(longest), [&](const Expr& at) {
+    place(longest, at);
+    innermost(at);
   });
+  for (std::size_t i = open_loops.size(); i-- > 0;)
+    close(open_loops[i].first, open_loops[i].second);
 }
 
 /// Each member adds up some of the terms, then the team combines them: all members have the result.

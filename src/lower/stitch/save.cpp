@@ -55,7 +55,8 @@ void Emitter::save(NodeId node, const Index& index, const Value& value) {
   if (dry_ || phase_.number == 0 || std::find(save_.begin(), save_.end(), node) == save_.end())
     return;
   // Threads alone have no memory for rows but registers: they compute again.
-  if (target_.is_gpu() && !(phase_.team && team_ && phase_.row->depth <= team_->level->depth)) return;
+  if (target_.is_gpu() && !(phase_.team && team_ && phase_.row->depth <= team_->level->depth))
+    return;
   const Shape& shape = g_[node].type.shape;
   Saved s{{}, phase_.number, index, {}, false, lanes_, phase_.row};
   std::vector<bool> used(phase_.coordinates.size(), false);

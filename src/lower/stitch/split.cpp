@@ -18,7 +18,7 @@ constexpr std::int64_t kLongReduction = 65536;  // terms in all that are worth a
 constexpr std::int64_t kMaxParts = 32;
 constexpr std::int64_t kLongColumn = 256;  // terms
 constexpr std::int64_t kVectorsPerStrip = 4;
-constexpr std::int64_t kFewTerms = 32;   // that every GPU thread may add up for itself
+constexpr std::int64_t kFewTerms = 32;    // that every GPU thread may add up for itself
 constexpr std::int64_t kSmallShare = 16;  // a derived value this much smaller than what reads it
 
 Expr offset_of(const Index& index, const Layout& layout) {
@@ -137,8 +137,7 @@ std::int64_t Phases::gpu_parts_worth(const Reduction& r, std::int64_t most_resul
   const std::int64_t cores = request_.target.multiprocessors;
   const std::int64_t all = element_count(g_[r.node].type.shape), terms = element_count(r.extents);
   if (all == 0 || terms <= kFewTerms) return 0;
-  const std::int64_t blocks =
-      adds_columns(r) ? (all + kernel::kWarp - 1) / kernel::kWarp : all;
+  const std::int64_t blocks = adds_columns(r) ? (all + kernel::kWarp - 1) / kernel::kWarp : all;
   if (terms >= kLong && all * terms >= kLongReduction / 2 && blocks * 2 < cores)
     return std::clamp<std::int64_t>(std::min(2 * cores / blocks, terms / kPart), 1, kMost);
   return all < most_results && most_results * terms > kRepeated ? 1 : 0;
@@ -148,8 +147,7 @@ std::int64_t Phases::parts_worth(const Group& group, const Reduction& r,
                                  std::int64_t most_results) {
   if (!r.node || std::find(split_.begin(), split_.end(), r.node) != split_.end()) return 0;
   const auto* reduce = std::get_if<prim::Reduce>(&g_[r.node].op);
-  if (reduce && (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin))
-    return 0;
+  if (reduce && (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin)) return 0;
   if (request_.target.is_gpu()) return gpu_parts_worth(r, most_results);
   const std::int64_t all = element_count(g_[r.node].type.shape), terms = element_count(r.extents);
   if (all == 0 || all * terms < kLongReduction) return 0;
@@ -157,8 +155,8 @@ std::int64_t Phases::parts_worth(const Group& group, const Reduction& r,
   const std::int64_t strip = emitter_.lanes() * kVectorsPerStrip;
   if ((columns ? (all + strip - 1) / strip : all) < kFewRows) return kMaxParts;
   // Long columns are added up as they lie in memory, by tasks that each take some rows.
-  const bool long_columns = columns && all == element_count(group.shape) &&
-                            terms >= kLongColumn && all * terms >= 4 * kLongReduction;
+  const bool long_columns = columns && all == element_count(group.shape) && terms >= kLongColumn &&
+                            all * terms >= 4 * kLongReduction;
   return long_columns ? kMaxParts : 0;
 }
 

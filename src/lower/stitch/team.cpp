@@ -94,8 +94,7 @@ void Emitter::store_once(const std::vector<Expr>& depends, std::vector<ir::Condi
     return std::vector<Value>{made->value};
   });
   if (shared && team_->size > 1) conditions.push_back({Expr(team_->member), 0, 1});
-  if (shared)
-    conditions.insert(conditions.end(), team_->valid.begin(), team_->valid.end());
+  if (shared) conditions.insert(conditions.end(), team_->valid.begin(), team_->valid.end());
   under(std::move(conditions), [&] { store({*made}); });
   restore(std::move(s));
 }

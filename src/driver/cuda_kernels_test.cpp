@@ -1,0 +1,128 @@
+// Kernels that the GPU lowering writes are CUDA that NVRTC compiles, without spills.
+#include "codegen/cuda/cuda.h"
+#include "codegen/cuda/nvrtc.h"
+#include "lower/stitch/test_util.h"
+
+namespace heddle::driver {
+namespace {
+
+using ir::Monoid;
+using ir::ScalarFn;
+using lower::NodeId;
+using prim::Builder;
+
+void out(prim::Graph& g, NodeId id) {
+  g.outputs.push_back({fmt::format("y{}", g.outputs.size()), id});
+}
+NodeId in(prim::Graph& g, Shape shape, DType type = DType::f32) {
+  return g.add_input(fmt::format("x{}", g.inputs.size()), {type, std::move(shape)});
+}
+
+struct Case {
+  const char* name;
+  void (*build)(prim::Graph&, Builder&);
+};
+const Case kCases[] = {
+    {"softmax",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {4096, 1024}), {1}));
+     }},
+    {"softmax_odd",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {5, 37}), {1}));
+     }},
+    {"softmax_mid",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {2, 512, 3, 19}), {1}));
+     }},
+    {"norm_bf16",
+     [](auto& g, auto& b) {
+       auto n = b.normalize(in(g, {2048, 768}, DType::bf16), {1}, 1e-5);
+       out(g, b.add(b.mul(n, in(g, {768}, DType::bf16)), in(g, {768}, DType::bf16)));
+     }},
+    {"gelu",
+     [](auto& g, auto& b) {
+       auto x = in(g, {1024, 4096});
+       out(g, b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.70710678)), 1)));
+     }},
+    {"batchnorm",
+     [](auto& g, auto& b) {
+       out(g, b.normalize(in(g, {16, 64, 56, 56}), {0, 2, 3}, 1e-5));
+     }},
+    {"sumall",
+     [](auto& g, auto& b) {
+       out(g, b.reduce_sum(in(g, {1024, 1024}), {0, 1}));
+     }},
+    {"colsum",
+     [](auto& g, auto& b) {
+       out(g, b.reduce_sum(in(g, {4096, 512}), {0}));
+     }},
+    {"pad",
+     [](auto& g, auto& b) {
+       out(g, b.pad(in(g, {4, 33}), {1, 2}, {1, 1}, 0));
+     }},
+    {"take",
+     [](auto& g, auto& b) {
+       out(g, b.take(in(g, {100, 64}), in(g, {7}, DType::i64), 0));
+     }},
+    {"scan",
+     [](auto& g, auto& b) {
+       out(g, b.scan(Monoid::sum, b.mul(in(g, {5, 17}), 2), 1, false, false));
+     }},
+    {"argmax",
+     [](auto& g, auto& b) {
+       out(g, b.reduce(Monoid::argmax, in(g, {5, 1000}), {1}, false));
+     }},
+    {"logic",
+     [](auto& g, auto& b) {
+       out(g, b.map(ScalarFn::logical_and, {in(g, {5, 33}, DType::b1), in(g, {5, 33}, DType::b1)}));
+     }},
+    {"cast",
+     [](auto& g, auto& b) {
+       out(g, b.cast(b.mul(in(g, {3, 31}), 10), DType::i8));
+     }},
+    {"f64",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {3, 190}, DType::f64), {1}));
+     }},
+    {"half",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {400, 512}, DType::f16), {1}));
+     }},
+};
+
+class CudaKernels : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaKernels, CompileWithoutSpills) {
+  if (codegen::cuda::find_library("nvrtc", "").empty()) GTEST_SKIP() << "no NVRTC";
+  std::string text = codegen::cuda::unit_header();
+  std::size_t phases = 0;
+  for (const Case& c : kCases) {
+    prim::Graph g;
+    Builder b(g);
+    c.build(g, b);
+    const lower::Request request{&g,
+                                 lower::whole(g),
+                                 lower::gpu_target(132),
+                                 [&](NodeId id) { return lower::row_major(g[id].type.shape); },
+                                 {},
+                                 {}};
+    const auto lowered = lower::stitch::lower(request);
+    ASSERT_TRUE(lowered.ok()) << c.name << ": " << lowered.error().message;
+    const auto one = codegen::cuda::to_text(lowered->kernel, c.name);
+    ASSERT_TRUE(one.ok()) << c.name << ": " << one.error().message;
+    text += one->text;
+    phases += one->phases.size();
+  }
+  codegen::cuda::CompileOptions options;
+  options.arch = GetParam();
+  const auto cubin = codegen::cuda::compile(text, options);
+  ASSERT_TRUE(cubin.ok()) << cubin.error().message.substr(0, 4000);
+  EXPECT_EQ(cubin->functions.size(), phases);
+  for (const auto& f : cubin->functions) EXPECT_EQ(f.spill_bytes, 0) << f.symbol;
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, CudaKernels, testing::Values("sm_80", "sm_90a"));
+
+}  // namespace
+}  // namespace heddle::driver
