@@ -81,6 +81,7 @@ class Importer {
   Result<Shape> input_shape(const std::string& name,
                             const ::onnx::TypeProto::Tensor& declared) const;
   Status add_outputs(const ::onnx::GraphProto& graph, const Scope& scope);
+  Status add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node);
 
   // control.cpp: what has a body. All are expanded, so trip counts must be known.
   Status call_function(const ::onnx::NodeProto& node, const ::onnx::FunctionProto& function,

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "onnx/importer.h"
+#include "support/log.h"
 
 namespace heddle::onnx {
 
@@ -91,11 +92,33 @@ Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
     if (value == nullptr) return fail("output '{}': no node makes it", name);
     if (value->kind == Value::Kind::absent && output.type().has_tensor_type())
       return fail("output '{}': the optional value it is made from is absent", name);
-    if (value->is_tensor()) graph_.outputs.push_back({name, value->node()});
+    if (value->is_tensor()) HEDDLE_TRY(add_output(output, value->node()));
     if (value->kind == Value::Kind::sequence)
       for (std::size_t i = 0; i < value->items.size(); ++i)
         graph_.outputs.push_back({fmt::format("{}[{}]", name, i), value->items[i]});
   }
+  return Ok{};
+}
+
+/// What a model declares of an output must be so; extents are only hints in many exported models.
+Status Importer::add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node) {
+  const auto& declared = output.type().tensor_type();
+  const TensorType& type = graph_[node].type;
+  if (output.type().has_tensor_type() && declared.elem_type() != 0) {
+    const DType want = HEDDLE_TRY(tensor_type(output, "output"));
+    if (want != type.dtype)
+      return fail("output '{}': the model declares {}, its nodes make {}", output.name(),
+                  name_of(want), to_string(type));
+  }
+  bool differs =
+      declared.has_shape() && declared.shape().dim_size() != static_cast<int>(type.shape.size());
+  for (int d = 0; declared.has_shape() && !differs && d < declared.shape().dim_size(); ++d)
+    differs = declared.shape().dim(d).has_dim_value() &&
+              declared.shape().dim(d).dim_value() != type.shape[static_cast<std::size_t>(d)];
+  if (differs)
+    log(LogLevel::warning, "output '{}': the model declares another shape than {}", output.name(),
+        to_string(type));
+  graph_.outputs.push_back({output.name(), node});
   return Ok{};
 }
 
