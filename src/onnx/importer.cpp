@@ -214,9 +214,9 @@ Status Importer::collect_arguments(const NodeProto& node, const Scope& scope, Ca
       case Value::Kind::sequence:
         return node_unsupported(node, "input {} is a sequence, want a tensor", i);
       case Value::Kind::bounded:
-        return node_unsupported(
-            node, "input {}: the extent of dimension {} is known only while running", i,
-            value->axis);
+        return node_unsupported(node,
+                                "input {}: the extent of dimension {} is known only while running",
+                                i, value->axis);
       case Value::Kind::unknown:
         call.args.emplace_back();
         known = false;

@@ -21,7 +21,7 @@ using Nodes = google::protobuf::RepeatedPtrField<::onnx::NodeProto>;
 struct Value {
   enum class Kind : std::uint8_t { tensor, bounded, sequence, absent, unknown };
   Kind kind = Kind::unknown;
-  std::vector<prim::NodeId> items;  ///< tensor: one; bounded: the tensor and its extent
+  std::vector<prim::NodeId> items;          ///< tensor: one; bounded: the tensor and its extent
   ops::Format format = ops::Format::plain;  ///< of the tensors
   int axis = 0;                             ///< bounded: along which
 

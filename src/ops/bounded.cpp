@@ -31,20 +31,18 @@ Compacted compacted(Builder& b, NodeId mask) {
 Result<Values> bounded_non_zero(const Call& call, Builder& b) {
   const Shape shape = b.shape(call.in(0));
   const std::int64_t n = element_count(shape);
-  if (n == 0 || shape.empty())
-    return call.unsupported("input 0 has shape {}", to_string(shape));
+  if (n == 0 || shape.empty()) return call.unsupported("input 0 has shape {}", to_string(shape));
   HEDDLE_TRY(checked(call, {static_cast<std::int64_t>(shape.size()), n}, DType::i64));
   const NodeId flat = b.reshape(call.in(0), {n});
-  const NodeId mask =
-      b.map(ScalarFn::not_equal, {flat, b.scalar(b.dtype(flat), 0)});
+  const NodeId mask = b.map(ScalarFn::not_equal, {flat, b.scalar(b.dtype(flat), 0)});
   const Compacted kept = compacted(b, mask);
   std::vector<NodeId> rows;
   std::int64_t inner = n;
   for (const std::int64_t extent : shape) {
     inner /= extent;
-    const NodeId coordinate =
-        b.map(ScalarFn::fmod, {b.div(kept.positions, b.scalar_int(DType::i64, inner)),
-                               b.scalar_int(DType::i64, extent)});
+    const NodeId coordinate = b.map(
+        ScalarFn::fmod,
+        {b.div(kept.positions, b.scalar_int(DType::i64, inner)), b.scalar_int(DType::i64, extent)});
     rows.push_back(b.unsqueeze(coordinate, {0}));
   }
   call.bounded.push_back({0, 1, kept.count});
@@ -121,13 +119,12 @@ Result<Values> bounded_unique(const Call& call, Builder& b) {
   const NodeId order = sorted_order(b, rows);
   const NodeId fresh = starts_group(b, b.take(rows, order, 0));
   const NodeId one = b.scalar_int(DType::i64, 1), beyond = b.scalar_int(DType::i64, n);
-  const NodeId group =
-      b.sub(b.scan(Monoid::sum, b.cast(fresh, DType::i64), 0, false, false), one);
+  const NodeId group = b.sub(b.scan(Monoid::sum, b.cast(fresh, DType::i64), 0, false, false), one);
   const NodeId count = b.reduce_sum(b.cast(fresh, DType::i64), {0}, false);
   // By group: the first place in x (the sort is stable) and how many there are.
   NodeId first = scatter_to(b, b.broadcast(beyond, {n}), order, b.select(fresh, group, beyond));
-  NodeId counts = scatter_to(b, zeros(b, n), b.broadcast(one, {n}), group,
-                             prim::Scatter::Combine::add);
+  NodeId counts =
+      scatter_to(b, zeros(b, n), b.broadcast(one, {n}), group, prim::Scatter::Combine::add);
   NodeId inverse = scatter_to(b, zeros(b, n), group, order);
   if (call.attribute_int("sorted", 1) == 0) {  // groups by their first place
     const NodeId by = b.sort_indices(first, 0, false, n);
@@ -160,8 +157,11 @@ Boxes corners(Builder& b, NodeId boxes, bool centred) {
     const NodeId w = b.mul(column(2), 0.5), h = b.mul(column(3), 0.5);
     out = {b.sub(column(1), h), b.sub(column(0), w), b.add(column(1), h), b.add(column(0), w), {}};
   } else {
-    out = {b.min(column(0), column(2)), b.min(column(1), column(3)),
-           b.max(column(0), column(2)), b.max(column(1), column(3)), {}};
+    out = {b.min(column(0), column(2)),
+           b.min(column(1), column(3)),
+           b.max(column(0), column(2)),
+           b.max(column(1), column(3)),
+           {}};
   }
   const NodeId zero = b.scalar(b.dtype(boxes), 0);
   out.area = b.mul(b.max(b.sub(out.y2, out.y1), zero), b.max(b.sub(out.x2, out.x1), zero));
@@ -196,8 +196,7 @@ Result<Values> bounded_non_max_suppression(const Call& call, Builder& b) {
   HEDDLE_TRY(want_shape(call, b, 0, {s[0], s[2], 4}));
   std::int64_t most = 0;
   if (call.has(2)) most = std::min(HEDDLE_TRY(constant_int(call, 2)), s[2]);
-  if (element_count(s) == 0 || most < 1)
-    return Values{b.constant(Tensor({DType::i64, {0, 3}}))};
+  if (element_count(s) == 0 || most < 1) return Values{b.constant(Tensor({DType::i64, {0, 3}}))};
   if (most > kMostRounds)
     return call.unsupported("{} boxes of a class, want at most {}", most, kMostRounds);
   const auto number = [&](int i, double otherwise) -> Result<NodeId> {
@@ -218,9 +217,8 @@ Result<Values> bounded_non_max_suppression(const Call& call, Builder& b) {
     const NodeId best = b.reduce(Monoid::argmax, scores, {2});
     chosen.push_back(best);
     valid.push_back(b.map(ScalarFn::greater, {b.take_along(scores, best, 2), out}));
-    const NodeId gone = b.map(ScalarFn::logical_or,
-                              {overlapping(b, boxes, best, threshold, s),
-                               b.map(ScalarFn::equal, {position, best})});
+    const NodeId gone = b.map(ScalarFn::logical_or, {overlapping(b, boxes, best, threshold, s),
+                                                     b.map(ScalarFn::equal, {position, best})});
     scores = b.select(gone, out, scores);
   }
   const std::int64_t n = s[0] * s[1] * most;

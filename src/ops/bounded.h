@@ -1,8 +1,8 @@
 #pragma once
 #include "ops/util.h"
 
-/// Results whose extent along one axis depends on values: they have the largest extent there can be,
-/// and a count (i64[]) of the positions that hold something. Call::bounded tells the importer.
+/// Results whose extent along one axis depends on values: they have the largest extent there can
+/// be, and a count (i64[]) of the positions that hold something. Call::bounded tells the importer.
 namespace heddle::ops {
 
 /// Positions at which mask [n] holds, in order, then zeros; and their count.

@@ -2,8 +2,8 @@
 #include <map>
 #include <numeric>
 
-#include "ops/families.h"
 #include "ops/bounded.h"
+#include "ops/families.h"
 
 /// Operators whose result's shape depends on values: evaluated here when the values are constants
 /// (as they are in exported shape arithmetic), bounded otherwise.

@@ -124,8 +124,8 @@ Result<NodeId> real_inverse(const Call& call, Builder& b, NodeId x, std::int64_t
   Shape flat = shape;
   if (flat.empty()) flat.push_back(1);
   flat.push_back(2 * bins);
-  const NodeId y = b.matmul(b.reshape(x, flat),
-                            constant_real(b, b.dtype(x), matrix, {2 * bins, length}));
+  const NodeId y =
+      b.matmul(b.reshape(x, flat), constant_real(b, b.dtype(x), matrix, {2 * bins, length}));
   shape.insert(shape.end(), {length, 1});
   return b.reshape(y, HEDDLE_TRY(checked(call, shape, b.dtype(y))));
 }
