@@ -133,7 +133,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="short runs")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs")
     flags = parser.parse_args()
-    duration = 0.5 if flags.quick else 4
+    duration = 0.5 if flags.quick else 2
     doctor = json.loads(call(HEDDLE, "doctor", "--json"))
     cpu = doctor["cpu"]
     data = {"machine": f"{cpu['name']}, {8 * cpu['vector_bytes']}-bit vectors, {cpu['threads']} threads",

@@ -22,5 +22,10 @@ if ! "$venv/bin/python" -c '' 2>/dev/null; then
 fi
 "$venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: \
   -r zoo/requirements.txt
+# CUDA kernels are compiled in the tests; without a toolkit the compiler comes from here.
+if ! compgen -G '/usr/local/cuda*/lib64/libnvrtc.so*' >/dev/null; then
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: \
+    nvidia-cuda-nvrtc==13.0.88
+fi
 "$venv/bin/python" zoo/light.py build/light
 echo "$want" > "$stamp"

@@ -66,6 +66,10 @@ Result<prim::Graph> add_alternatives(std::string_view name, const prim::Graph& g
   return fail(ErrorCode::usage, "alternative '{}': found no such row (see --list)", name);
 }
 
+auto step_of(const prim::Pass* pass) {
+  return [pass](const prim::Graph& g) { return pass->run(g, {}); };
+}
+
 Result<std::vector<Step<prim::Graph>>> graph_steps(std::string_view names) {
   std::vector<Step<prim::Graph>> steps;
   for (const std::string& name : split(names)) {
@@ -76,10 +80,10 @@ Result<std::vector<Step<prim::Graph>>> graph_steps(std::string_view names) {
           {name, [name](const auto& g) { return add_alternatives(name.substr(12), g); }});
     } else if (name == "default") {
       for (const prim::Pass* pass : prim::default_passes())
-        steps.push_back({std::string(pass->name), pass->run});
+        steps.push_back({std::string(pass->name), step_of(pass)});
     } else {
       for (const prim::Pass* pass : HEDDLE_TRY(prim::parse_passes(name)))
-        steps.push_back({name, pass->run});
+        steps.push_back({name, step_of(pass)});
     }
   }
   return steps;

@@ -9,6 +9,7 @@ namespace heddle::driver {
 
 Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options,
                                      Dumper& dumper) {
+  HEDDLE_TRY(prim::check_disabled(options.options.disable));
   prim::PassOptions passes;
   passes.verify_each = options.options.verify;
   passes.bisect = options.options.bisect;

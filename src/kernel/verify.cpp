@@ -99,7 +99,7 @@ class Verifier {
     if (!bound_.insert(x.var.index).second) broken("d{} is bound twice", x.var.index);
     expr(x.value);
     if (x.end <= x.begin) return;  // never runs
-    const auto range = ir::bounds(x.value, ranges_);
+    const auto range = bounds_under(x.value, under, ranges_);
     const bool always = range && range->low >= x.begin && range->high < x.end;
     if (!always && is_collective(s))
       for (Var v : thread_vars_)

@@ -172,10 +172,13 @@ Status Importer::add_operator(const NodeProto& node, const std::string& name, in
   graph_.set_origin(prim::Origin{call.op, call.name});
   call.op = name;
   const ops::Values values = HEDDLE_TRY(expand(call));
-  for (int i = 0; i < call.outputs; ++i)
-    if (call.output_used[static_cast<std::size_t>(i)])
-      scope.values[node.output(i)] =
-          Value::of(folded(values[static_cast<std::size_t>(i)]), call.result_format);
+  for (int i = 0; i < call.outputs; ++i) {
+    if (!call.output_used[static_cast<std::size_t>(i)]) continue;
+    Value& value = scope.values[node.output(i)];
+    value = Value::of(folded(values[static_cast<std::size_t>(i)]), call.result_format);
+    for (const Call::Bounded& bound : call.bounded)
+      if (bound.output == i) value = Value::bounded(value.node(), bound.extent, bound.axis);
+  }
   return Ok{};
 }
 
@@ -210,6 +213,10 @@ Status Importer::collect_arguments(const NodeProto& node, const Scope& scope, Ca
         break;
       case Value::Kind::sequence:
         return node_unsupported(node, "input {} is a sequence, want a tensor", i);
+      case Value::Kind::bounded:
+        return node_unsupported(node,
+                                "input {}: the extent of dimension {} is known only while running",
+                                i, value->axis);
       case Value::Kind::unknown:
         call.args.emplace_back();
         known = false;

@@ -15,18 +15,24 @@ namespace heddle::onnx {
 using Names = google::protobuf::RepeatedPtrField<std::string>;
 using Nodes = google::protobuf::RepeatedPtrField<::onnx::NodeProto>;
 
-/// What a name stands for: a tensor; a list of tensors (a sequence whose length is known); nothing
-/// (an optional value that is absent); or unknown, because the node that makes it failed.
+/// What a name stands for: a tensor; one whose extent along an axis is known only while running; a
+/// list of tensors (a sequence whose length is known); nothing (an optional value that is absent);
+/// or unknown, because the node that makes it failed.
 struct Value {
-  enum class Kind : std::uint8_t { tensor, sequence, absent, unknown } kind = Kind::unknown;
-  std::vector<prim::NodeId> items;          ///< tensor: one
+  enum class Kind : std::uint8_t { tensor, bounded, sequence, absent, unknown };
+  Kind kind = Kind::unknown;
+  std::vector<prim::NodeId> items;          ///< tensor: one; bounded: the tensor and its extent
   ops::Format format = ops::Format::plain;  ///< of the tensors
+  int axis = 0;                             ///< bounded: along which
 
   static Value of(prim::NodeId id, ops::Format format = ops::Format::plain) {
-    return {Kind::tensor, {id}, format};
+    return {Kind::tensor, {id}, format, 0};
+  }
+  static Value bounded(prim::NodeId id, prim::NodeId extent, int axis) {
+    return {Kind::bounded, {id, extent}, ops::Format::plain, axis};
   }
   static Value list(std::vector<prim::NodeId> ids) {
-    return {Kind::sequence, std::move(ids), ops::Format::plain};
+    return {Kind::sequence, std::move(ids), ops::Format::plain, 0};
   }
   bool is_tensor() const { return kind == Kind::tensor; }
   prim::NodeId node() const { return items[0]; }
@@ -81,6 +87,7 @@ class Importer {
   Result<Shape> input_shape(const std::string& name,
                             const ::onnx::TypeProto::Tensor& declared) const;
   Status add_outputs(const ::onnx::GraphProto& graph, const Scope& scope);
+  Status add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node);
 
   // control.cpp: what has a body. All are expanded, so trip counts must be known.
   Status call_function(const ::onnx::NodeProto& node, const ::onnx::FunctionProto& function,

@@ -56,7 +56,7 @@ Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* d
   google::protobuf::io::ArrayInputStream stream(data, static_cast<int>(size));
   google::protobuf::io::CodedInputStream coded(&stream);
   coded.SetTotalBytesLimit(0x7fffffff);
-  coded.SetRecursionLimit(64);
+  coded.SetRecursionLimit(400);  // four levels for each branch in a branch
   auto model = std::make_shared<::onnx::ModelProto>();
   if (!model->ParseFromCodedStream(&coded) || !coded.ConsumedEntireMessage())
     return fail("not an ONNX model: the file is damaged, truncated, or something else");

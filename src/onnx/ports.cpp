@@ -1,7 +1,9 @@
 // Inputs and outputs of a model as those of the graph.
 #include <algorithm>
+#include <cstring>
 
 #include "onnx/importer.h"
+#include "support/log.h"
 
 namespace heddle::onnx {
 
@@ -55,7 +57,7 @@ Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
   const DType dtype = HEDDLE_TRY(tensor_type(input, "input"));
   const PortType port = port_type(input.type());
   if (port.kind != Port::Kind::tensor && options_.absent.contains(name))
-    return Value{Value::Kind::absent, {}, {}};
+    return Value{Value::Kind::absent, {}, {}, 0};
   if (port.kind == Port::Kind::tensor || port.kind == Port::Kind::optional)
     return Value::of(
         HEDDLE_TRY(add_tensor_input(name, {dtype, HEDDLE_TRY(input_shape(name, *port.tensor))})),
@@ -83,7 +85,8 @@ Result<NodeId> Importer::add_tensor_input(const std::string& name, const TensorT
   return graph_.add_constant(bound->second);
 }
 
-/// A sequence becomes outputs "name[0]", …; of an optional value that is absent there is none.
+/// A sequence becomes outputs "name[0]", …; where an extent is known only while running, an output
+/// that tells it follows; of an optional value that is absent there is none.
 Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
   for (const auto& output : graph.output()) {
     const std::string& name = output.name();
@@ -91,11 +94,37 @@ Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
     if (value == nullptr) return fail("output '{}': no node makes it", name);
     if (value->kind == Value::Kind::absent && output.type().has_tensor_type())
       return fail("output '{}': the optional value it is made from is absent", name);
-    if (value->is_tensor()) graph_.outputs.push_back({name, value->node()});
+    if (value->is_tensor()) HEDDLE_TRY(add_output(output, value->node()));
+    if (value->kind == Value::Kind::bounded) {
+      graph_.outputs.push_back({name, value->items[0]});
+      graph_.outputs.push_back({extent_name(name, value->axis), value->items[1]});
+    }
     if (value->kind == Value::Kind::sequence)
       for (std::size_t i = 0; i < value->items.size(); ++i)
         graph_.outputs.push_back({fmt::format("{}[{}]", name, i), value->items[i]});
   }
+  return Ok{};
+}
+
+/// What a model declares of an output must be so; extents are only hints in many exported models.
+Status Importer::add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node) {
+  const auto& declared = output.type().tensor_type();
+  const TensorType& type = graph_[node].type;
+  if (output.type().has_tensor_type() && declared.elem_type() != 0) {
+    const DType want = HEDDLE_TRY(tensor_type(output, "output"));
+    if (want != type.dtype)
+      return fail("output '{}': the model declares {}, its nodes make {}", output.name(),
+                  name_of(want), to_string(type));
+  }
+  bool differs =
+      declared.has_shape() && declared.shape().dim_size() != static_cast<int>(type.shape.size());
+  for (int d = 0; declared.has_shape() && !differs && d < declared.shape().dim_size(); ++d)
+    differs = declared.shape().dim(d).has_dim_value() &&
+              declared.shape().dim(d).dim_value() != type.shape[static_cast<std::size_t>(d)];
+  if (differs)
+    log(LogLevel::warning, "output '{}': the model declares another shape than {}", output.name(),
+        to_string(type));
+  graph_.outputs.push_back({output.name(), node});
   return Ok{};
 }
 
@@ -134,6 +163,45 @@ Result<Shape> Importer::input_shape(const std::string& name,
     shape.push_back(*extent);
   }
   return shape;
+}
+
+std::string extent_name(const std::string& output, int axis) {
+  return fmt::format("{}:extent{}", output, axis);
+}
+
+namespace {
+
+/// The first `extent` positions along an axis.
+Tensor cut(const Tensor& t, std::size_t axis, std::int64_t extent) {
+  TensorType type = t.type();
+  std::int64_t outer = 1, inner = size_of(type.dtype);
+  for (std::size_t d = 0; d < axis; ++d) outer *= type.shape[d];
+  for (std::size_t d = axis + 1; d < type.shape.size(); ++d) inner *= type.shape[d];
+  const std::int64_t from = type.shape[axis] * inner, to = extent * inner;
+  type.shape[axis] = extent;
+  Tensor out(type);
+  for (std::int64_t o = 0; o < outer && to > 0; ++o)
+    std::memcpy(out.mutable_data() + o * to, t.data() + o * from, static_cast<std::size_t>(to));
+  return out;
+}
+
+}  // namespace
+
+std::map<std::string, Tensor> trimmed(const std::vector<std::string>& names,
+                                      const std::vector<Tensor>& outputs) {
+  std::map<std::string, Tensor> out;
+  for (std::size_t i = 0; i < outputs.size(); ++i) out.emplace(names[i], outputs[i]);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Shape& shape = outputs[i].shape();
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+      const auto extent = out.find(extent_name(names[i], static_cast<int>(axis)));
+      if (extent == out.end()) continue;
+      const std::int64_t count = std::clamp<std::int64_t>(extent->second.int_at(0), 0, shape[axis]);
+      out.at(names[i]) = cut(outputs[i], axis, count);
+      out.erase(extent);
+    }
+  }
+  return out;
 }
 
 }  // namespace heddle::onnx

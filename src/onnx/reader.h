@@ -62,6 +62,12 @@ struct Ports {
   std::vector<Port> outputs;
 };
 Result<Ports> ports(const std::string& path);
+/// An output whose extent along an axis is known only while running has room for the most there can
+/// be; the graph's output of this name (i64[]) says how many positions count.
+std::string extent_name(const std::string& output, int axis);
+/// Outputs by name, cut to their extents, which are left out.
+std::map<std::string, Tensor> trimmed(const std::vector<std::string>& names,
+                                      const std::vector<Tensor>& outputs);
 /// Names of the external data files a model refers to, relative to its folder.
 std::vector<std::string> external_files(const std::string& model);
 

@@ -26,7 +26,8 @@ std::optional<Status> Importer::add_sequence_node(const NodeProto& node, int ops
   if (node.op_type() == "Identity" && node.input_size() == 1) {
     const Value* value = scope.find(node.input(0));
     identity = value != nullptr &&
-               (value->kind == Value::Kind::sequence || value->kind == Value::Kind::absent);
+               (value->kind == Value::Kind::sequence || value->kind == Value::Kind::absent ||
+                value->kind == Value::Kind::bounded);
   }
   if (!known && !identity) return std::nullopt;
   graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});

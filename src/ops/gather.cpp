@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "ops/families.h"
-#include "ops/util.h"
+#include "ops/bounded.h"
 
 /// Reads and writes at positions that are data.
 namespace heddle::ops {
@@ -167,6 +167,7 @@ Result<Values> scatter_nd(const Call& call, Builder& b) {
 
 /// The condition must be constant: it decides the shape.
 Result<Values> compress(const Call& call, Builder& b) {
+  if (call.graph->constant_of(call.in(1)) == nullptr) return bounded_compress(call, b);
   const Tensor* condition = HEDDLE_TRY(call.constant_tensor(1));
   NodeId x = call.in(0);
   int axis = 0;

@@ -2,32 +2,24 @@
 #include <map>
 #include <numeric>
 
+#include "ops/bounded.h"
 #include "ops/families.h"
-#include "ops/util.h"
 
 /// Operators whose result's shape depends on values: evaluated here when the values are constants
-/// (as they are in exported shape arithmetic), refused otherwise.
+/// (as they are in exported shape arithmetic), bounded otherwise.
 namespace heddle::ops {
 namespace {
 
-Result<const Tensor*> known(const Call& call, int i) {
-  const auto t = call.constant_tensor(i);
-  if (!t) {
-    return call.unsupported(
-        "the result's shape depends on the values of input {}, which are not "
-        "known before running",
-        i);
-  }
-  if ((*t)->count() > kMaxTableElements) {
-    return call.unsupported("input {} has {} elements, want at most {}", i, (*t)->count(),
-                            kMaxTableElements);
-  }
-  return *t;
+/// Whether input i is a constant that is small enough to be worked on here.
+bool known(const Call& call, int i) {
+  const Tensor* t = call.has(i) ? call.graph->constant_of(call.in(i)) : nullptr;
+  return t != nullptr && t->count() <= kMaxTableElements;
 }
 
 /// Coordinates of the elements that are not zero: [rank, found].
 Result<Values> non_zero(const Call& call, Builder& b) {
-  const Tensor* t = HEDDLE_TRY(known(call, 0));
+  if (!known(call, 0)) return bounded_non_zero(call, b);
+  const Tensor* t = HEDDLE_TRY(call.constant_tensor(0));
   std::vector<std::int64_t> found;
   for (std::int64_t i = 0; i < t->count(); ++i) {
     if (t->at(i) != 0) found.push_back(i);
@@ -76,7 +68,8 @@ Distinct distinct_rows(const std::vector<Row>& rows, bool sorted) {
 
 /// Distinct elements, or distinct slices along `axis`; with first positions, inverse and counts.
 Result<Values> unique(const Call& call, Builder& b) {
-  const Tensor* t = HEDDLE_TRY(known(call, 0));
+  if (!known(call, 0)) return bounded_unique(call, b);
+  const Tensor* t = HEDDLE_TRY(call.constant_tensor(0));
   NodeId x = call.in(0);
   Shape shape = t->shape();
   int axis = 0;
@@ -126,8 +119,10 @@ double overlap(const Box& p, const Box& q) {
 /// Greedily keeps the best-scored boxes that overlap no kept one by more than a threshold:
 /// [kept, 3] of (batch, class, box).
 Result<Values> non_max_suppression(const Call& call, Builder& b) {
-  const Tensor* boxes = HEDDLE_TRY(known(call, 0));
-  const Tensor* scores = HEDDLE_TRY(known(call, 1));
+  const auto fixed = [&](int i) { return !call.has(i) || known(call, i); };
+  if (!fixed(0) || !fixed(1) || !fixed(3) || !fixed(4)) return bounded_non_max_suppression(call, b);
+  const Tensor* boxes = HEDDLE_TRY(call.constant_tensor(0));
+  const Tensor* scores = HEDDLE_TRY(call.constant_tensor(1));
   const Shape s = scores->shape();
   if (s.size() != 3 || boxes->shape() != Shape{s[0], s[2], 4}) {
     return call.error("boxes have shape {} and scores {}, want [B,N,4] and [B,C,N]",

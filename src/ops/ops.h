@@ -31,6 +31,13 @@ struct Call {
   const prim::Graph* graph = nullptr;
   std::vector<Format> formats;          ///< of the arguments; those that are missing are plain
   Format value_format = Format::plain;  ///< of the tensor in attribute `value`
+  /// Set by fissions: output `output` has `extent` (i64[]) positions along `axis`, less than it has
+  /// room for.
+  struct Bounded {
+    int output, axis;
+    NodeId extent;
+  };
+  mutable std::vector<Bounded> bounded;
   mutable Format result_format = Format::plain;  ///< set by fissions that make another one
   /// Set by the attribute readers below when an attribute has another type than was asked for;
   /// expand() then refuses the call.

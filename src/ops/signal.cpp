@@ -97,6 +97,39 @@ Result<NodeId> transform(const Call& call, Builder& b, NodeId x, std::int64_t le
   return b.reshape(y, HEDDLE_TRY(checked(call, shape, b.dtype(y))));
 }
 
+/// The real signal [..., length, 1] whose first bins are x [..., n, 2]; the others are their
+/// conjugates, so all but the first and the middle one count twice.
+Result<NodeId> real_inverse(const Call& call, Builder& b, NodeId x, std::int64_t length) {
+  const std::int64_t bins = length / 2 + 1;
+  HEDDLE_TRY(want_transform(call, length, bins));
+  Shape shape = b.shape(x);
+  const int axis = static_cast<int>(shape.size()) - 2;
+  const std::int64_t have = at(shape, axis);
+  if (have > bins) x = b.slice_axis(x, axis, 0, bins);
+  if (have < bins) {
+    Shape before(shape.size(), 0), after(shape.size(), 0);
+    after[static_cast<std::size_t>(axis)] = bins - have;
+    x = b.pad(x, before, after, 0);
+  }
+  std::vector<double> matrix(static_cast<std::size_t>(bins * 2 * length));
+  for (std::int64_t k = 0; k < bins; ++k)
+    for (std::int64_t t = 0; t < length; ++t) {
+      const double n = static_cast<double>(length);
+      const double angle = 2 * kPi * static_cast<double>((t * k) % length) / n;
+      const double weight = (k == 0 || 2 * k == length ? 1.0 : 2.0) / n;
+      matrix[static_cast<std::size_t>((2 * k) * length + t)] = weight * std::cos(angle);
+      matrix[static_cast<std::size_t>((2 * k + 1) * length + t)] = -weight * std::sin(angle);
+    }
+  shape.resize(shape.size() - 2);
+  Shape flat = shape;
+  if (flat.empty()) flat.push_back(1);
+  flat.push_back(2 * bins);
+  const NodeId y =
+      b.matmul(b.reshape(x, flat), constant_real(b, b.dtype(x), matrix, {2 * bins, length}));
+  shape.insert(shape.end(), {length, 1});
+  return b.reshape(y, HEDDLE_TRY(checked(call, shape, b.dtype(y))));
+}
+
 /// Opset 17: attribute axis (default 1); opset 20: input 2 (default -2).
 Result<Values> dft(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
@@ -115,7 +148,6 @@ Result<Values> dft(const Call& call, Builder& b) {
   if (call.has(1)) length = HEDDLE_TRY(constant_int(call, 1));
   const bool inverse = call.attribute_int("inverse", 0) != 0;
   const bool onesided = call.attribute_int("onesided", 0) != 0;
-  if (inverse && onesided) return call.unsupported("inverse with onesided");
   std::vector<int> order, back(static_cast<std::size_t>(rank));
   for (int d = 0; d < rank; ++d) {
     if (d != axis && d != rank - 1) order.push_back(d);
@@ -125,10 +157,16 @@ Result<Values> dft(const Call& call, Builder& b) {
   for (int d = 0; d < rank; ++d) {
     back[static_cast<std::size_t>(order[static_cast<std::size_t>(d)])] = d;
   }
+  if (inverse && onesided && !call.has(1)) length = 2 * (length - 1);
   const std::int64_t bins = onesided ? length / 2 + 1 : length;
   if (element_count(in) == 0)
     return call.error("input 0 has shape {}: nothing to transform", to_string(in));
-  x = HEDDLE_TRY(transform(call, b, b.transpose(x, order), length, bins, inverse));
+  if (inverse && onesided) {
+    if (in.back() != 2) return call.error("input 0 has shape {}, want complex", to_string(in));
+    x = HEDDLE_TRY(real_inverse(call, b, b.transpose(x, order), length));
+  } else {
+    x = HEDDLE_TRY(transform(call, b, b.transpose(x, order), length, bins, inverse));
+  }
   return Values{b.transpose(x, back)};
 }
 

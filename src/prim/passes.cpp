@@ -1,5 +1,10 @@
 #include "prim/passes.h"
 
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "prim/alternatives.h"
 #include "prim/builder.h"
 #include "prim/fold.h"
 #include "prim/rewrite.h"
@@ -9,10 +14,12 @@ namespace heddle::prim {
 namespace {
 
 constexpr Pass kPasses[] = {
-    {"canonicalize", "rewrite rows to a fixed point, constants folded in between", canonicalize},
+    {"canonicalize", "rewrite rows to a fixed point, constants folded in between",
+     [](const Graph& g, std::string_view disable) { return canonicalize(g, disable); }},
     {"fold-constants", "replace constant subgraphs by constants that are not larger",
-     fold_constants},
-    {"drop-dead", "drop nodes that no output needs", drop_dead},
+     [](const Graph& g, std::string_view) { return fold_constants(g); }},
+    {"drop-dead", "drop nodes that no output needs",
+     [](const Graph& g, std::string_view) { return drop_dead(g); }},
 };
 
 // Constants are folded even where the rewrite rows are disabled.
@@ -48,13 +55,30 @@ Result<std::vector<const Pass*>> parse_passes(std::string_view names) {
   return list;
 }
 
+Status check_disabled(std::string_view disable) {
+  std::set<std::string_view> known;
+  for (const Pass& p : kPasses) known.insert(p.name);
+  for (const RewriteRule* r : rewrite_rules()) known.insert(r->name);
+  for (const AlternativeRule& r : alternative_rules()) known.insert(r.name);
+  while (!disable.empty()) {
+    const std::size_t comma = disable.find(',');
+    const std::string_view name = disable.substr(0, comma);
+    disable = comma == std::string_view::npos ? std::string_view() : disable.substr(comma + 1);
+    if (!name.empty() && !known.contains(name))
+      return fail(ErrorCode::usage,
+                  "--disable: found '{}', want passes, rewrite rows or alternatives: {}", name,
+                  fmt::join(known, ", "));
+  }
+  return Ok{};
+}
+
 Result<Graph> run_passes(std::span<const Pass* const> list, Graph g, const PassOptions& options) {
   int number = 0;
   for (const Pass* pass : list) {
     if (options.bisect >= 0 && number >= options.bisect) break;
     ++number;
     if (lists(options.disable, pass->name)) continue;
-    Graph next = pass->run(g);
+    Graph next = pass->run(g, options.disable);
     if (next == g) continue;  // measured, never self-reported
     if (options.verify_each)
       if (const Status status = verify(next); !status)

@@ -12,7 +12,8 @@ namespace heddle::prim {
 struct Pass {
   std::string_view name;
   std::string_view help;
-  Graph (*run)(const Graph& g);
+  /// `disable`: rewrite rows to leave out, comma-separated.
+  Graph (*run)(const Graph& g, std::string_view disable);
 };
 
 /// Every pass that can be named (heddle-opt --passes=a,b).
@@ -27,11 +28,14 @@ struct PassOptions {
   bool verify_each = false;
   /// Passes from this one on are skipped; negative: none. The first bad pass is found by bisection.
   std::int64_t bisect = -1;
-  /// Names of passes to leave out, comma-separated.
+  /// Names of passes and rewrite rows to leave out, comma-separated.
   std::string disable;
   /// Called after a pass that changed the graph: number, name, result.
   std::function<void(int, std::string_view, const Graph&)> changed = {};
 };
+
+/// A usage error for a name in `disable` that is no pass, rewrite row or alternative.
+Status check_disabled(std::string_view disable);
 
 Result<Graph> run_passes(std::span<const Pass* const> list, Graph g, const PassOptions& options);
 

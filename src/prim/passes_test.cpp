@@ -12,6 +12,26 @@
 namespace heddle::prim {
 namespace {
 
+TEST(Passes, DisabledNamesAreKnownAndObeyed) {
+  EXPECT_TRUE(check_disabled("").ok());
+  EXPECT_TRUE(check_disabled("canonicalize,fold-constants").ok());
+  const Status unknown = check_disabled("canonicalize,nosuchrow");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.error().message.find("'nosuchrow'"), std::string::npos);
+  // Each row fires on its own example, and not when it is left out.
+  for (const RewriteRule* rule : rewrite_rules()) {
+    Graph g;
+    Builder b(g);
+    const NodeId value = rule->example(b);
+    g.outputs.push_back({"y", value});
+    RewriteCounts with, without;
+    canonicalize(g, "", &with);
+    canonicalize(g, rule->name, &without);
+    EXPECT_GT(with[rule->name], 0) << rule->name;
+    EXPECT_EQ(without[rule->name], 0) << rule->name;
+  }
+}
+
 TEST(Passes, NamesAreFoundAndUnknownOnesListed) {
   const auto list = parse_passes("canonicalize,drop-dead");
   ASSERT_TRUE(list);
@@ -53,7 +73,7 @@ TEST(Passes, RunnerComparesBisectsAndVerifies) {
 }
 
 TEST(Passes, VerifierStopsAPassThatBreaksTheGraph) {
-  const Pass bad{"bad", "", [](const Graph& g) {
+  const Pass bad{"bad", "", [](const Graph& g, std::string_view) {
                    Graph copy = g;
                    const TensorType wrong{DType::f32, {5}};
                    copy.outputs = {{"y", copy.add(Map{ir::ScalarFn::exp}, {NodeId{0}}, wrong)}};

@@ -29,14 +29,27 @@ std::string get_text(const Options& options) {
   return options.*field;
 }
 
+Status set_dump(Options& options, std::string_view text) {
+  constexpr std::string_view kLevels = "prim,plan,kernel,source";
+  for (std::string_view left = text; !left.empty();) {
+    const std::size_t comma = left.find(',');
+    const std::string_view level = left.substr(0, comma);
+    left = comma == std::string_view::npos ? std::string_view() : left.substr(comma + 1);
+    if (!lists(kLevels, level))
+      return fail(ErrorCode::usage, "dump: found '{}', want levels of {}", level, kLevels);
+  }
+  return set_text<&Options::dump>(options, text);
+}
+
 constexpr OptionRow kRows[] = {
     {"log", "HEDDLE_LOG", "log level: trace, debug, info, warning, error, off",
      set_text<&Options::log>, get_text<&Options::log>},
     {"dump", "HEDDLE_DUMP", "levels to write as text: prim, plan, kernel, source (comma-separated)",
-     set_text<&Options::dump>, get_text<&Options::dump>},
+     set_dump, get_text<&Options::dump>},
     {"dump-dir", "HEDDLE_DUMP_DIR", "folder for dumps", set_text<&Options::dump_dir>,
      get_text<&Options::dump_dir>},
-    {"cache", "HEDDLE_CACHE_DIR", "folder of compiled kernels and tuning results; 'none' for no cache",
+    {"cache", "HEDDLE_CACHE_DIR",
+     "folder of compiled kernels and tuning results; 'none' for no cache",
      set_text<&Options::cache_dir>, get_text<&Options::cache_dir>},
     {"disable", "HEDDLE_DISABLE", "passes or rewrite rows to leave out (comma-separated)",
      set_text<&Options::disable>, get_text<&Options::disable>},
@@ -46,11 +59,13 @@ constexpr OptionRow kRows[] = {
     {"verify-passes", "HEDDLE_VERIFY", "check the graph after every pass",
      [](Options& o, std::string_view text) { return set_bool(o.verify, "verify-passes", text); },
      [](const Options& o) { return std::string(o.verify ? "1" : "0"); }},
-    {"cpu", "HEDDLE_CPU", "generate for this vector level: sse, avx2, avx512 (default: what the machine has)",
+    {"cpu", "HEDDLE_CPU",
+     "generate for this vector level: sse, avx2, avx512 (default: what the machine has)",
      set_text<&Options::cpu>, get_text<&Options::cpu>},
-    {"nvrtc", "HEDDLE_NVRTC", "path of libnvrtc.so (default: looked for)", set_text<&Options::nvrtc>,
-     get_text<&Options::nvrtc>},
-    {"cuda-driver", "HEDDLE_CUDA_DRIVER", "path of the CUDA driver (default: the system's libcuda.so.1)",
+    {"nvrtc", "HEDDLE_NVRTC", "path of libnvrtc.so (default: looked for)",
+     set_text<&Options::nvrtc>, get_text<&Options::nvrtc>},
+    {"cuda-driver", "HEDDLE_CUDA_DRIVER",
+     "path of the CUDA driver (default: the system's libcuda.so.1)",
      set_text<&Options::cuda_driver>, get_text<&Options::cuda_driver>},
 };
 

@@ -93,7 +93,6 @@ std::vector<Row> reduce_rows() {
        {known(f32({2, 2}, {1, 0, 0, 2}))},
        {i64({2, 2}, {0, 1, 0, 1})},
        ""},
-      {"NonZeroUnknown", "NonZero", 13, {}, {count_up({2})}, {}, "not known before running"},
       {"Unique",
        "Unique",
        11,

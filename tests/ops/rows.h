@@ -73,6 +73,7 @@ std::vector<Row> resize_rows();
 std::vector<Row> vision_rows();
 std::vector<Row> recurrent_rows();
 std::vector<Row> misc_rows();
+std::vector<Row> bounded_rows();
 /// Valid uses of operators that have no rows of results.
 std::vector<Row> seeds();
 

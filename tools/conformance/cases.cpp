@@ -162,8 +162,9 @@ bool draws(const prim::Graph& graph) {
 
 Status compare(const prim::Graph& graph, const std::vector<Tensor>& found,
                const std::vector<Value>& wanted, bool random, const Settings& settings) {
-  std::map<std::string, const Tensor*> by_name;
-  for (std::size_t i = 0; i < found.size(); ++i) by_name[graph.outputs[i].name] = &found[i];
+  std::vector<std::string> names;
+  for (const prim::GraphOutput& output : graph.outputs) names.push_back(output.name);
+  const std::map<std::string, Tensor> by_name = onnx::trimmed(names, found);
   for (const Value& value : wanted) {
     const std::size_t count = value.items ? value.items->size() : 0;
     if ((value.is_list() || count == 0) && by_name.contains(value.name(count)))
@@ -173,9 +174,9 @@ Status compare(const prim::Graph& graph, const std::vector<Tensor>& found,
       const std::string name = value.name(i);
       const auto at = by_name.find(name);
       if (at == by_name.end()) return fail(ErrorCode::mismatch, "output '{}' is missing", name);
-      const Tensor want = as_bf16((*value.items)[i], at->second->dtype());
-      std::string text = type_difference(*at->second, want);
-      if (text.empty() && !random) text = difference(*at->second, want, settings);
+      const Tensor want = as_bf16((*value.items)[i], at->second.dtype());
+      std::string text = type_difference(at->second, want);
+      if (text.empty() && !random) text = difference(at->second, want, settings);
       if (!text.empty()) return fail(ErrorCode::mismatch, "output '{}': {}", name, text);
     }
   }

@@ -55,6 +55,21 @@ json run_cases(const std::vector<fs::path>& cases, const Flags& flags) {
   return {{"summary", summary}, {"cases", rows}};
 }
 
+/// One report of all sets: {"summary", "sets": [{"title", "summary"}], "cases"}.
+json merged(const json& sets) {
+  json all = {{"summary", json::object()}, {"sets", json::array()}, {"cases", json::array()}};
+  for (const json& set : sets) {
+    for (const auto& [status, count] : set["summary"].items())
+      all["summary"][status] = all["summary"].value(status, 0) + count.get<int>();
+    all["sets"].push_back({{"title", set["title"]}, {"summary", set["summary"]}});
+    for (json row : set["cases"]) {
+      row["set"] = set["title"];
+      all["cases"].push_back(std::move(row));
+    }
+  }
+  return all;
+}
+
 Status run(const Flags& flags) {
   json sets = json::array();
   for (const std::string& set : flags.sets) {
@@ -69,7 +84,7 @@ Status run(const Flags& flags) {
                100.0 * s["passed"].get<int>() / std::max(1, s["total"].get<int>()));
     sets.push_back(std::move(report));
   }
-  if (!flags.json_file.empty()) std::ofstream(flags.json_file) << sets.dump(1) << '\n';
+  if (!flags.json_file.empty()) std::ofstream(flags.json_file) << merged(sets).dump(1) << '\n';
   if (!flags.markdown.empty()) std::ofstream(flags.markdown) << markdown_of(sets, flags.settings);
   return Ok{};
 }

@@ -1,5 +1,7 @@
 #include "common.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
 #include <random>
@@ -12,9 +14,8 @@
 namespace heddle::tool {
 
 void add_model_flags(CLI::App& verb, ModelFlags& flags) {
-  verb.add_option("model,--onnx,--model", flags.model,
-                  "ONNX file, ONNX test-data folder, or compiled artefact")
-      ->required();
+  verb.add_option("model", flags.model, "ONNX file, ONNX test-data folder, or compiled artefact");
+  verb.add_option("--onnx,--model", flags.model, "the same");
   verb.add_option("--device", flags.device, "cpu")->capture_default_str();
   verb.add_option("--shape,--shapes", flags.shapes,
                   "extents of an input with symbolic ones: x=1x3x224x224 (or x:1x3x224x224)");
@@ -78,6 +79,8 @@ Tensor random_tensor(const TensorType& type, std::mt19937_64& random) {
 Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
   if (flags.device != "cpu")
     return fail(ErrorCode::missing, "--device: found '{}', this build has: cpu", flags.device);
+  if (flags.model.empty())
+    return fail(ErrorCode::usage, "found no model, want an ONNX file or folder, or an artefact");
   driver::CompileOptions options;
   options.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
   options.budget = flags.budget;
@@ -90,18 +93,29 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
 
 namespace {
 
-/// Memory of one run beyond the caller's inputs and outputs.
+/// Memory of one run, inputs and outputs included.
 Status within(double limit_mb, const runtime::Program& p, int threads) {
   std::int64_t constants = 0;
   for (const Tensor& c : p.constants) constants += c.bytes();
+  std::int64_t ports = 0;
+  for (const auto* list : {&p.inputs, &p.outputs})
+    for (const runtime::Port& port : *list)
+      ports += element_count(port.type.shape) * size_of(port.type.dtype);
   const double mb =
-      1e-6 * static_cast<double>(constants + p.arena_bytes + p.scratch_bytes * threads);
+      1e-6 * static_cast<double>(constants + ports + p.arena_bytes + p.scratch_bytes * threads);
+  const double machine_mb = 1e-6 * static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                            static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (mb > machine_mb)
+    return fail(ErrorCode::out_of_memory, "the program needs {:.0f} MB, the machine has {:.0f}", mb,
+                machine_mb);
   if (limit_mb <= 0 || mb <= limit_mb) return Ok{};
-  return fail(ErrorCode::out_of_memory,
-              "--memory-limit: the program needs {:.1f} MB ({:.1f} of constants, {:.1f} of arena), "
-              "found a limit of {:.1f}",
-              mb, 1e-6 * static_cast<double>(constants), 1e-6 * static_cast<double>(p.arena_bytes),
-              limit_mb);
+  return fail(
+      ErrorCode::out_of_memory,
+      "--memory-limit: the program needs {:.1f} MB ({:.1f} of constants, {:.1f} of arena, the "
+      "rest inputs, outputs and scratch), "
+      "found a limit of {:.1f}",
+      mb, 1e-6 * static_cast<double>(constants), 1e-6 * static_cast<double>(p.arena_bytes),
+      limit_mb);
 }
 
 }  // namespace

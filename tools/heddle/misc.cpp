@@ -1,15 +1,15 @@
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
 
+#include "codegen/cuda/nvrtc.h"
 #include "common.h"
 #include "driver/cache.h"
 #include "driver/code_cache.h"
 #include "onnx/reader.h"
 #include "ops/ops.h"
 #include "runtime/artefact.h"
+#include "runtime/cuda/device.h"
 
 namespace heddle::tool {
 namespace {
@@ -37,14 +37,35 @@ Status list_ops(bool as_json) {
   return Ok{};
 }
 
-struct LibraryRow {
-  const char *name, *file, *purpose;
-};
-constexpr LibraryRow kOptionalLibraries[] = {
-    {"CUDA driver", "libcuda.so.1", "the CUDA target"},
-    {"NVRTC", "libnvrtc.so", "compiling CUDA kernels"},
-    {"cuBLASLt", "libcublasLt.so", "library candidates on CUDA"},
-};
+json library_row(const char* name, const char* purpose, const std::string& found,
+                 const std::string& missing) {
+  return {{"name", name}, {"for", purpose}, {"found", missing.empty()},
+          {"detail", missing.empty() ? found : missing}};
+}
+
+/// The libraries of the CUDA target: where each was found, or what is missing.
+json cuda_libraries() {
+  const Options& options = global_options();
+  json rows = json::array();
+  std::string found, missing;
+  if (auto devices = runtime::cuda::devices(options.cuda_driver)) {
+    for (const runtime::cuda::Device& d : *devices)
+      found += fmt::format("{}{}, {}, {} multiprocessors, {:.0f} GB", found.empty() ? "" : "; ", d.name,
+                           d.arch(), d.multiprocessors, static_cast<double>(d.memory_bytes) / 1e9);
+  } else {
+    missing = devices.error().message;
+  }
+  rows.push_back(library_row("CUDA driver", "the CUDA target", found, missing));
+  const std::string nvrtc = codegen::cuda::find_library("nvrtc", options.nvrtc);
+  const auto version = codegen::cuda::nvrtc_version(options.nvrtc);
+  rows.push_back(library_row("NVRTC", "compiling CUDA kernels",
+                             version ? fmt::format("{}, version {}", nvrtc, *version) : "",
+                             version ? "" : version.error().message));
+  const std::string cublas = codegen::cuda::find_library("cublasLt", "");
+  rows.push_back(library_row("cuBLASLt", "library candidates on CUDA", cublas,
+                             cublas.empty() ? "libcublasLt.so is not installed" : ""));
+  return rows;
+}
 
 Status doctor(bool as_json) {
   const codegen::cpu::Machine machine = HEDDLE_TRY(driver::machine_for(global_options()));
@@ -56,15 +77,7 @@ Status doctor(bool as_json) {
               {"threads", driver::machine_threads()}}},
             {"llvm", codegen::cpu::llvm_version()},
             {"cache", global_options().cache_dir},
-            {"optional", json::array()}};
-  for (const LibraryRow& row : kOptionalLibraries) {
-    void* handle = ::dlopen(row.file, RTLD_LAZY | RTLD_LOCAL);
-    j["optional"].push_back({{"name", row.name},
-                             {"file", row.file},
-                             {"found", handle != nullptr},
-                             {"for", row.purpose}});
-    if (handle != nullptr) ::dlclose(handle);
-  }
+            {"optional", cuda_libraries()}};
   if (as_json) {
     fmt::print("{}\n", j.dump(2));
     return Ok{};
@@ -74,9 +87,9 @@ Status doctor(bool as_json) {
              8 * machine.vector_bytes, driver::machine_threads(),
              global_options().cache_dir.empty() ? "none" : global_options().cache_dir);
   for (const json& row : j["optional"])
-    fmt::print("{:<8} {} ({}): {}\n", row["found"].get<bool>() ? "found" : "missing",
-               row["name"].get<std::string>(), row["file"].get<std::string>(),
-               row["for"].get<std::string>());
+    fmt::print("{:<8} {} (for {}): {}\n", row["found"].get<bool>() ? "found" : "missing",
+               row["name"].get<std::string>(), row["for"].get<std::string>(),
+               row["detail"].get<std::string>());
   return Ok{};
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <set>
 
 #include "lower/stitch/emitter.h"
@@ -14,6 +15,13 @@ struct NestOutput {
   std::vector<int> dimensions;
   bool row = false;  ///< follows fewer dimensions than the domain has: stored once per row
 };
+
+/// The largest divisor of n that is at most `limit`.
+inline std::int64_t divisor_below(std::int64_t n, std::int64_t limit) {
+  for (std::int64_t d = std::min(n, limit); d > 1; --d)
+    if (n % d == 0) return d;
+  return 1;
+}
 
 /// A box of positions.
 struct Domain {

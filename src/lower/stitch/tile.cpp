@@ -1,0 +1,156 @@
+// Tiles inside a nest: blocks of the axis that runs the other way, and weights kept in registers.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <unordered_map>
+
+#include "kernel/traverse.h"
+#include "lower/stitch/nest.h"
+
+namespace heddle::lower::stitch {
+
+using kernel::Store;
+
+namespace {
+
+constexpr std::int64_t kTransposeTile = 64;  // elements read in one run: few pages at a time
+
+/// Cache lines at a distance of `step` bytes that an L1 cache of 64 sets and 8 ways keeps: a step
+/// of a power of two falls into few sets.
+double lines_kept(std::int64_t step) {
+  constexpr std::int64_t kLine = 64, kSets = 64, kWays = 8;
+  if (step < kLine) return static_cast<double>(kSets * kWays * kLine / step);
+  return static_cast<double>(kSets / std::gcd(kSets, step / kLine) * kWays);
+}
+
+}  // namespace
+
+/// A transpose: what is contiguous to one side is not to the other. Blocks of the other side's
+/// contiguous axis run inside the vectors, so that whole cache lines are used on both sides.
+void Nest::tile_transpose() {
+  if (!vector_ || !hoisted_.empty()) return;
+  const Var lane = axes_.loops[*vector_].var;
+  const bool strided = std::any_of(axes_.touches.begin(), axes_.touches.end(), [&](const Touch& t) {
+    const auto c = ir::coefficient_of(t.offset, lane);
+    return t.kind != Touch::Kind::other && c && *c > 1;
+  });
+  if (!strided) return;
+  for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
+    if (i == *vector_) continue;
+    const Axis axis = axes_.loops[i];
+    const bool contiguous =
+        std::any_of(axes_.touches.begin(), axes_.touches.end(), [&](const Touch& t) {
+          return t.kind != Touch::Kind::other && ir::coefficient_of(t.offset, axis.var) == 1 &&
+                 ir::coefficient_of(t.offset, lane) != 1;
+        });
+    const std::int64_t tile = divisor_below(axis.extent, kTransposeTile);
+    if (!contiguous || tile < 4) continue;
+    const Axis outer{out_.fresh(axis.extent / tile), axis.extent / tile};
+    const Axis inner{out_.fresh(tile), tile};
+    const Expr whole = Expr(outer.var) * Expr(tile) + Expr(inner.var);
+    const auto rule = [&](Var v) {
+      return v == axis.var ? std::optional<Expr>(whole) : std::nullopt;
+    };
+    for (auto& [original, e] : axes_.originals) e = ir::substitute(e, rule);
+    for (Touch& t : axes_.touches) t.offset = ir::substitute(t.offset, rule);
+    axes_.loops[i] = outer;
+    axes_.loops.push_back(inner);
+    tiled_ = axes_.loops.size() - 1;
+    transposes_ = true;
+    return;
+  }
+}
+
+/// A sum of a few products (depthwise convolution): inside the vectors goes the axis along which
+/// one factor does not change, so that it stays in registers.
+void Nest::keep_weights() {
+  constexpr double kSeveral = 4;
+  if (!vector_ || tiled_ || !hoisted_.empty()) return;
+  const Var lane = axes_.loops[*vector_].var;
+  for (std::size_t i = axes_.loops.size(); i-- > 0;) {
+    if (i == *vector_ || axes_.loops[i].extent < 4) continue;
+    const Var var = axes_.loops[i].var;
+    bool fixed = false, moves = false, fits = true;
+    for (const Touch& t : axes_.touches) {
+      if (t.kind != Touch::Kind::load || t.weight < kSeveral) continue;
+      const auto along = ir::coefficient_of(t.offset, var);
+      const bool laned = ir::coefficient_of(t.offset, lane) != 0;
+      fixed |= laned && along == 0;
+      if (!laned || !along || *along == 0) continue;
+      moves = true;
+      // The window slides along the axis; what it leaves behind is wanted again a row later.
+      const double rows = std::sqrt(t.weight) + 1;
+      fits &= rows * static_cast<double>(axes_.loops[i].extent) <=
+              lines_kept(std::abs(*along) * t.bytes);
+    }
+    if (!fixed || !moves || !fits) continue;
+    tiled_ = i;
+    return;
+  }
+}
+
+/// The same for stores: the tile is collected in scratch memory and written row by row afterwards.
+void Nest::stage_stores(std::vector<Store>& stores, const Lanes& l, Var tile, std::int64_t rows,
+                        std::int64_t length) {
+  const Expr in_block = out_.values().simplified(l.place(width_));
+  for (Store& s : stores) {
+    const auto step = ir::coefficient_of(s.offset, l.lane);
+    const bool blocks =
+        l.count == 1 || (step && ir::coefficient_of(s.offset, l.unroll) == *step * width_);
+    if (!step || *step <= 1 || !blocks || ir::coefficient_of(s.offset, tile) != 1) continue;
+    const Expr base = s.offset - in_block * Expr(*step) - Expr(tile);
+    const kernel::BufferId to = s.buffer;
+    s.buffer = out_.tile_like(to, rows * length);
+    s.offset = Expr(tile) * Expr(rows) + in_block;
+    after_lanes_.push_back([=, this, from = s.buffer, step = *step] {
+      out_.write_columns(from, to, base, step, rows, length);
+    });
+  }
+}
+
+/// Loads that are strided along the lanes but contiguous along the tile's axis read a copy of their
+/// tile, made row by row: each cache line is used whole at once.
+void Nest::stage_tile(std::vector<Store>& stores) {
+  const Lanes* l = out_.current_lanes();
+  const auto tile = transposes_ ? position_[*tiled_]->variable() : std::nullopt;
+  if (!tile || !l) return;
+  const std::int64_t length = axes_.loops[*tiled_].extent;
+  const std::int64_t rows = l->count == 1 ? l->width : static_cast<std::int64_t>(width_) * l->count;
+  std::map<std::pair<kernel::BufferId, Expr>, Value> staged;
+  bool guarded = false;
+  for (const Store& s : stores)
+    kernel::for_each_value(s.value, [&](const Value& v) {
+      guarded |= std::holds_alternative<kernel::Guard>(v->op);
+      const auto* load = std::get_if<kernel::Load>(&v->op);
+      if (!load || !load->dynamic.empty()) return;
+      const auto step = ir::coefficient_of(load->offset, l->lane);
+      const bool blocks =
+          l->count == 1 || (step && ir::coefficient_of(load->offset, l->unroll) == *step * width_);
+      if (!step || *step <= 1 || !blocks || ir::coefficient_of(load->offset, *tile) != 1) return;
+      staged.try_emplace({load->buffer, load->offset});
+    });
+  stage_stores(stores, *l, *tile, rows, length);
+  if (guarded || staged.empty()) return;
+  for (auto& [key, value] : staged) {
+    const auto& [buffer, offset] = key;
+    const std::int64_t step = *ir::coefficient_of(offset, l->lane);
+    const Expr in_block = out_.values().simplified(l->place(width_));
+    const Expr base = offset - in_block * Expr(step) - Expr(*tile);
+    const kernel::BufferId copy = out_.copy_rows(buffer, base, step, rows, length);
+    value = kernel::load(copy, in_block * Expr(length) + Expr(*tile),
+                         compute_type(out_.kernel().buffers[buffer].dtype));
+  }
+  std::unordered_map<const kernel::ValueNode*, Value> memo;
+  kernel::Mapper mapper;
+  mapper.value = [&](const Value& v) -> Value {
+    if (const auto found = memo.find(v.get()); found != memo.end()) return found->second;
+    const auto* load = std::get_if<kernel::Load>(&v->op);
+    const auto copy = load ? staged.find({load->buffer, load->offset}) : staged.end();
+    Value out = copy == staged.end() ? kernel::map_children(v, mapper) : copy->second;
+    memo.emplace(v.get(), out);
+    return out;
+  };
+  for (Store& s : stores) s.value = mapper.value(s.value);
+}
+
+}  // namespace heddle::lower::stitch
