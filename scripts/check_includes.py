@@ -17,6 +17,7 @@ DIRECT = {
     "kernel": ["ir"],
     "lower": ["prim", "kernel"],
     "codegen": ["kernel"],
+    "emulation": ["codegen"],
     "runtime": ["support"],
     "plan": ["lower", "ilp", "codegen", "runtime"],
     "driver": ["plan", "onnx", "grad", "ops", "lower", "codegen", "runtime", "ilp"],

@@ -12,6 +12,8 @@ packages=(
   coinor-libcbc-dev coinor-libcoinutils-dev
   # model reading and its test data
   libonnx-dev libonnx-testdata libprotobuf-dev protobuf-compiler
+  # fibers: CUDA text on the CPU
+  libboost-context-dev
   # command line, logs, database, hashing
   libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libsqlite3-dev libxxhash-dev
   # tests and the libraries that the micro-benchmarks compare with

@@ -109,60 +109,88 @@ inline Target gpu_target(int multiprocessors = 4) {
   return target;
 }
 
+/// A graph lowered as one kernel, with random inputs and what the primitives' reference makes of them.
+struct Prepared {
+  Cluster cluster;
+  Lowered lowered;
+  std::vector<Tensor> want;                   ///< by output of the graph
+  std::vector<std::vector<std::byte>> bytes;  ///< by argument of the kernel
+  std::string text() const {
+    return "\n" + lowered.schedule + "\n" + kernel::to_string(lowered.kernel);
+  }
+};
+
+/// The error is usage with the message "refused" where the GPU lowering says so.
+inline Result<Prepared> prepare(const prim::Graph& g, std::mt19937& rng,
+                                const CheckOptions& options = {}) {
+  Prepared p;
+  p.cluster = whole(g);
+  if (!stitch::supports(g, p.cluster)) return fail("not supported");
+  std::map<NodeId, Layout> layouts;
+  for (NodeId id : inputs_of(g, p.cluster))
+    layouts[id] =
+        options.random_layouts ? random_layout(g[id].type.shape, rng) : row_major(g[id].type.shape);
+  Request request{&g, p.cluster, options.target, [&](NodeId id) { return layouts.at(id); }, {}, {}};
+  if (!options.free_outputs)
+    request.required_layout = [&](NodeId id) { return row_major(g[id].type.shape); };
+  auto lowered = stitch::lower(request);
+  if (!lowered && lowered.error().message.starts_with("no GPU kernel yet"))
+    return fail(ErrorCode::usage, "refused");
+  if (!lowered) return lowered.error();
+  p.lowered = *std::move(lowered);
+  if (auto ok = kernel::verify(p.lowered.kernel); !ok) return fail("{}{}", ok.error().message, p.text());
+
+  std::vector<Tensor> inputs;
+  for (const auto& in : g.inputs) inputs.push_back(random_values(in.type, rng));
+  p.want = HEDDLE_TRY(prim::interpret(g, inputs));
+  for (const Argument& a : p.lowered.arguments) {
+    const auto output = std::find(p.cluster.outputs.begin(), p.cluster.outputs.end(), a.node);
+    if (output != p.cluster.outputs.end()) {
+      const auto& layout =
+          p.lowered.output_layouts[static_cast<std::size_t>(output - p.cluster.outputs.begin())];
+      p.bytes.emplace_back(static_cast<std::size_t>(layout.size * size_of(g[a.node].type.dtype)),
+                           std::byte{0x55});
+    } else if (a.kind == Argument::Kind::packed) {
+      p.bytes.emplace_back(a.packed.data(), a.packed.data() + a.packed.bytes());
+    } else if (const auto* in = std::get_if<prim::Input>(&g[a.node].op)) {
+      p.bytes.push_back(stored(inputs[static_cast<std::size_t>(in->slot)], layouts.at(a.node)));
+    } else {
+      p.bytes.push_back(stored(*g.constant_of(a.node), layouts.at(a.node)));
+    }
+  }
+  return p;
+}
+
+/// "" or where the results in `bytes`, by argument of the kernel, are wrong.
+inline std::string wrong_output(const prim::Graph& g, const Prepared& p,
+                                const std::vector<std::vector<std::byte>>& bytes) {
+  for (std::size_t o = 0; o < g.outputs.size(); ++o) {
+    const NodeId node = g.outputs[o].node;
+    const auto position = static_cast<std::size_t>(
+        std::find(p.cluster.outputs.begin(), p.cluster.outputs.end(), node) -
+        p.cluster.outputs.begin());
+    for (std::size_t a = 0; a < bytes.size(); ++a) {
+      if (p.lowered.arguments[a].node != node) continue;
+      const Tensor got = loaded(g[node].type, bytes[a], p.lowered.output_layouts[position]);
+      if (const std::string bad = difference(got, p.want[o]); !bad.empty())
+        return fmt::format("output {} {}: {}", o, to_string(g[node].type), bad);
+    }
+  }
+  return "";
+}
+
 /// Lowers the graph as one kernel and runs it in the kernel interpreter; "" if it verifies and
 /// agrees with the primitives' reference, "refused" where the GPU lowering says so.
 inline std::string check(const prim::Graph& g, std::mt19937& rng, const CheckOptions& options = {},
                          std::string* schedule = nullptr) {
-  const Cluster cluster = whole(g);
-  if (!stitch::supports(g, cluster)) return "not supported";
-  std::map<NodeId, Layout> layouts;
-  for (NodeId id : inputs_of(g, cluster))
-    layouts[id] =
-        options.random_layouts ? random_layout(g[id].type.shape, rng) : row_major(g[id].type.shape);
-  Request request{&g, cluster, options.target, [&](NodeId id) { return layouts.at(id); }, {}, {}};
-  if (!options.free_outputs)
-    request.required_layout = [&](NodeId id) { return row_major(g[id].type.shape); };
-  auto lowered = stitch::lower(request);
-  if (!lowered && lowered.error().message.starts_with("no GPU kernel yet")) return "refused";
-  if (!lowered) return lowered.error().message;
-  if (schedule) *schedule = lowered->schedule;
-  const std::string text = "\n" + lowered->schedule + "\n" + kernel::to_string(lowered->kernel);
-  if (auto ok = kernel::verify(lowered->kernel); !ok) return ok.error().message + text;
-
-  std::vector<Tensor> inputs;
-  for (const auto& in : g.inputs) inputs.push_back(random_values(in.type, rng));
-  auto want = prim::interpret(g, inputs);
-  if (!want) return want.error().message;
-  std::vector<std::vector<std::byte>> bytes;
-  for (const Argument& a : lowered->arguments) {
-    const auto output = std::find(cluster.outputs.begin(), cluster.outputs.end(), a.node);
-    if (output != cluster.outputs.end()) {
-      const auto& layout =
-          lowered->output_layouts[static_cast<std::size_t>(output - cluster.outputs.begin())];
-      bytes.emplace_back(static_cast<std::size_t>(layout.size * size_of(g[a.node].type.dtype)),
-                         std::byte{0x55});
-    } else if (a.kind == Argument::Kind::packed) {
-      bytes.emplace_back(a.packed.data(), a.packed.data() + a.packed.bytes());
-    } else if (const auto* in = std::get_if<prim::Input>(&g[a.node].op)) {
-      bytes.push_back(stored(inputs[static_cast<std::size_t>(in->slot)], layouts.at(a.node)));
-    } else {
-      bytes.push_back(stored(*g.constant_of(a.node), layouts.at(a.node)));
-    }
-  }
-  std::vector<std::span<std::byte>> spans(bytes.begin(), bytes.end());
-  if (auto ok = kernel::interpret(lowered->kernel, spans); !ok) return ok.error().message + text;
-  for (std::size_t o = 0; o < g.outputs.size(); ++o) {
-    const NodeId node = g.outputs[o].node;
-    const auto position = static_cast<std::size_t>(
-        std::find(cluster.outputs.begin(), cluster.outputs.end(), node) - cluster.outputs.begin());
-    for (std::size_t a = 0; a < bytes.size(); ++a) {
-      if (lowered->arguments[a].node != node) continue;
-      const Tensor got = loaded(g[node].type, bytes[a], lowered->output_layouts[position]);
-      if (const std::string bad = difference(got, (*want)[o]); !bad.empty())
-        return fmt::format("output {} {}: {}", o, to_string(g[node].type), bad) + text;
-    }
-  }
-  return "";
+  auto p = prepare(g, rng, options);
+  if (!p) return p.error().message;
+  if (schedule) *schedule = p->lowered.schedule;
+  std::vector<std::span<std::byte>> spans(p->bytes.begin(), p->bytes.end());
+  if (auto ok = kernel::interpret(p->lowered.kernel, spans); !ok)
+    return ok.error().message + p->text();
+  const std::string bad = wrong_output(g, *p, p->bytes);
+  return bad.empty() ? "" : bad + p->text();
 }
 
 }  // namespace heddle::lower

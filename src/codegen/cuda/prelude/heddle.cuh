@@ -10,6 +10,9 @@
 #include "cuda.h"  // the emulator's CUDA language
 #endif
 #include "types.cuh"
+#ifdef HEDDLE_EMULATE
+#include "helpers.h"  // the emulated bodies
+#endif
 #include "math.cuh"
 #include "memory.cuh"
 #include "collective.cuh"

@@ -1,7 +1,7 @@
 // Scalar types, conversions, vectors.
 #pragma once
 #ifdef HEDDLE_EMULATE
-#define HD_FN inline
+#define HD_FN inline __attribute__((always_inline))
 #else
 #define HD_FN __device__ __forceinline__
 #endif

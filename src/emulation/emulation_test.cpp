@@ -1,0 +1,172 @@
+#include "emulation/emulation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace heddle::emulation {
+namespace {
+
+/// Global memory of a test.
+template <class T>
+struct Array {
+  T* data;
+  explicit Array(std::int64_t count)
+      : data(reinterpret_cast<T*>(allocate(count * static_cast<std::int64_t>(sizeof(T))))) {}
+  ~Array() { release(reinterpret_cast<std::byte*>(data)); }
+  T& operator[](std::int64_t i) { return data[i]; }
+};
+
+Module compiled(const std::string& text, CompileOptions options = {}) {
+  auto module = compile("#include \"heddle.cuh\"\n" + text, options);
+  if (!module) throw std::runtime_error(module.error().message);
+  return *module;
+}
+
+template <class... A>
+std::string run(const Module& module, const std::string& symbol, const Launch& how, A... values) {
+  void* arguments[] = {&values..., nullptr};
+  const Kernel* kernel = module.find(symbol);
+  if (!kernel) return "no kernel " + symbol;
+  const Status status = launch(module, *kernel, how, arguments);
+  return status ? "" : status.error().message;
+}
+
+constexpr const char* kBasics = R"(
+extern "C" __global__ void index(int* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = 1000 * blockIdx.x + threadIdx.x;
+}
+extern "C" __global__ void __launch_bounds__(256) sums(const float* x, float* out) {
+  __shared__ float scratch[8];
+  const float sum = hd::block_reduce<256>(x[threadIdx.x], hd::Sum{}, scratch);
+  const float most = hd::block_reduce<256>(x[threadIdx.x], hd::Max{}, scratch);
+  if (threadIdx.x == 0) out[2 * blockIdx.x] = sum, out[2 * blockIdx.x + 1] = most;
+}
+extern "C" __global__ void grid_wide(float* x, unsigned* counter) {
+  for (int round = 1; round < 4; ++round) {
+    if (threadIdx.x == 0) x[round * gridDim.x + blockIdx.x] = x[(round - 1) * gridDim.x + (blockIdx.x + 1) % gridDim.x] + 1;
+    hd::grid_barrier(counter);
+  }
+}
+extern "C" __global__ void divergent() {
+  if (threadIdx.x < 32)
+    hd::block_sync();
+  else
+    hd::block_sync();
+}
+extern "C" __global__ void missing() {
+  if (threadIdx.x != 7) hd::warp_sync();
+}
+extern "C" __global__ void different() {
+  if (threadIdx.x & 1) hd::shuffle(1u, 0);
+  else hd::warp_sync();
+}
+extern "C" __global__ void unpublished(const float* x) {
+  HD_DYNAMIC_SHARED(shared);
+  hd::copy_async<16>(shared + 16 * threadIdx.x, x + 4 * threadIdx.x);
+  hd::copy_commit();
+}
+extern "C" __global__ void crooked(const float* x) {
+  HD_DYNAMIC_SHARED(shared);
+  hd::copy_async<16>(shared + 4, x);
+}
+extern "C" __global__ void poisoned(unsigned* out) {
+  HD_DYNAMIC_SHARED(shared);
+  __shared__ unsigned other[4];
+  out[0] = reinterpret_cast<unsigned*>(shared)[3];
+  out[1] = other[1];
+  other[1] = 7;
+}
+)";
+
+TEST(Emulation, ThreadsKnowWhereTheyAre) {
+  const Module m = compiled(kBasics);
+  Array<int> out(70);
+  for (Order order : {Order::forward, Order::reverse, Order::random}) {
+    ASSERT_EQ(run(m, "index", {.grid = {3}, .block = {32}, .order = order}, out.data, 70), "");
+    for (int i = 0; i < 70; ++i) EXPECT_EQ(out[i], i / 32 * 1000 + i % 32);
+  }
+}
+
+TEST(Emulation, BlocksReduce) {
+  const Module m = compiled(kBasics);
+  Array<float> x(256), out(6);
+  for (int i = 0; i < 256; ++i) x[i] = static_cast<float>(i * 7 % 256);
+  for (Order order : {Order::forward, Order::reverse, Order::random}) {
+    ASSERT_EQ(run(m, "sums", {.grid = {3}, .block = {256}, .order = order}, x.data, out.data), "");
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(out[2 * i], 255 * 128);
+      EXPECT_EQ(out[2 * i + 1], 255);
+    }
+  }
+}
+
+TEST(Emulation, GridsMeetIfTheyAreResident) {
+  const Module m = compiled(kBasics);
+  Array<float> x(4 * 5);
+  Array<unsigned> counter(1);
+  for (int i = 0; i < 5; ++i) x[i] = static_cast<float>(i);
+  counter[0] = 0;
+  Launch how{.grid = {5}, .block = {64}, .cooperative = true, .order = Order::random};
+  ASSERT_EQ(run(m, "grid_wide", how, x.data, counter.data), "");
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(x[15 + i], static_cast<float>((i + 3) % 5 + 3));
+  how.cooperative = false;
+  EXPECT_NE(run(m, "grid_wide", how, x.data, counter.data).find("deadlock"), std::string::npos);
+}
+
+TEST(Emulation, SharedMemoryIsPoisoned) {
+  const Module m = compiled(kBasics);
+  Array<unsigned> out(2);
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(run(m, "poisoned", {.block = {1}, .shared_bytes = 16}, out.data), "");
+    EXPECT_EQ(out[0], ~0u);
+    EXPECT_EQ(out[1], ~0u);
+  }
+}
+
+void expect_error(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+TEST(Emulation, MisuseNamesItsLines) {
+  const Module m = compiled(kBasics);
+  Array<float> x(1024);
+  expect_error(run(m, "divergent", {.block = {64}}),
+               "threads of a block wait at different barriers, at kernel.cu:21 and kernel.cu:23");
+  expect_error(run(m, "missing", {.block = {32}}), "in its warp's operation of kernel.cu:26");
+  expect_error(run(m, "different", {.block = {32}}), "different operations, at kernel.cu:30 and kernel.cu:29");
+  expect_error(run(m, "unpublished", {.block = {32}, .shared_bytes = 512}, x.data), "in flight");
+  expect_error(run(m, "crooked", {.block = {32}, .shared_bytes = 512}, x.data),
+               "misaligned asynchronous copy, at kernel.cu:39");
+}
+
+TEST(Emulation, ShapesThatNoGpuTakesAreRefused) {
+  const Module m = compiled(kBasics);
+  Array<float> x(1024);
+  expect_error(run(m, "sums", {.block = {512}}, x.data, x.data), "its bound is 256");
+  expect_error(run(m, "index", {.block = {1025}}, x.data, 3), "1 to 1024");
+  expect_error(run(m, "index", {.grid = {3}, .block = {32}, .cluster = {2}}, x.data, 3), "clusters");
+}
+
+TEST(Emulation, KernelsAreDescribed) {
+  const Module m = compiled(kBasics);
+  const Kernel* k = m.find("sums");
+  ASSERT_NE(k, nullptr);
+  EXPECT_EQ(k->max_threads, 256);
+  EXPECT_EQ(k->parameter_bytes, (std::vector<std::size_t>{8, 8}));
+  EXPECT_EQ(m.find("index")->parameter_bytes, (std::vector<std::size_t>{8, 4}));
+  EXPECT_EQ(m.find("none"), nullptr);
+}
+
+TEST(Emulation, WrongTextIsAnErrorWithTheCompilersWords) {
+  const auto m = compile("#include \"heddle.cuh\"\nextern \"C\" __global__ void f() { nothing(); }");
+  ASSERT_FALSE(m);
+  expect_error(m.error().message, "kernel.cu:2");
+  const auto none = compile("", {.compiler = "/nonexistent/compiler"});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::missing);
+}
+
+}  // namespace
+}  // namespace heddle::emulation

@@ -1,0 +1,60 @@
+#pragma once
+// Runs generated kernels under the emulation.
+#include "codegen/cuda/cuda.h"
+#include "emulation/emulation.h"
+#include "lower/stitch/test_util.h"
+
+namespace heddle {
+
+/// Global memory of a test, released at its end.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(std::span<const std::byte> bytes)
+      : size_(bytes.size()), at_(emulation::allocate(static_cast<std::int64_t>(bytes.size()))) {
+    if (size_) std::memcpy(at_, bytes.data(), size_);
+  }
+  explicit DeviceBytes(std::int64_t size)
+      : size_(static_cast<std::size_t>(size)), at_(emulation::allocate(size)) {}
+  DeviceBytes(DeviceBytes&& other) noexcept : size_(other.size_), at_(std::exchange(other.at_, nullptr)) {}
+  ~DeviceBytes() { emulation::release(at_); }
+  std::byte* data() const { return at_; }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(at_);
+  }
+  std::vector<std::byte> bytes() const { return {at_, at_ + size_}; }
+
+ private:
+  std::size_t size_;
+  std::byte* at_;
+};
+
+/// Runs the phases of a kernel on copies of its arguments, which it gives back.
+inline Result<std::vector<std::vector<std::byte>>> emulate(
+    const emulation::Module& module, const codegen::cuda::KernelText& text,
+    const std::vector<std::vector<std::byte>>& bytes, emulation::Order order, unsigned seed = 1) {
+  std::vector<DeviceBytes> memory;
+  for (const auto& one : bytes) memory.emplace_back(std::span<const std::byte>(one));
+  for (std::int64_t local : text.local_bytes) memory.emplace_back(local);
+  std::vector<std::byte*> pointers;
+  std::vector<void*> arguments;
+  for (const DeviceBytes& m : memory) pointers.push_back(m.data());
+  for (std::byte*& p : pointers) arguments.push_back(&p);
+  for (const codegen::cuda::PhaseInfo& phase : text.phases) {
+    if (phase.tasks == 0) continue;
+    const emulation::Kernel* kernel = module.find(phase.symbol);
+    if (!kernel) return fail("no kernel '{}'", phase.symbol);
+    emulation::Launch how;
+    how.grid.x = static_cast<unsigned>(phase.tasks);
+    how.block.x = static_cast<unsigned>(phase.threads);
+    how.shared_bytes = static_cast<std::size_t>(phase.shared_bytes);
+    how.order = order;
+    how.seed = seed;
+    HEDDLE_TRY(emulation::launch(module, *kernel, how, arguments.data()));
+  }
+  std::vector<std::vector<std::byte>> out;
+  for (std::size_t i = 0; i < bytes.size(); ++i) out.push_back(memory[i].bytes());
+  return out;
+}
+
+}  // namespace heddle
