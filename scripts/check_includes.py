@@ -11,7 +11,7 @@ DIRECT = {
     "ir": ["support"],
     "prim": ["ir"],
     "ops": ["prim"],
-    "grad": ["ops"],
+    "grad": ["prim"],
     "onnx": ["ops"],
     "ilp": ["support"],
     "kernel": ["ir"],

@@ -1,0 +1,370 @@
+// Gradients against finite differences in float64.
+#include "grad/grad.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "prim/random_graph.h"
+#include "prim/test_util.h"
+#include "prim/text.h"
+#include "prim/types.h"
+
+namespace heddle::grad {
+namespace {
+
+using ir::Monoid;
+using ir::ScalarFn;
+using prim::Builder;
+using prim::Graph;
+
+/// Σ over outputs of their elements, each times a random weight, in float64.
+double weighted_sum(const Graph& g, const std::vector<Tensor>& inputs,
+                    const std::vector<Tensor>& weights) {
+  const auto values = prim::interpret_all(g, inputs);
+  EXPECT_TRUE(values);
+  double sum = 0;
+  for (std::size_t o = 0; o < g.outputs.size(); ++o) {
+    if (!is_float(g[g.outputs[o].node].type.dtype)) continue;
+    const Tensor& v = (*values)[static_cast<std::size_t>(g.outputs[o].node.value)];
+    for (std::int64_t i = 0; i < v.count(); ++i) sum += v.at(i) * weights[o].at(i);
+  }
+  return sum;
+}
+
+/// True if a value is rounded inside, which differences divide by a small step.
+bool rounds(const Graph& g) {
+  for (std::int32_t i = 0; i < g.size(); ++i)
+    if (const auto* m = std::get_if<prim::Map>(&g[NodeId{i}].op); m && m->fn == ScalarFn::cast)
+      return true;
+  return false;
+}
+
+/// "" if the derivative along a random direction of all floating inputs agrees with differences.
+std::string check(const Graph& forward, std::mt19937& rng, std::vector<Tensor> inputs) {
+  Graph g = forward;
+  std::vector<Seed> seeds;
+  std::vector<Tensor> weights;
+  std::vector<NodeId> wrt;
+  std::vector<std::size_t> slots;
+  for (const auto& out : forward.outputs) {
+    weights.push_back(prim::random_tensor({DType::f32, forward[out.node].type.shape}, rng));
+    if (!is_float(forward[out.node].type.dtype)) continue;
+    Tensor typed(forward[out.node].type);
+    for (std::int64_t i = 0; i < typed.count(); ++i) typed.set(i, weights.back().at(i));
+    seeds.push_back({out.node, g.add_constant(typed)});
+  }
+  for (std::int32_t i = 0; i < forward.size(); ++i)
+    if (const auto* in = std::get_if<prim::Input>(&forward[NodeId{i}].op);
+        in && is_float(forward[NodeId{i}].type.dtype)) {
+      wrt.push_back(NodeId{i});
+      slots.push_back(static_cast<std::size_t>(in->slot));
+    }
+  const auto result = gradients(g, seeds, wrt);
+  if (!result) return result.error().message;
+  if (const Status s = prim::verify(g); !s) return s.error().message;
+  Graph all = g;
+  all.outputs.clear();
+  for (NodeId id : *result) all.outputs.push_back({fmt::format("d{}", id.value), id});
+  const auto values = prim::interpret_all(all, inputs);
+  if (!values) return values.error().message;
+  // Powers of two, so that neither the step nor the inputs are rounded.
+  std::vector<Tensor> direction;
+  double analytic = 0, scale = 0;
+  for (std::size_t k = 0; k < wrt.size(); ++k) {
+    const Tensor& d = (*values)[static_cast<std::size_t>((*result)[k].value)];
+    if ((*result)[k].value < 0 || all[(*result)[k]].type != forward[wrt[k]].type) return "type";
+    direction.push_back(Tensor(forward[wrt[k]].type));
+    for (std::int64_t i = 0; i < d.count(); ++i) {
+      direction[k].set(i, rng() % 2 ? 1 : -1);
+      analytic += d.at(i) * direction[k].at(i);
+      scale += std::fabs(d.at(i));
+    }
+  }
+  const auto moved = [&](double h) {
+    std::vector<Tensor> at = inputs;
+    for (std::size_t k = 0; k < wrt.size(); ++k) {
+      Tensor t(inputs[slots[k]].type());
+      for (std::int64_t i = 0; i < t.count(); ++i)
+        t.set(i, inputs[slots[k]].at(i) + h * direction[k].at(i));
+      at[slots[k]] = t;
+    }
+    return weighted_sum(forward, at, weights);
+  };
+  const auto slope = [&](double h) { return (moved(h) - moved(-h)) / (2 * h); };
+  const double coarse = slope(std::ldexp(1, -9)), fine = slope(std::ldexp(1, -10));
+  const double estimate = fine + (fine - coarse) / 3;
+  if (std::fabs(fine - coarse) > 1e-3 * (1 + scale)) return "not smooth here";
+  const double error = std::fabs(estimate - analytic) / (1e-3 + scale);
+  if (error < (rounds(forward) ? 2e-3 : 1e-5) + std::fabs(fine - coarse) / (1e-3 + scale))
+    return "";
+  return fmt::format("derivative {} but differences {} ({} relative)\n{}", analytic, estimate,
+                     error, prim::print(all));
+}
+std::string check(const Graph& g, std::mt19937& rng) {
+  return check(g, rng, prim::random_inputs(g, rng));
+}
+
+NodeId in(Graph& g, Shape shape, DType type = DType::f32) {
+  return g.add_input(fmt::format("x{}", g.inputs.size()), {type, std::move(shape)});
+}
+struct Case {
+  const char* name;
+  NodeId (*build)(Graph& g, Builder& b);
+};
+std::string name_of(const testing::TestParamInfo<Case>& info) { return info.param.name; }
+
+NodeId conv(Graph& g, Builder& b, std::int64_t stride, std::int64_t dilation, std::int64_t groups) {
+  const NodeId x = in(g, {2, 4, 7, 6}), w = in(g, {6, 4 / groups, 3, 2});
+  return b.conv(x, w, {{stride, 1}, {dilation, 1}, {1, 0}, {2, 1}, groups});
+}
+
+const Case kCases[] = {
+    {"matmul",
+     [](Graph& g, Builder& b) {
+       return b.matmul(in(g, {2, 3, 4}), in(g, {4, 5}));
+     }},
+    {"vector", [](Graph& g, Builder& b) { return b.matmul(in(g, {4}), in(g, {4})); }},
+    {"conv", [](Graph& g, Builder& b) { return conv(g, b, 1, 1, 1); }},
+    {"conv_strided", [](Graph& g, Builder& b) { return conv(g, b, 2, 1, 1); }},
+    {"conv_dilated", [](Graph& g, Builder& b) { return conv(g, b, 2, 2, 1); }},
+    {"conv_grouped", [](Graph& g, Builder& b) { return conv(g, b, 1, 1, 2); }},
+    {"conv_depthwise", [](Graph& g, Builder& b) { return conv(g, b, 2, 1, 2); }},
+    {"conv_transposed",
+     [](Graph& g, Builder& b) {
+       return b.conv_transpose(in(g, {1, 4, 5}), in(g, {4, 3, 3}), {{2}, {1}, {1}, {1}, 2}, {10});
+     }},
+    {"softmax",
+     [](Graph& g, Builder& b) {
+       return b.softmax(in(g, {3, 5}), {1});
+     }},
+    {"log_softmax",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {3, 5});
+       const NodeId s = b.sub(x, b.reduce_max(x, {1}));
+       return b.sub(s, b.log(b.reduce_sum(b.exp(s), {1})));
+     }},
+    {"log_sum_exp",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {3, 5}), m = b.reduce_max(x, {1});
+       return b.add(m, b.log(b.reduce_sum(b.exp(b.sub(x, m)), {1})));
+     }},
+    {"layer_norm",
+     [](Graph& g, Builder& b) {
+       return b.add(b.mul(b.normalize(in(g, {4, 6}), {1}, 1e-5), in(g, {6})), in(g, {6}));
+     }},
+    {"gelu",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {9});
+       return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.7071)), 1));
+     }},
+    {"relu",
+     [](Graph& g, Builder& b) {
+       return b.relu(in(g, {3, 7}));
+     }},
+    {"maximum",
+     [](Graph& g, Builder& b) {
+       return b.max(in(g, {3, 7}), in(g, {7}));
+     }},
+    {"max_pool",
+     [](Graph& g, Builder& b) {
+       const NodeId w = b.windows(in(g, {1, 2, 6, 6}), {3, 3}, {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1},
+                                  {3, 3}, -INFINITY);
+       return b.reduce_max(w, {4, 5}, false);
+     }},
+    {"product",
+     [](Graph& g, Builder& b) {
+       return b.reduce(Monoid::prod, in(g, {2, 3, 2}), {0, 2}, false);
+     }},
+    {"concat",
+     [](Graph& g, Builder& b) {
+       return b.concat({in(g, {2, 3}), in(g, {2, 1}), in(g, {2, 4})}, 1);
+     }},
+    {"overlapping_pieces",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {4}), y = in(g, {6});
+       const ir::Expr i = ir::Var{0};
+       return g.add(prim::View{{{{i - 1}, {{i - 1, 0, 3}}}, {{i}, {{i, 0, 5}}}}, 0.5}, {x, y},
+                    {DType::f32, {6}});
+       (void)b;
+     }},
+    {"clamped_view",
+     [](Graph& g, Builder& b) {
+       return b.view(in(g, {5}), {9}, {{ir::min(ir::max(ir::Expr(ir::Var{0}) - 2, 0), 4)}, {}});
+     }},
+    {"reshape",
+     [](Graph& g, Builder& b) {
+       return b.reshape(in(g, {6, 4}), {8, 3});
+     }},
+    {"take",
+     [](Graph& g, Builder& b) {
+       return b.take(in(g, {5, 3}), b.constant(prim::ints({4}, {1, 1, -1, 3})), 0);
+     }},
+    {"gather_clamped",
+     [](Graph& g, Builder& b) {
+       return b.gather(in(g, {4}), {b.constant(prim::ints({3}, {-2, 9, 1}))}, {{0}, {0}}, {3});
+     }},
+    {"scatter_assign",
+     [](Graph& g, Builder& b) {
+       return b.scatter(in(g, {4}), in(g, {5}), {b.constant(prim::ints({5}, {1, 1, 9, -1, 3}))},
+                        {{0}, {0}, prim::Scatter::Combine::assign});
+     }},
+    {"scatter_add",
+     [](Graph& g, Builder& b) {
+       return b.scatter(in(g, {4}), in(g, {5}), {b.constant(prim::ints({5}, {1, 1, 9, -1, 3}))},
+                        {{0}, {0}, prim::Scatter::Combine::add});
+     }},
+    {"cumsum",
+     [](Graph& g, Builder& b) {
+       return b.scan(Monoid::sum, in(g, {2, 5}), 1, true, true);
+     }},
+    {"sorted",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {3, 7});
+       return b.take_along(x, b.sort_indices(x, 1, true, 4), 1);
+     }},
+    {"used_twice",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {5});
+       return b.mul(b.exp(x), b.add(x, b.tanh(x)));
+     }},
+    {"half",
+     [](Graph& g, Builder& b) {
+       return b.cast(b.mul(b.cast(in(g, {4}), DType::f64), 3), DType::f32);
+     }},
+};
+class Gradient : public testing::TestWithParam<Case> {};
+TEST_P(Gradient, AgreesWithDifferences) {
+  std::mt19937 rng(3);
+  for (int round = 0; round < 5; ++round) {
+    Graph g;
+    Builder b(g);
+    g.outputs = {{"y", GetParam().build(g, b)}};
+    ASSERT_EQ(check(g, rng), "") << GetParam().name;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Cases, Gradient, testing::ValuesIn(kCases), name_of);
+
+/// Inputs on which each function is smooth and defined.
+TEST(GradientOfMaps, AgreesWithDifferences) {
+  std::mt19937 rng(4);
+  for (int i = 0; i < ir::kScalarFnCount; ++i) {
+    const auto fn = static_cast<ScalarFn>(i);
+    const ir::ScalarFnInfo& info = ir::info(fn);
+    const DType f = DType::f64;
+    if (info.gives_bool || fn == ScalarFn::cast || fn == ScalarFn::select || info.arity > 2)
+      continue;
+    const std::vector<DType> types(static_cast<std::size_t>(info.arity), f);
+    if (!prim::result_type(fn, types)) continue;
+    Graph g;
+    Builder b(g);
+    std::vector<NodeId> args;
+    for (int k = 0; k < info.arity; ++k) args.push_back(in(g, {8}, f));
+    g.outputs = {{"y", b.map(fn, args)}};
+    std::vector<Tensor> inputs = prim::random_inputs(g, rng);
+    const bool inside = fn == ScalarFn::asin || fn == ScalarFn::acos || fn == ScalarFn::atanh;
+    const bool positive = fn == ScalarFn::log || fn == ScalarFn::sqrt || fn == ScalarFn::rsqrt ||
+                          fn == ScalarFn::pow || fn == ScalarFn::acosh;
+    for (Tensor& t : inputs)
+      for (std::int64_t e = 0; e < t.count(); ++e) {
+        double v = t.at(e);
+        if (inside) v /= 4;
+        if (positive) v = std::fabs(v) + (fn == ScalarFn::acosh ? 1 : 0);
+        if (std::fabs(v - std::round(v)) < 0.01) v += 0.03125;  // no steps
+        t.set(e, v);
+      }
+    EXPECT_EQ(check(g, rng, inputs), "") << info.name;
+  }
+}
+
+TEST(GradientOfGraphs, AgreesWithDifferences) {
+  std::mt19937 rng(6);
+  int smooth = 0;
+  for (int i = 0; i < 400; ++i) {
+    const Graph g = prim::random_graph(rng, 10);
+    bool floating = false;
+    for (const auto& o : g.outputs) floating |= is_float(g[o.node].type.dtype);
+    if (!floating) continue;
+    const std::string wrong = check(g, rng);
+    if (wrong == "not smooth here") continue;
+    ASSERT_EQ(wrong, "") << "graph " << i << "\n" << prim::print(g);
+    ++smooth;
+  }
+  EXPECT_GT(smooth, 200);
+}
+
+TEST(GradientOfGraphs, DifferencesCatchAWrongDerivative) {
+  // Steps of 1/4096 look like a slope of 1 to differences between multiples of 1/512, and are flat
+  // for the rule.
+  std::mt19937 rng(7);
+  Graph g;
+  Builder b(g);
+  const NodeId x = in(g, {5});
+  const NodeId steps = b.mul(b.map(ScalarFn::floor, {b.mul(x, 4096)}), 1.0 / 4096);
+  g.outputs = {{"y", b.add(b.tanh(x), steps)}};
+  EXPECT_EQ(check(g, rng).substr(0, 10), "derivative");
+}
+
+TEST(Gradients, OfTies) {
+  Graph g;
+  Builder b(g);
+  const NodeId x = in(g, {3}), y = in(g, {3});
+  const NodeId top = b.reduce_max(x, {0}, false), both = b.max(x, y), relu = b.relu(x);
+  const auto d = [&](NodeId of, NodeId wrt) {
+    const auto r =
+        gradients(g, std::vector<Seed>{{of, b.full(g[of].type, 1)}}, std::vector<NodeId>{wrt});
+    EXPECT_TRUE(r);
+    Graph one = g;
+    one.outputs = {{"d", (*r)[0]}};
+    const auto out =
+        prim::interpret(one, {prim::floats({3}, {0, 2, 2}), prim::floats({3}, {0, 1, 3})});
+    EXPECT_TRUE(out);
+    return std::vector<double>{(*out)[0].at(0), (*out)[0].at(1), (*out)[0].at(2)};
+  };
+  EXPECT_EQ(d(top, x), (std::vector<double>{0, 0.5, 0.5}));
+  EXPECT_EQ(d(both, x), (std::vector<double>{0.5, 1, 0}));
+  EXPECT_EQ(d(both, y), (std::vector<double>{0.5, 0, 1}));
+  EXPECT_EQ(d(relu, x), (std::vector<double>{0, 1, 1}));
+}
+
+TEST(Gradients, OfConvolutionsAreContractions) {
+  Graph g;
+  Builder b(g);
+  const NodeId y = conv(g, b, 2, 1, 2);
+  const auto d = gradients(g, std::vector<Seed>{{y, b.full(g[y].type, 1)}},
+                           std::vector<NodeId>{NodeId{0}, NodeId{1}});
+  ASSERT_TRUE(d);
+  for (NodeId id : *d) EXPECT_EQ(prim::kind_name(g[id].op), "contract");
+}
+
+TEST(Gradients, SoftmaxDoesNotDifferentiateItsMaximum) {
+  Graph g;
+  Builder b(g);
+  const NodeId x = in(g, {3, 5}), y = b.softmax(x, {1});
+  const auto d = gradients(g, std::vector<Seed>{{y, b.full(g[y].type, 1)}}, std::vector<NodeId>{x});
+  ASSERT_TRUE(d);
+  g.outputs = {{"d", (*d)[0]}};
+  int comparisons = 0;
+  for (NodeId id : prim::live_nodes(g))
+    if (const auto* m = std::get_if<prim::Map>(&g[id].op)) comparisons += m->fn == ScalarFn::equal;
+  EXPECT_EQ(comparisons, 0);
+}
+
+TEST(Gradients, ErrorsNameOperatorAndReason) {
+  Graph g;
+  Builder b(g);
+  const NodeId x = in(g, {3}), i = in(g, {3}, DType::i64);
+  g.set_origin(prim::Origin{"CumProd", "running"});
+  const NodeId y = b.scan(Monoid::prod, x, 0, false, false);
+  const NodeId one = b.full(g[y].type, 1);
+  const auto running = gradients(g, std::vector<Seed>{{y, one}}, std::vector<NodeId>{x});
+  ASSERT_FALSE(running);
+  EXPECT_NE(running.error().message.find("CumProd 'running'"), std::string::npos)
+      << running.error().message;
+  EXPECT_EQ(running.error().code, ErrorCode::unsupported);
+  EXPECT_FALSE(gradients(g, std::vector<Seed>{{y, one}}, std::vector<NodeId>{i}));
+  EXPECT_FALSE(gradients(g, std::vector<Seed>{{i, one}}, std::vector<NodeId>{x}));
+}
+
+}  // namespace
+}  // namespace heddle::grad
