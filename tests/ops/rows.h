@@ -61,6 +61,12 @@ struct Row {
 };
 inline std::string name_of_row(const testing::TestParamInfo<Row>& info) { return info.param.name; }
 
+struct Built {
+  prim::Graph graph;
+  std::vector<Tensor> inputs;
+};
+/// The operator's primitives, with its first output and all that the row wants.
+Result<Built> build(const Row& row);
 /// Builds the operator, interprets it, compares: shapes and types exactly, values to 1e-5.
 void check(const Row& row);
 
