@@ -5,6 +5,7 @@ Run on an otherwise idle machine, from the checkout, after scripts/test.sh:
 
     build/venv/bin/python bench/performance.py            # everything, about ten minutes
     build/venv/bin/python bench/performance.py --quick    # short runs, for a look
+    build/venv/bin/python bench/performance.py --peers    # against every peer of bench/setup_peers.sh
 
 Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is kept between calls.
 """

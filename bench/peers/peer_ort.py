@@ -8,7 +8,10 @@ def version():
     return ort.__version__
 
 
-def load(model_path, threads, inputs):
+PRECISIONS = {"f32": "f32"}  # of a float32 model its CPU provider computes nothing else
+
+
+def load(model_path, threads, _precision, inputs):
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -1,18 +1,20 @@
 """One peer framework as a worker process for `heddle bench --vs`.
 
-    build/venv/bin/python bench/peers/serve.py PEER
+    build/peers/bin/python bench/peers/serve.py PEER [THREADS]
 
 Speaks one JSON object a line on standard input and output; README.md has the protocol.  PEER is a
 row of `PEERS`: a module beside this file with
 
+    PRECISIONS                                        those it can compute an f32 model in
     version() -> str
-    load(model_path, threads, inputs) -> session      inputs: {name: numpy array}
+    load(model_path, threads, precision, inputs) -> session      inputs: {name: numpy array}
     session.run()                                     one inference into prepared buffers
     session.outputs() -> {name: numpy array}          what the last run gave
 
 Timing, files and errors are here, so that every peer is measured in the same way.
 """
 
+import argparse
 import gc
 import importlib
 import json
@@ -22,12 +24,19 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 import numpy as np
 
 # A new peer is a row here and a file. Modules are imported only when asked for.
 PEERS = {
     "ort": "peer_ort",
+    "openvino": "peer_openvino",
+    "torch": "peer_torch",
+    "torch-compile": "peer_torch_compile",
+    "jax": "peer_jax",
+    "iree": "peer_iree",
+    "tvm": "peer_tvm",
 }
 
 
@@ -36,20 +45,23 @@ class Refused(Exception):
 
 
 class Server:
-    def __init__(self, module, scratch):
+    def __init__(self, module, threads, scratch):
         self.module = module
+        self.threads = threads
         self.scratch = pathlib.Path(scratch)
         self.session = None
 
     def load(self, request):
-        threads = request.get("threads", 1)
-        if not isinstance(threads, int) or not 1 <= threads <= 1024:
-            raise Refused(f"load: threads is {threads!r}, want 1..1024")
+        precision = request.get("precision", "f32")
+        if precision not in self.module.PRECISIONS:
+            raise Refused(f"cannot compute in {precision}, only in "
+                          f"{', '.join(self.module.PRECISIONS)}")
         inputs = {name: np.load(path, allow_pickle=False)
                   for name, path in require(request, "inputs", dict).items()}
         self.session = None  # free the last model first
         start = time.perf_counter()
-        session = self.module.load(require(request, "model", str), threads, inputs)
+        session = self.module.load(require(request, "model", str), self.threads, precision,
+                                   inputs)
         loaded = time.perf_counter()
         session.run()
         first = time.perf_counter()
@@ -78,13 +90,15 @@ class Server:
         try:
             for _ in range(warmup):
                 run()
+            begin, used = clock(), time.process_time()
             for k in range(iters):
                 start = clock()
                 run()
                 milliseconds[k] = 1e3 * (clock() - start)
+            cores = (time.process_time() - used) / max(clock() - begin, 1e-9)
         finally:
             gc.enable()
-        return {"ms": milliseconds, "settle_ms": settle()}
+        return {"ms": milliseconds, "cores": cores, "settle_ms": settle()}
 
     def stats(self, _request):
         # Not getrusage's ru_maxrss: that one starts with the peak of the parent that forked us.
@@ -139,22 +153,44 @@ def answer(server, line):
     except Refused as refused:
         return {"error": str(refused)}
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+        if sys.flags.dev_mode:
+            traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {first_line(str(error))}"}
+
+
+def first_line(text):
+    """The first line that names an error, else the first that says anything."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return ([line for line in lines if "error: " in line] + lines + [""])[0][:300]
+
+
+def limit_threads(threads):
+    """For frameworks that only listen to the environment, or to the cores they may run on. Before
+    any of them is imported."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS",
+                 "NPROC"):  # NPROC: XLA's pool
+        os.environ[name] = str(threads)
 
 
 def main():
-    if len(sys.argv) != 2 or sys.argv[1] not in PEERS:
-        sys.exit(f"usage: serve.py PEER, with PEER one of {', '.join(PEERS)}")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("peer", choices=PEERS)
+    parser.add_argument("threads", nargs="?", type=int, default=os.cpu_count())
+    flags = parser.parse_args()
+    if not 1 <= flags.threads <= 1024:
+        parser.error(f"threads is {flags.threads}, want 1..1024")
+    limit_threads(flags.threads)
     # Frameworks print to standard output at will; the protocol keeps a descriptor of its own.
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:
-        module = importlib.import_module(PEERS[sys.argv[1]])
-    except ImportError as error:
-        print(json.dumps({"error": f"{sys.argv[1]} is not installed: {error}"}), file=replies)
+        module = importlib.import_module(PEERS[flags.peer])
+    except Exception as error:  # whatever an import raises
+        print(json.dumps({"error": f"{flags.peer} is not installed: {first_line(str(error))}"}),
+              file=replies)
         sys.exit(6)
     with tempfile.TemporaryDirectory(prefix="heddle-peer-") as scratch:
-        server = Server(module, scratch)
+        server = Server(module, flags.threads, scratch)
         for line in sys.stdin:
             reply = answer(server, line)
             if reply is None:

@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+import serve
+
 SERVE = pathlib.Path(__file__).with_name("serve.py")
 
 
@@ -35,7 +37,7 @@ class ServeTest(unittest.TestCase):
         self.values = np.random.default_rng(0).standard_normal((256, 256), dtype=np.float32)
         onnx.save(affine_model(), self.model)
         np.save(self.x, self.values)
-        self.worker = subprocess.Popen([sys.executable, str(SERVE), "ort"], text=True, bufsize=1,
+        self.worker = subprocess.Popen([sys.executable, str(SERVE), "ort", "2"], text=True, bufsize=1,
                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.addCleanup(self.stop)
 
@@ -52,7 +54,7 @@ class ServeTest(unittest.TestCase):
         return json.loads(self.worker.stdout.readline())
 
     def load(self, **changes):
-        return self.ask({"cmd": "load", "model": self.model, "threads": 2, "inputs": {"x": self.x},
+        return self.ask({"cmd": "load", "model": self.model, "inputs": {"x": self.x},
                          **changes})
 
     def test_loads_runs_and_quits(self):
@@ -82,7 +84,7 @@ class ServeTest(unittest.TestCase):
         self.assertIn("JSONDecodeError", self.ask("{nonsense")["error"])
         self.assertIn("'model' is None", self.load(model=None)["error"])
         self.assertIn("missing.onnx", self.load(model="missing.onnx")["error"])
-        self.assertIn("threads is 0", self.load(threads=0)["error"])
+        self.assertIn("cannot compute in bf16, only in f32", self.load(precision="bf16")["error"])
         self.assertIn("want ['x']", self.load(inputs={})["error"])
         self.assertTrue(self.load().get("ok"))
         self.assertIn("iters is -1", self.ask({"cmd": "run", "iters": -1})["error"])
@@ -92,10 +94,25 @@ class ServeTest(unittest.TestCase):
         self.worker.stdin.close()
         self.assertEqual(self.worker.wait(timeout=20), 0)
 
-    def test_unknown_peer_is_a_usage_error(self):
-        done = subprocess.run([sys.executable, str(SERVE), "nobody"], capture_output=True, text=True)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("PEER one of ort", done.stderr)
+    def test_threads_are_obeyed(self):
+        self.assertTrue(self.load().get("ok"))
+        reply = self.ask({"cmd": "run", "iters": 20})
+        self.assertTrue(0 < reply["cores"] < 2.2, reply)
+
+    def test_usage(self):
+        for arguments, wanted in ((["nobody"], "choose from 'ort'"), (["ort", "0"], "want 1..1024")):
+            done = subprocess.run([sys.executable, str(SERVE), *arguments], capture_output=True,
+                                  text=True)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(wanted, done.stderr)
+
+
+class FirstLineTest(unittest.TestCase):
+    def test_the_line_that_names_the_error(self):
+        self.assertEqual(serve.first_line("Tool failed\n a.mlir:1: error: too big\nmore"),
+                         "a.mlir:1: error: too big")
+        self.assertEqual(serve.first_line("\n one\ntwo"), "one")
+        self.assertEqual(serve.first_line(""), "")
 
 
 if __name__ == "__main__":

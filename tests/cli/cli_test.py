@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -93,6 +94,61 @@ class Cli(unittest.TestCase):
         self.assertEqual(heddle("cache", "merge", self.path / "t.db").returncode, 0)
         kernels = json.loads(heddle("explain", self.good, "--budget", "5", "--json").stdout)["kernels"]
         self.assertTrue(all(k["cost"]["provenance"] == "measured" for k in kernels), kernels)
+
+    def fake_peer(self, body):
+        """An environment whose interpreter is a script, for peers that misbehave."""
+        python = self.path / "fake/bin/python"
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text(f"#!{sys.executable}\nimport json, sys, time\nimport numpy as np\n{body}\n")
+        python.chmod(0o755)
+        return python.parent.parent
+
+    def versus(self, peers, *flags):
+        done = heddle("bench", self.good, "--vs", peers, "--duration", 0.05, "--json", *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["peers"]
+
+    def test_versus(self):
+        peer = self.versus("ort")["ort"]
+        self.assertIsNone(peer["error"])
+        self.assertTrue(peer["agrees"], peer)
+        self.assertGreater(peer["ratio"], 0)
+        self.assertLessEqual(peer["median_ci_ms"][0], peer["median_ms"])
+        markdown = heddle("bench", self.good, "--vs", "ort", "--duration", 0.05, "--markdown")
+        self.assertIn("| ort 1.", markdown.stdout)
+        self.assert_fails(2, "xla", "bench", self.good, "--vs", "ort,xla")
+
+    def test_versus_peers_that_fail(self):
+        reply = "sys.stdin.readline(); print(json.dumps({}), flush=True)"
+        loaded = ("sys.stdin.readline(); np.save(sys.path[0] + '/o.npy', np.zeros({}, np.float32)); "
+                  "print(json.dumps(dict(ok=True, outputs=dict(y=sys.path[0] + '/o.npy'))), flush=True)")
+        cases = [("time.sleep(100)", "no answer within 1 s"),
+                 ("sys.exit(3)", "ended with exit code 3"),
+                 ("print('what', flush=True); sys.stdin.readline()", "nonsense"),
+                 (reply.format("dict(error='no op\\nat all')"), "no op"),
+                 (reply.format("dict(ok=True, outputs={})"), "gives no output 'y'"),
+                 (loaded.format("(3, 36)"), "output 'y' is f32[3,36], want f32[3,37]"),
+                 (loaded.format("(3, 37)"), "ended with exit code 0")]
+        for body, wanted in cases:
+            venv = self.fake_peer(body)
+            peers = self.versus("jax,iree", "--venv", venv, "--peer-timeout", 1)
+            for name in ("jax", "iree"):  # the second is tried though the first failed
+                self.assertIn(wanted, peers[name]["error"], body)
+                self.assertNotIn("\n", peers[name]["error"])
+        absent = self.versus("ort", "--venv", self.path / "absent")["ort"]["error"]
+        self.assertIn("setup_peers.sh", absent)
+
+    def test_versus_a_peer_that_computes_something_else(self):
+        venv = self.fake_peer(
+            "sys.stdin.readline(); np.save(sys.path[0] + '/o.npy', np.ones((3, 37), np.float32))\n"
+            "print(json.dumps(dict(ok=True, version='0', outputs=dict(y=sys.path[0] + '/o.npy'))), flush=True)\n"
+            "for line in sys.stdin:\n"
+            "    print(json.dumps(dict(ok=True, ms=[1.0] * json.loads(line)['iters'])), flush=True)")
+        peer = self.versus("tvm", "--venv", venv)["tvm"]
+        self.assertFalse(peer["agrees"], peer)
+        self.assertAlmostEqual(peer["median_ms"], 1)
+        done = heddle("bench", self.good, "--vs", "tvm", "--venv", venv, "--duration", 0.05)
+        self.assertIn("DIFFERENT", done.stdout)
 
     def test_no_budget_is_deterministic(self):
         plans = []

@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <optional>
 
 #include "common.h"
-#include "onnx/tensor_file.h"
-#include "peer.h"
-#include "runtime/artefact.h"
+#include "versus.h"
 
 namespace heddle::tool {
 namespace {
@@ -19,85 +16,11 @@ using nlohmann::json;
 struct BenchFlags : ModelFlags {
   double duration = 2;
   int rounds = 12;
-  std::string peers;
-  bool ablation = false;
-  std::string venv = "build/venv";
+  std::vector<std::string> peers;
+  bool ablation = false, markdown = false;
+  double peer_timeout = 600;
+  std::string venv;
 };
-
-/// Order statistics of latencies in milliseconds; the interval of a quantile is the one that order
-/// statistics give without assuming a distribution (95 %).
-json statistics(std::vector<double> ms) {
-  std::sort(ms.begin(), ms.end());
-  const double n = static_cast<double>(ms.size());
-  const auto at = [&](double rank) {
-    return ms[static_cast<std::size_t>(std::clamp(rank, 0.0, n - 1))];
-  };
-  json j = {{"n", ms.size()}, {"min_ms", ms.front()}};
-  double sum = 0;
-  for (double value : ms) sum += value;
-  j["mean_ms"] = sum / n;
-  j["throughput_per_s"] = 1e3 * n / sum;
-  for (const auto& [name, q] :
-       {std::pair{"median", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}}) {
-    const double half = 1.96 * std::sqrt(n * q * (1 - q));
-    // Too few samples for this quantile's interval: say nothing rather than something false.
-    if (n * (1 - q) < 5 && q > 0.5) continue;
-    j[std::string(name) + "_ms"] = at(n * q);
-    j[std::string(name) + "_ci_ms"] = {at(std::floor(n * q - half)), at(std::ceil(n * q + half))};
-  }
-  return j;
-}
-
-/// A peer in the comparison, or the error that keeps it out.
-struct Contestant {
-  std::string name;
-  std::optional<Peer> peer;
-  std::string error, version;
-  std::vector<double> ms;
-  double load_ms = 0, worst_difference = 0;
-};
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin < list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) parts.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-std::string onnx_file_of(const std::string& model) {
-  return std::filesystem::is_directory(model) ? model + "/model.onnx" : model;
-}
-
-/// Starts a peer, loads the model and compares its outputs with ours (in units of the scale).
-Contestant enter(const std::string& name, const BenchFlags& flags, const json& load_request,
-                 const runtime::Program& program, const std::vector<Tensor>& ours) {
-  Contestant c;
-  c.name = name;
-  const auto attempt = [&]() -> Status {
-    c.peer.emplace(
-        HEDDLE_TRY(Peer::start(name, flags.venv + "/bin/python", "bench/peers/serve.py")));
-    const json reply = HEDDLE_TRY(c.peer->ask(load_request));
-    c.version = reply.value("version", "");
-    c.load_ms = reply.value("load_ms", 0.0);
-    for (std::size_t i = 0; i < ours.size(); ++i) {
-      const std::string& output = program.outputs[i].name;
-      if (!reply["outputs"].contains(output)) return fail("gives no output '{}'", output);
-      const Tensor theirs =
-          HEDDLE_TRY(onnx::read_tensor(reply["outputs"][output].get<std::string>()));
-      const Difference d = compare(ours[i], theirs, 0, 1);
-      c.worst_difference = std::max(c.worst_difference, d.max_absolute / std::max(d.scale, 1e-30));
-    }
-    return Ok{};
-  };
-  if (Status status = attempt(); !status) {
-    c.error = status.error().message;
-    c.peer.reset();
-  }
-  return c;
-}
 
 Status time_ours(const Model& model, const std::vector<Tensor>& inputs,
                  std::vector<Tensor>& outputs, int runs, std::vector<double>& ms) {
@@ -110,43 +33,11 @@ Status time_ours(const Model& model, const std::vector<Tensor>& inputs,
   return Ok{};
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
 double peak_megabytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
-
-/// Inputs as files for the peers, in a folder that is removed at the end.
-class InputFiles {
- public:
-  InputFiles()
-      : folder_(std::filesystem::temp_directory_path() /
-                fmt::format("heddle-bench-{}", ::getpid())) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~InputFiles() {
-    std::error_code error;
-    std::filesystem::remove_all(folder_, error);
-  }
-  Result<json> write(const runtime::Program& program, const std::vector<Tensor>& inputs) const {
-    json files = json::object();
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const std::string path = (folder_ / fmt::format("input_{}.npy", i)).string();
-      HEDDLE_TRY(onnx::write_tensor(path, program.inputs[i].name, inputs[i]));
-      files[program.inputs[i].name] = path;
-    }
-    return files;
-  }
-
- private:
-  std::filesystem::path folder_;
-};
 
 json result_of(const BenchFlags& flags, const Model& model, const std::vector<double>& ours,
                double first_ms, const std::vector<Contestant>& contestants) {
@@ -164,19 +55,23 @@ json result_of(const BenchFlags& flags, const Model& model, const std::vector<do
   j["heddle"]["arena_mb"] = static_cast<double>(model.program->arena_bytes) / 1e6;
   j["heddle"]["kernels"] = model.program->launches.size();
   j["peers"] = json::object();
-  for (const Contestant& c : contestants) {
-    if (!c.error.empty() || c.ms.empty()) {
-      j["peers"][c.name] = {{"error", c.error}};
-      continue;
-    }
-    json& peer = j["peers"][c.name] = statistics(c.ms);
-    peer["version"] = c.version;
-    peer["load_ms"] = c.load_ms;
-    peer["ratio"] = median(c.ms) / median(ours);
-    peer["difference"] = c.worst_difference;
-    peer["error"] = nullptr;
-  }
+  for (const Contestant& c : contestants) j["peers"][c.name()] = c.result(median(ours));
   return j;
+}
+
+std::string number(const json& s, const char* key) {
+  return s.contains(key) ? fmt::format("{:.3f}", s[key].get<double>()) : "-";
+}
+
+std::string interval(const json& s) {
+  return fmt::format("{:.3f}–{:.3f}", s["median_ci_ms"][0].get<double>(),
+                     s["median_ci_ms"][1].get<double>());
+}
+
+/// How far a peer's outputs are from ours, and whether that is rounding.
+std::string agreement(const json& peer) {
+  return fmt::format("{:.1e}{}", peer["difference"].get<double>(),
+                     peer["agrees"].get<bool>() ? "" : " (DIFFERENT)");
 }
 
 void print_table(const json& j) {
@@ -187,24 +82,44 @@ void print_table(const json& j) {
       h["kernels"].get<int>(), h["compile_s"].get<double>(),
       h["from_cache"].get<bool>() ? " (cache)" : "", 1e3 * h["load_s"].get<double>(),
       h["first_ms"].get<double>());
-  fmt::print("  {:<10} {:>10} {:>22} {:>10} {:>10} {:>8}\n", "", "median ms", "95 % interval",
-             "p90", "min", "ratio");
-  const auto row = [](const std::string& name, const json& s, const std::string& ratio) {
-    fmt::print("  {:<10} {:10.3f} [{:9.3f}, {:9.3f}] {:>10} {:10.3f} {:>8}\n", name,
-               s["median_ms"].get<double>(), s["median_ci_ms"][0].get<double>(),
-               s["median_ci_ms"][1].get<double>(),
-               s.contains("p90_ms") ? fmt::format("{:.3f}", s["p90_ms"].get<double>()) : "-",
-               s["min_ms"].get<double>(), ratio);
+  const auto row = [](const std::string& name, const json& s, const std::string& ratio,
+                      const std::string& rest) {
+    fmt::print("  {:<14} {:>10} {:>21} {:>10} {:>10} {:>8}{}{}\n", name, number(s, "median_ms"),
+               interval(s), number(s, "p90_ms"), number(s, "min_ms"), ratio,
+               rest.empty() ? "" : "  ", rest);
   };
-  row("heddle", h, "");
-  for (const auto& [name, peer] : j["peers"].items()) {
-    if (!peer["error"].is_null()) {
-      fmt::print("  {:<10} error: {}\n", name, peer["error"].get<std::string>());
-      continue;
-    }
-    row(name, peer, fmt::format("{:.2f}x", peer["ratio"].get<double>()));
-    fmt::print("  {:<10} version {}, outputs differ by {:.1e} of their scale\n", "",
-               peer["version"].get<std::string>(), peer["difference"].get<double>());
+  fmt::print("  {:<14} {:>10} {:>21} {:>10} {:>10} {:>8}{}\n", "", "median ms", "95 % interval",
+             "p90", "min", "ratio", j["peers"].empty() ? "" : "  version, outputs differ by");
+  row("heddle", h, "", "");
+  for (const std::string& name : kPeers) {
+    if (!j["peers"].contains(name)) continue;
+    const json& peer = j["peers"][name];
+    if (!peer["error"].is_null())
+      fmt::print("  {:<14} error: {}\n", name, peer["error"].get<std::string>());
+    else
+      row(name, peer, fmt::format("{:.2f}x", peer["ratio"].get<double>()),
+          fmt::format("{}, {} of the scale", peer["version"].get<std::string>(), agreement(peer)));
+  }
+}
+
+void print_markdown(const json& j) {
+  const json& h = j["heddle"];
+  fmt::print("{}, {}, {} thread(s); ratio = the peer's median over Heddle's\n\n",
+             j["model"].get<std::string>(), j["precision"].get<std::string>(),
+             j["threads"].get<int>());
+  fmt::print("| | median ms | 95 % interval | p90 | ratio | outputs differ by |\n");
+  fmt::print("|---|---|---|---|---|---|\n");
+  fmt::print("| Heddle | {} | {} | {} | | |\n", number(h, "median_ms"), interval(h),
+             number(h, "p90_ms"));
+  for (const std::string& name : kPeers) {
+    if (!j["peers"].contains(name)) continue;
+    const json& p = j["peers"][name];
+    if (!p["error"].is_null())
+      fmt::print("| {} | {} |\n", name, p["error"].get<std::string>());
+    else
+      fmt::print("| {} {} | {} | {} | {} | {:.2f}× | {} |\n", name, p["version"].get<std::string>(),
+                 number(p, "median_ms"), interval(p), number(p, "p90_ms"), p["ratio"].get<double>(),
+                 agreement(p));
   }
 }
 
@@ -215,19 +130,24 @@ Result<json> measure(const BenchFlags& flags) {
   std::vector<Tensor> outputs = HEDDLE_TRY(model.session->run(inputs));
   HEDDLE_TRY(time_ours(model, inputs, outputs, 1, first));
 
-  const InputFiles files;
+  const TensorFiles files;
   std::vector<Contestant> contestants;
   if (!flags.peers.empty()) {
     if (model.from_artefact)
       return fail(ErrorCode::usage,
                   "bench --vs: found an artefact, want the ONNX model that peers can read");
-    const json request = {
-        {"cmd", "load"},
-        {"model", onnx_file_of(flags.model)},
-        {"threads", flags.threads > 0 ? flags.threads : driver::machine_threads()},
-        {"inputs", HEDDLE_TRY(files.write(*model.program, inputs))}};
-    for (const std::string& name : split(flags.peers))
-      contestants.push_back(enter(name, flags, request, *model.program, outputs));
+    Terms terms;
+    terms.model =
+        std::filesystem::is_directory(flags.model) ? flags.model + "/model.onnx" : flags.model;
+    terms.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
+    terms.seconds_a_round = flags.duration / flags.rounds;
+    terms.load_seconds = flags.peer_timeout;
+    terms.quiet = !lists("trace,debug,info", global_options().log);
+    terms.venv = flags.venv;
+    const json inputs_of_peers = HEDDLE_TRY(files.write(*model.program, inputs));
+    for (const std::string& name : flags.peers)
+      contestants.push_back(
+          Contestant::enter(name, terms, inputs_of_peers, *model.program, outputs));
   }
 
   // Rounds in which everybody runs in turn: a slow moment of the machine hits all of them.
@@ -238,16 +158,7 @@ Result<json> measure(const BenchFlags& flags) {
     std::vector<double> warm;
     HEDDLE_TRY(time_ours(model, inputs, outputs, 1, warm));
     HEDDLE_TRY(time_ours(model, inputs, outputs, runs, ours));
-    for (Contestant& c : contestants) {
-      if (!c.peer) continue;
-      Result<json> reply = c.peer->ask({{"cmd", "run"}, {"iters", runs}, {"warmup", 1}});
-      if (!reply) {
-        c.error = reply.error().message;
-        c.peer.reset();
-        continue;
-      }
-      for (const json& value : (*reply)["ms"]) c.ms.push_back(value.get<double>());
-    }
+    for (Contestant& c : contestants) c.take_turn(round);
   }
   return result_of(flags, model, ours, first[0], contestants);
 }
@@ -317,7 +228,7 @@ Status run(const BenchFlags& flags) {
   if (flags.json)
     fmt::print("{}\n", result.dump(2));
   else
-    print_table(result);
+    (flags.markdown ? print_markdown : print_table)(result);
   return Ok{};
 }
 
@@ -326,15 +237,24 @@ Status run(const BenchFlags& flags) {
 Verb add_bench(CLI::App& verb) {
   auto flags = std::make_shared<BenchFlags>();
   add_model_flags(verb, *flags);
-  verb.add_option("--vs", flags->peers, "peers to run interleaved in the same run: ort");
+  verb.add_option("--vs", flags->peers,
+                  "peers to run interleaved in the same run, with commas; bench/setup_peers.sh "
+                  "installs them")
+      ->delimiter(',')
+      ->check(CLI::IsMember(kPeers));
+  verb.add_flag("--markdown", flags->markdown, "print a Markdown table");
+  verb.add_option("--peer-timeout", flags->peer_timeout,
+                  "seconds that a peer may take to load and compile the model")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   verb.add_option("--duration", flags->duration, "seconds of measuring for each contestant")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 3600.0));
   verb.add_option("--rounds", flags->rounds, "turns that everybody takes")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));
-  verb.add_option("--venv", flags->venv, "Python environment that holds the peers")
-      ->capture_default_str();
+  verb.add_option("--venv", flags->venv,
+                  "Python environment of the peers (default: build/peers, else build/venv)");
   verb.add_flag("--ablation", flags->ablation, "measure each step of the orchestrator instead");
   return [flags] { return run(*flags); };
 }

@@ -1,7 +1,6 @@
 #pragma once
 #include <sys/types.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -11,21 +10,28 @@
 namespace heddle::tool {
 
 /// A peer framework in a worker process (bench/peers/serve.py), one JSON object a line each way.
+/// The worker and whatever it started are killed with it.
 class Peer {
  public:
-  /// `python`: the interpreter of the peers' environment; `script`: serve.py.
-  static Result<Peer> start(const std::string& name, const std::string& python,
-                            const std::string& script);
+  /// Runs `command` (program first). Fails if there is no such program. `quiet`: what it writes to
+  /// standard error is dropped.
+  static Result<Peer> start(const std::vector<std::string>& command, bool quiet);
   Peer(Peer&& other) noexcept;
   Peer& operator=(Peer&&) = delete;
   ~Peer();
-  /// Sends a request, waits for the reply; a reply with "error" is an Error.
-  Result<nlohmann::json> ask(const nlohmann::json& request);
+  /// Sends a request and waits `seconds` at most for the reply. A reply with "error", nonsense, the
+  /// worker's end and silence are errors of one line; after silence the worker is killed.
+  Result<nlohmann::json> ask(const nlohmann::json& request, double seconds);
 
  private:
-  Peer(pid_t pid, FILE* in, FILE* out) : pid_(pid), to_(in), from_(out) {}
+  Peer(pid_t pid, int to, int from) : pid_(pid), to_(to), from_(from) {}
+  Result<std::string> line(double seconds);
+  /// How the worker ended, for an error message.
+  std::string ended();
+
   pid_t pid_;
-  FILE *to_, *from_;
+  int to_, from_;
+  std::string read_;  ///< what came after the last line taken
 };
 
 }  // namespace heddle::tool
