@@ -5,9 +5,11 @@ Run on an otherwise idle machine, from the checkout, after scripts/test.sh:
 
     build/venv/bin/python bench/performance.py            # everything, about ten minutes
     build/venv/bin/python bench/performance.py --quick    # short runs, for a look
-    build/venv/bin/python bench/performance.py --peers    # against every peer of bench/setup_peers.sh
+    build/venv/bin/python bench/performance.py --peers    # the models again, against every peer that
+                                                          # bench/setup_peers.sh installs
 
-Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is kept between calls.
+Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is kept between calls, but
+--peers (for some models and thread counts, if named) only replaces those rows of what is there.
 """
 import argparse
 import datetime
@@ -21,6 +23,7 @@ HEDDLE = ROOT / "build/bin/heddle"
 MODELS = ["resnet50", "mobilenetv2", "bert-base", "minilm-l6", "vit-b16", "segformer-b0", "candy",
           "mlp"]
 ABLATED = ["mobilenetv2", "minilm-l6", "vit-b16", "segformer-b0", "candy"]
+PEERS = "ort,openvino,torch,torch-compile,jax,tvm,iree"
 MICRO = [("Matrix products", "gemm_bench"), ("Convolutions (ResNet-50's layers)", "conv_bench"),
          ("Stitched kernels", "stitch_bench")]
 
@@ -52,18 +55,22 @@ def compile_seconds(model):
     return times + [loaded["compile_s"] + loaded["load_s"]]
 
 
-def row_of(result, seconds):
-    peers = {name: p for name, p in result["peers"].items() if not p["error"]}
+def row_of(result, rest):
+    """A row of the table; `rest`: what the run did not measure (compile times)."""
+    peers = {name: p for name, p in result["peers"].items()
+             if not p["error"] and p["agrees"]}
+    if not peers:
+        raise SystemExit(f"{result['model']}: no peer ran: {result['peers']}")
     best = min(peers, key=lambda name: peers[name]["median_ms"])
     h = result["heddle"]
     return {"model": result["model"].split("/")[-1], "precision": result["precision"],
             "threads": result["threads"], "batch": 1, "heddle_ms": h["median_ms"],
             "heddle_ci_ms": h["median_ci_ms"], "best_peer": best,
             "best_peer_ratio": peers[best]["ratio"], "kernels": h["kernels"],
-            "compile_s": seconds[0], "second_compile_s": seconds[1], "load_s": seconds[2],
-            "arena_mb": h["arena_mb"],
-            "peers": {name: {k: p.get(k) for k in ("median_ms", "median_ci_ms", "ratio", "version",
-                                                   "difference", "error")}
+            "arena_mb": h["arena_mb"], **rest,
+            "peers": {name: {k: p.get(k) for k in ("median_ms", "median_ci_ms", "n", "ratio",
+                                                   "version", "difference", "agrees", "cores",
+                                                   "error")}
                       for name, p in result["peers"].items()}}
 
 
@@ -75,20 +82,49 @@ def model_tables(data):
     out = []
     for threads in sorted({r["threads"] for r in data["rows"]}, reverse=True):
         rows = [r for r in data["rows"] if r["threads"] == threads]
-        version = rows[0]["peers"][rows[0]["best_peer"]]["version"]
-        out += [f"\n### f32, batch 1, {threads} thread{'s' if threads > 1 else ''}, "
-                f"against ONNX Runtime {version}\n",
-                "| model | Heddle ms (95 % interval) | ONNX Runtime ms | ratio | kernels | outputs differ by |",
-                "|---|---|---|---|---|---|"]
+        out += [f"\n### f32, batch 1, {threads} thread{'s' if threads > 1 else ''}\n",
+                "| model | Heddle ms (95 % interval) | best peer | its ms | ratio | kernels | outputs differ by |",
+                "|---|---|---|---|---|---|---|"]
         for r in rows:
             p = r["peers"][r["best_peer"]]
             low, high = r["heddle_ci_ms"]
             out.append(f"| {r['model']} | {r['heddle_ms']:.3f} ({low:.3f}–{high:.3f}) | "
-                       f"{p['median_ms']:.3f} | **{p['ratio']:.2f}×** | {r['kernels']} | "
-                       f"{p['difference']:.0e} of the scale |")
+                       f"{r['best_peer']} {p['version']} | {p['median_ms']:.3f} | "
+                       f"**{p['ratio']:.2f}×** | {r['kernels']} | {p['difference']:.0e} of the scale |")
         mean = geometric_mean([r["best_peer_ratio"] for r in rows])
-        out.append(f"| geometric mean | | | **{mean:.2f}×** | | |")
+        out.append(f"| geometric mean | | | | **{mean:.2f}×** | | |")
+        out += peer_table(rows)
     return out
+
+
+def peer_table(rows):
+    """Every peer's ratio; what could not run, and why, below."""
+    names = [name for name in PEERS.split(",") if any(name in r["peers"] for r in rows)]
+    if len(names) < 2:
+        return []
+    versions = {name: p["version"] for r in rows for name, p in r["peers"].items() if p["version"]}
+    out = ["\nEach peer's median over Heddle's (TVM untuned):\n",
+           "| model | " + " | ".join(f"{n} {versions.get(n, '')}" for n in names) + " |",
+           "|---" * (1 + len(names)) + "|"]
+    errors = []
+    for r in rows:
+        cells = []
+        for name in names:
+            p = r["peers"].get(name)
+            if p is None:
+                cells.append("not measured")
+            elif p["error"]:
+                errors.append(f"- {name} on {r['model']}: {p['error']}")
+                cells.append("error")
+            else:
+                cells.append(f"{p['ratio']:.2f}×" + ("" if p.get("agrees", True) else " (other outputs)"))
+        out.append(f"| {r['model']} | " + " | ".join(cells) + " |")
+    for name in names:
+        ratios = [r["peers"][name]["ratio"] for r in rows
+                  if name in r["peers"] and not r["peers"][name]["error"]]
+        versions[name] = f"{geometric_mean(ratios):.2f}×" if ratios else "–"
+    out.append("| geometric mean | " + " | ".join(versions[n] for n in names) + " |")
+    return out + [""] + errors
 
 
 def compile_table(data):
@@ -133,8 +169,33 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="short runs")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs")
+    parser.add_argument("--peers", nargs="?", const=PEERS, help="only the models, against these")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--threads", default="2,1")
+    parser.add_argument("--duration", type=float, help="seconds of measuring for each contestant")
     flags = parser.parse_args()
-    duration = 0.5 if flags.quick else 2
+    flags.duration = flags.duration or (0.5 if flags.quick else 2)
+    if flags.peers:
+        data = json.loads((flags.out / "performance.json").read_text())
+        versus(flags, data)
+    else:
+        data = everything(flags.duration)
+    write(data, flags.out)
+
+
+def versus(flags, data):
+    """Replaces rows of `data` by what is measured now."""
+    for threads in map(int, flags.threads.split(",")):
+        for model in flags.models.split(","):
+            result = bench(model, threads, flags.duration, "--vs", flags.peers)
+            old = next(r for r in data["rows"] if (r["model"], r["threads"]) == (model, threads))
+            rest = {k: old[k] for k in ("compile_s", "second_compile_s", "load_s")}
+            data["rows"][data["rows"].index(old)] = row = row_of(result, rest)
+            print(f"{model} {threads}: {row['best_peer_ratio']:.2f} ({row['best_peer']})", flush=True)
+    data["date"] = datetime.date.today().isoformat()
+
+
+def everything(duration):
     doctor = json.loads(call(HEDDLE, "doctor", "--json"))
     cpu = doctor["cpu"]
     data = {"machine": f"{cpu['name']}, {8 * cpu['vector_bytes']}-bit vectors, {cpu['threads']} threads",
@@ -143,14 +204,15 @@ def main():
     for threads in (2, 1):
         for model in MODELS:
             result = bench(model, threads, duration, "--vs", "ort")
-            data["rows"].append(row_of(result, seconds[model]))
+            times = zip(("compile_s", "second_compile_s", "load_s"), seconds[model])
+            data["rows"].append(row_of(result, dict(times)))
             print(f"{model} {threads}: {data['rows'][-1]['best_peer_ratio']:.2f}", flush=True)
     for model in ABLATED:
         result = bench(model, 2, duration / 2, "--ablation")
         data["ablation"].append({"model": model, "ablation": result["ablation"]})
     for title, program in MICRO:
         data["micro"][title] = call(ROOT / "build/bin" / program, 2)
-    write(data, flags.out)
+    return data
 
 
 if __name__ == "__main__":
