@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace heddle::kernel {
 namespace {
@@ -211,6 +212,37 @@ std::optional<Interval> bounds_under(const Expr& expr, const Conditions& given,
   }
   search.visit(e, 0);
   return search.best;
+}
+
+bool multiple_of(const Expr& e, std::int64_t n) {
+  if (n == 1) return true;
+  const IndexNode& node = e.node();
+  switch (node.kind) {
+    case IndexNode::Kind::var:
+    case IndexNode::Kind::div:
+      return false;
+    case IndexNode::Kind::mod:
+      return node.constant % n == 0 && multiple_of(node.args[0], n);
+    case IndexNode::Kind::min:
+    case IndexNode::Kind::max:
+      return multiple_of(node.args[0], n) && multiple_of(node.args[1], n);
+    case IndexNode::Kind::sum:
+      break;
+  }
+  // c·(x % q) is c·x but for a multiple of c·q.
+  Expr flat(node.constant);
+  bool changed = false;
+  for (const IndexNode::Term& t : node.terms) {
+    const IndexNode& atom = t.atom.node();
+    const bool drop = atom.kind == IndexNode::Kind::mod && t.coefficient * atom.constant % n == 0;
+    flat = flat + (drop ? atom.args[0] : t.atom) * Expr(t.coefficient);
+    changed = changed || drop;
+  }
+  if (changed) return multiple_of(flat, n);
+  return node.constant % n == 0 &&
+         std::all_of(node.terms.begin(), node.terms.end(), [&](const IndexNode::Term& t) {
+           return multiple_of(t.atom, n / std::gcd(n, t.coefficient));
+         });
 }
 
 void set_range(ir::Ranges& ranges, Var var, std::optional<Interval> range) {

@@ -10,6 +10,9 @@ std::optional<ir::Interval> bounds_under(const Expr& e, const Conditions& condit
                                          const ir::Ranges& ranges,
                                          std::optional<ir::Interval> needed = std::nullopt);
 
+/// True if `e` is a multiple of n whatever its variables are.
+bool multiple_of(const Expr& e, std::int64_t n);
+
 /// Ranges of a kernel's variables while walking into loops.
 void set_range(ir::Ranges& ranges, Var var, std::optional<ir::Interval> range);
 

@@ -4,18 +4,13 @@
 #include <limits>
 #include <unordered_map>
 
+#include "kernel/scalar.h"
 #include "kernel/traverse.h"
 #include "support/match.h"
 #include "support/tensor.h"
 
 namespace heddle::kernel {
 namespace {
-
-/// A value of any type: floats in `real`, everything else in `integer`.
-struct Scalar {
-  double real = 0;
-  std::int64_t integer = 0;
-};
 
 constexpr std::int64_t kMaxLocalElements = std::int64_t{1} << 28;
 
@@ -39,12 +34,6 @@ struct Local {
   };
   std::vector<Seen> seen;
 };
-
-double round_to(DType type, double value) {
-  if (type == DType::f16) return f16_to_f32(f32_to_f16(static_cast<float>(value)));
-  if (type == DType::bf16) return bf16_to_f32(f32_to_bf16(static_cast<float>(value)));
-  return value;
-}
 
 class Interpreter {
  public:
@@ -119,7 +108,8 @@ class Interpreter {
           if (hold(x.conditions)) exec(*x.body);
         },
         [](const Barrier&) {}, [&](const Combine& x) { combine(x); },
-        [&](const Routine& x) { routine(x); });
+        [&](const Routine& x) { routine(x); }, [&](const Copy& x) { start_copy(x); },
+        [&](const CopyGroup& x) { copy_group(x); }, [&](const Mma& x) { mma(x); });
   }
 
   // Threads: what they do between two barriers runs thread by thread, backwards, so that a kernel
@@ -133,6 +123,7 @@ class Interpreter {
     } else {
       count_ = 1;
       for (const auto& [var, extent] : threads_) count_ *= static_cast<int>(extent);
+      pending_.assign(static_cast<std::size_t>(count_), std::vector<std::vector<Arrival>>(1));
       together(*x.body);
       thread_ = 0;
       count_ = 0;
@@ -209,6 +200,64 @@ class Interpreter {
     ++(run <= kWarp ? warp_interval_ : block_interval_);
   }
 
+  // Asynchronous copies arrive as late as they may: when their thread waits for them.
+
+  void start_copy(const Copy& x) {
+    const std::int64_t to = ir::evaluate(x.to_offset, vars_);
+    const std::int64_t from = ir::evaluate(x.from_offset, vars_);
+    const bool inside = hold(x.conditions);
+    for (int i = 0; i < x.count; ++i) {
+      const bool real = is_float(k_.buffers[x.to].dtype);
+      const Scalar value = inside ? read(x.from, from + i) : Scalar{};
+      write(x.to, to + i, {std::numeric_limits<double>::quiet_NaN(), 0x5a5a5a5a},
+            k_.buffers[x.to].dtype);
+      pending_[static_cast<std::size_t>(thread_)].back().push_back(
+          {x.to, to + i, value, real ? DType::f64 : DType::i64});
+    }
+  }
+
+  void copy_group(const CopyGroup& x) {
+    auto& groups = pending_[static_cast<std::size_t>(thread_)];  // the last one is still open
+    if (x.commit) return groups.emplace_back(), void();
+    while (static_cast<int>(groups.size()) - 1 > x.left) {
+      for (const Arrival& a : groups.front()) write(a.to, a.at, a.value, a.type);
+      groups.erase(groups.begin());
+    }
+  }
+
+  void mma(const Mma& x) {
+    const std::int64_t a0 = ir::evaluate(x.a.offset, vars_), b0 = ir::evaluate(x.b.offset, vars_);
+    const bool tf32 = k_.buffers[x.a.buffer].dtype == DType::f32;
+    const auto operand = [&](const Mma::Operand& o, std::int64_t base, std::int64_t r, int k) {
+      const double value = read(o.buffer, base + r * o.row + k * o.step).real;
+      return tf32 ? round_to_tf32(value) : value;
+    };
+    std::vector<double> a(static_cast<std::size_t>(x.tiles_m * 16 * x.k));
+    std::vector<double> b(static_cast<std::size_t>(x.tiles_n * 8 * x.k));
+    for (int warp = 0; warp < count_ / kWarp; ++warp) {
+      // Any thread of the warp reads any element.
+      const int row = warp / x.warps_n * x.tiles_m * 16, column = warp % x.warps_n * x.tiles_n * 8;
+      thread_ = warp * kWarp;
+      for (int k = 0; k < x.k; ++k) {
+        for (int r = 0; r < x.tiles_m * 16; ++r)
+          a[static_cast<std::size_t>(r * x.k + k)] = operand(x.a, a0, row + r, k);
+        for (int c = 0; c < x.tiles_n * 8; ++c)
+          b[static_cast<std::size_t>(c * x.k + k)] = operand(x.b, b0, column + c, k);
+      }
+      for (int t = warp * kWarp; t < (warp + 1) * kWarp; ++t) {
+        thread_ = t;
+        for (int e = 0; e < x.tiles_m * x.tiles_n * 4; ++e) {
+          const double* pa = &a[static_cast<std::size_t>((fragment_row(x, t, e) - row) * x.k)];
+          const double* pb =
+              &b[static_cast<std::size_t>((fragment_column(x, t, e) - column) * x.k)];
+          double sum = read(x.acc, e).real;
+          for (int k = 0; k < x.k; ++k) sum += pa[k] * pb[k];
+          write(x.acc, e, {sum, 0}, DType::f32);
+        }
+      }
+    }
+  }
+
   /// heddle_sort (see lower/stitch/special.cpp) by its definition.
   void routine(const Routine& x) {
     if (x.name != "heddle_sort")
@@ -236,15 +285,6 @@ class Interpreter {
     for (std::int64_t i = 0; i < count; ++i)
       write(x.buffers[1], start + i, {0, order[static_cast<std::size_t>(i)]}, DType::i64);
     ++block_interval_;
-  }
-
-  static Scalar combined(ir::Monoid fn, Scalar a, Scalar b, DType dtype) {
-    if (is_float(dtype)) {
-      const double pair[] = {a.real, b.real};
-      return {ir::apply(ir::combiner(fn), pair), 0};
-    }
-    const std::int64_t pair[] = {a.integer, b.integer};
-    return {0, ir::apply_int(ir::combiner(fn), pair, dtype)};
   }
 
   /// True if an earlier access and one of the running thread cannot happen at the same time.
@@ -397,33 +437,6 @@ class Interpreter {
     return is_float(dtype) ? Scalar{out, 0} : Scalar{0, static_cast<std::int64_t>(out)};
   }
 
-  static Scalar bitcast(Scalar x, DType from, DType to) {
-    Tensor one({from, {1}});
-    if (is_float(from))
-      one.set(0, x.real);
-    else
-      one.set_int(0, x.integer);
-    const Tensor same({to, {1}}, nullptr, one.data());
-    return is_float(to) ? Scalar{same.at(0), 0} : Scalar{0, same.int_at(0)};
-  }
-
-  /// Floats to integers truncate and saturate, NaN gives 0: Tensor::set has the rule.
-  static Scalar cast(Scalar x, DType from, DType to) {
-    if (is_float(from) && is_float(to)) {
-      const bool narrow = to == DType::f32 && from == DType::f64;
-      return {narrow ? static_cast<double>(static_cast<float>(x.real)) : x.real, 0};
-    }
-    if (is_float(from)) {
-      if (to == DType::b1) return {0, x.real != 0};
-      Tensor one({to, {1}});
-      one.set(0, x.real);
-      return {0, one.int_at(0)};
-    }
-    if (!is_float(to)) return {0, ir::wrap(x.integer, to)};
-    if (from == DType::u64) return {static_cast<double>(static_cast<std::uint64_t>(x.integer)), 0};
-    return {static_cast<double>(x.integer), 0};
-  }
-
   Scalar lane_reduce(const LaneReduce& x, DType dtype) {
     const std::int64_t offset = ir::evaluate(x.offset, vars_);
     const int lanes = k_.buffers[x.buffer].lanes;
@@ -444,6 +457,13 @@ class Interpreter {
   std::vector<const Let*> lets_;  ///< around what threads do together
   int thread_ = 0, count_ = 0;    ///< the running one; of the open thread loops
   std::int64_t phase_start_ = 0, task_ = -1, block_interval_ = 0, warp_interval_ = 0;
+  struct Arrival {
+    BufferId to;
+    std::int64_t at;
+    Scalar value;
+    DType type;
+  };
+  std::vector<std::vector<std::vector<Arrival>>> pending_;  ///< by thread, by group, oldest first
   std::unordered_map<const Stmt*, bool> collective_;
   std::vector<std::int64_t> vars_;
   std::vector<Local> locals_;

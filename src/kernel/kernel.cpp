@@ -76,11 +76,22 @@ int threads_of(const For& phase) {
   return static_cast<int>(threads);
 }
 
+int fragment_row(const Mma& x, int thread, int element) {
+  const int warp = thread / kWarp, lane = thread % kWarp, tile = element / 4;
+  return (warp / x.warps_n * x.tiles_m + tile / x.tiles_n) * 16 + lane / 4 + element % 4 / 2 * 8;
+}
+
+int fragment_column(const Mma& x, int thread, int element) {
+  const int warp = thread / kWarp, lane = thread % kWarp, tile = element / 4;
+  return (warp % x.warps_n * x.tiles_n + tile % x.tiles_n) * 8 + lane % 4 * 2 + element % 2;
+}
+
 bool is_collective(const Stmt& s) {
   bool found = false;
   for_each_stmt({s}, [&](const Stmt& x) {
     found = found || std::holds_alternative<Barrier>(x.op) ||
-            std::holds_alternative<Combine>(x.op) || std::holds_alternative<Routine>(x.op);
+            std::holds_alternative<Combine>(x.op) || std::holds_alternative<Routine>(x.op) ||
+            std::holds_alternative<Mma>(x.op);
   });
   return found;
 }

@@ -151,8 +151,43 @@ struct Routine {
   std::vector<Expr> integers;
 };
 
+/// Starts a copy of `count` consecutive elements from a grid buffer to a block buffer of the same
+/// type: 4, 8 or 16 bytes, aligned to that on both sides. Zeros are copied where a condition fails.
+/// The elements are undefined until the thread has waited for the group; a barrier shows them to
+/// other threads.
+struct Copy {
+  BufferId to, from;
+  Expr to_offset, from_offset;
+  int count = 1;
+  std::vector<ir::Condition> conditions;
+};
+/// commit: ends the thread's group of copies. Otherwise waits until at most `left` of the thread's
+/// groups are in flight.
+struct CopyGroup {
+  bool commit = true;
+  int left = 0;
+};
+/// acc += a·b by the warps of a block, on tensor cores: the block's tile is (warps_m·tiles_m·16) ×
+/// (warps_n·tiles_n·8) × k; element (r, x) of an operand (x along k) lies in a block buffer at
+/// offset + r·row + x·step, and one of row and step is 1. f16 and bf16 operands: k is a multiple of
+/// 16; f32 operands are rounded to tf32 and k is a multiple of 8. The tile's element that
+/// fragment_row and fragment_column name is added to acc[element] of each thread. Warps do not wait
+/// for each other: barriers around it are the kernel's.
+struct Mma {
+  struct Operand {
+    BufferId buffer;
+    Expr offset;
+    std::int64_t row = 1, step = 1;
+  };
+  BufferId acc;  ///< lane scope, f32, tiles_m·tiles_n·4 elements
+  Operand a, b;
+  int warps_m = 1, warps_n = 1, tiles_m = 1, tiles_n = 1, k = 16;
+  int rows() const { return warps_m * tiles_m * 16; }
+  int columns() const { return warps_n * tiles_n * 8; }
+};
+
 struct Stmt {
-  std::variant<For, Let, Store, If, Barrier, Combine, Routine> op;
+  std::variant<For, Let, Store, If, Barrier, Combine, Routine, Copy, CopyGroup, Mma> op;
 };
 
 Stmt loop(Var var, std::int64_t begin, std::int64_t end, Binding binding, Body body);
@@ -175,9 +210,14 @@ struct Kernel {
 };
 constexpr int kWarp = 32;  ///< threads of a warp
 
+/// Where in the block's tile element `element` of thread `thread`'s accumulator lies (PTX manual,
+/// "Matrix fragments for mma.m16n8k16").
+int fragment_row(const Mma& x, int thread, int element);
+int fragment_column(const Mma& x, int thread, int element);
+
 /// Threads of a block in the phase that a top-level loop is; 0 if it has no thread loops.
 int threads_of(const For& phase);
-/// True if threads wait for each other in the statement.
+/// True if threads act together in the statement: they wait for each other, or multiply tiles.
 bool is_collective(const Stmt& s);
 
 /// Structure, types, single binding of variables, vector loops innermost, and every access inside

@@ -341,6 +341,13 @@ class Parser {
     if (accept("barrier")) return {Barrier{static_cast<Scope>(choice(kScopes))}};
     if (accept("combine")) return combine();
     if (accept("routine")) return routine();
+    if (accept("copy")) return copy();
+    if (accept("copies")) {
+      if (accept("commit")) return {CopyGroup{}};
+      expect("wait");
+      return {CopyGroup{false, static_cast<int>(integer(0, 64))}};
+    }
+    if (accept("mma")) return mma();
     Store x;
     x.buffer = buffer_id();
     expect("[");
@@ -395,6 +402,55 @@ class Parser {
       while (accept(","));
       expect(")");
     }
+    return {std::move(x)};
+  }
+
+  Stmt copy() {
+    Copy x;
+    x.to = buffer_id();
+    expect("[");
+    x.to_offset = expr();
+    expect("]");
+    expect("<-");
+    x.from = buffer_id();
+    expect("[");
+    x.from_offset = expr();
+    expect("]");
+    expect("x");
+    x.count = static_cast<int>(integer(1, 16));
+    if (accept("if")) x.conditions = conditions();
+    return {std::move(x)};
+  }
+  Mma::Operand operand() {
+    Mma::Operand o;
+    o.buffer = buffer_id();
+    expect("[");
+    o.offset = expr();
+    expect("by");
+    o.row = integer(1, 1 << 20);
+    expect(",");
+    o.step = integer(1, 1 << 20);
+    expect("]");
+    return o;
+  }
+  Stmt mma() {
+    Mma x;
+    x.acc = buffer_id();
+    expect("+=");
+    x.a = operand();
+    expect("*");
+    x.b = operand();
+    const auto count = [&] { return static_cast<int>(integer(1, 256)); };
+    expect("warps");
+    x.warps_m = count();
+    expect("x");
+    x.warps_n = count();
+    expect("tiles");
+    x.tiles_m = count();
+    expect("x");
+    x.tiles_n = count();
+    expect("k");
+    x.k = count();
     return {std::move(x)};
   }
 

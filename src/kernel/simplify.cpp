@@ -25,6 +25,7 @@ class Simplifier {
   void statement(const Stmt& s, Body& out) {
     if (const For* x = std::get_if<For>(&s.op)) return loop(*x, out);
     if (const If* x = std::get_if<If>(&s.op)) return branch(*x, out);
+    if (const Let* x = std::get_if<Let>(&s.op)) return bind(*x, out);
     out.push_back(map_children(s, mapper()));
   }
 
@@ -47,6 +48,17 @@ class Simplifier {
     memo_.clear();
     if (inner.empty() && x.binding != Binding::grid) return;
     out.push_back(kernel::loop(x.var, x.begin, x.end, x.binding, std::move(inner)));
+  }
+
+  void bind(const Let& x, Body& out) {
+    if (x.end <= x.begin) return;  // never runs
+    memo_.clear();
+    set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
+    Body inner = body(*x.body);
+    set_range(ranges_, x.var, std::nullopt);
+    memo_.clear();
+    if (inner.empty()) return;
+    out.push_back(let(x.var, ir::simplify(x.value, ranges_), x.begin, x.end, std::move(inner)));
   }
 
   void branch(const If& x, Body& out) {

@@ -84,7 +84,25 @@ class Printer {
           for (std::size_t i = 0; i < x.integers.size(); ++i)
             text += fmt::format("{}{}", i ? ", " : " ", ir::to_string(x.integers[i]));
           line(depth, text + ")");
+        },
+        [&](const Copy& x) {
+          line(depth,
+               fmt::format("copy b{}[{}] <- b{}[{}] x {}{}{}", x.to.value,
+                           ir::to_string(x.to_offset), x.from.value, ir::to_string(x.from_offset),
+                           x.count, x.conditions.empty() ? "" : " if ", conditions(x.conditions)));
+        },
+        [&](const CopyGroup& x) {
+          line(depth, x.commit ? "copies commit" : fmt::format("copies wait {}", x.left));
+        },
+        [&](const Mma& x) {
+          line(depth, fmt::format("mma b{} += {} * {} warps {} x {} tiles {} x {} k {}",
+                                  x.acc.value, operand(x.a), operand(x.b), x.warps_m, x.warps_n,
+                                  x.tiles_m, x.tiles_n, x.k));
         });
+  }
+
+  static std::string operand(const Mma::Operand& o) {
+    return fmt::format("b{}[{} by {}, {}]", o.buffer.value, ir::to_string(o.offset), o.row, o.step);
   }
 
   /// Names the shared and the deep nodes of a statement's values.

@@ -97,6 +97,20 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
         for (BufferId& b : out.buffers) b = map_buffer(b, m);
         for (Expr& e : out.integers) e = map_expr(e, m);
         return Stmt{out};
+      },
+      [&](const Copy& x) {
+        return Stmt{Copy{map_buffer(x.to, m), map_buffer(x.from, m), map_expr(x.to_offset, m),
+                         map_expr(x.from_offset, m), x.count, map_conditions(x.conditions, m)}};
+      },
+      [&](const CopyGroup& x) { return Stmt{x}; },
+      [&](const Mma& x) {
+        Mma out = x;
+        out.acc = map_buffer(x.acc, m);
+        for (Mma::Operand* o : {&out.a, &out.b}) {
+          o->buffer = map_buffer(o->buffer, m);
+          o->offset = map_expr(o->offset, m);
+        }
+        return Stmt{out};
       });
 }
 

@@ -154,7 +154,61 @@ class Verifier {
         [&](const Routine& x) {
           for (BufferId id : x.buffers) known(id);
           for (const Expr& e : x.integers) expr(e);
-        });
+        },
+        [&](const Copy& x) { copy(x, parent, under); },
+        [&](const CopyGroup& x) {
+          if (threads_ == 0) broken("asynchronous copies without threads");
+          if (x.left < 0) broken("a wait for {} copies", x.left);
+        },
+        [&](const Mma& x) { mma(x, under); });
+  }
+
+  void copy(const Copy& x, const For& parent, const Conditions& under) {
+    known(x.to);
+    known(x.from);
+    const Buffer &to = k_.buffers[x.to], &from = k_.buffers[x.from];
+    if (threads_ == 0 || parent.binding == Binding::vector)
+      broken("an asynchronous copy outside a thread's own code");
+    if (to.scope != Scope::block || from.scope != Scope::grid || to.dtype != from.dtype)
+      broken("a copy from '{}' to '{}'", from.name, to.name);
+    const std::int64_t bytes = x.count * size_of(to.dtype);
+    if (bytes != 4 && bytes != 8 && bytes != 16) broken("a copy of {} bytes", bytes);
+    conditions(x.conditions);
+    for (const auto& [buffer, offset] : {std::pair{&to, &x.to_offset}, {&from, &x.from_offset}})
+      if (!multiple_of(*offset, x.count))
+        broken("'{}'[{}] is not aligned for a copy of {}", buffer->name, ir::to_string(*offset),
+               x.count);
+    access(x.to, x.to_offset, {}, under, x.count);
+    Conditions inner = under;
+    inner.insert(inner.end(), x.conditions.begin(), x.conditions.end());
+    if (possible(inner)) access(x.from, x.from_offset, {}, inner, x.count);
+  }
+
+  void mma(const Mma& x, const Conditions& under) {
+    known(x.acc);
+    const Buffer& acc = k_.buffers[x.acc];
+    if (threads_ != x.warps_m * x.warps_n * kWarp)
+      broken("{} x {} warps multiply among {} threads", x.warps_m, x.warps_n, threads_);
+    if (acc.scope != Scope::lane || acc.dtype != DType::f32 ||
+        acc.size != x.tiles_m * x.tiles_n * 4)
+      broken("'{}' does not hold {} x {} tiles", acc.name, x.tiles_m, x.tiles_n);
+    known(x.a.buffer);
+    const DType type = k_.buffers[x.a.buffer].dtype;
+    const bool wide = type == DType::f32;
+    if (!wide && type != DType::f16 && type != DType::bf16)
+      broken("no tensor-core product of {}", name_of(type));
+    if (x.k < 1 || x.k % (wide ? 8 : 16) != 0) broken("a product with k {}", x.k);
+    for (const auto& [o, rows] : {std::pair{&x.a, x.rows()}, {&x.b, x.columns()}}) {
+      known(o->buffer);
+      const Buffer& b = k_.buffers[o->buffer];
+      if (b.scope != Scope::block || b.dtype != type) broken("'{}' as an operand", b.name);
+      if (o->row < 1 || o->step < 1 || std::min(o->row, o->step) != 1)
+        broken("'{}' has strides {} and {}", b.name, o->row, o->step);
+      constexpr std::int64_t kAligned = 8;  // elements of a row of 16 bytes
+      if (!wide && (std::max(o->row, o->step) % kAligned != 0 || !multiple_of(o->offset, kAligned)))
+        broken("'{}'[{}] is not aligned", b.name, ir::to_string(o->offset));
+      access(o->buffer, o->offset, {}, under, (rows - 1) * o->row + (x.k - 1) * o->step + 1);
+    }
   }
 
   bool possible(const Conditions& list) const { return ir::simplify(list, ranges_).has_value(); }

@@ -24,9 +24,11 @@ Result<Lowered> lower(const Request& request) {
       std::any_of(request.cluster.nodes.begin(), request.cluster.nodes.end(), [&](NodeId id) {
         return std::holds_alternative<prim::Contract>(g[id].op) && contract::worth_main_loop(g, id);
       });
-  // On a GPU contractions are reductions by teams of threads so far.
-  const bool tiled = main_loop && !request.target.is_gpu();
-  if (tiled && contract::supports(g, request.cluster)) return contract::lower(request);
+  if (main_loop && contract::supports(g, request.cluster)) {
+    auto tiled = contract::lower(request);
+    // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads.
+    if (tiled || !request.target.is_gpu()) return tiled;
+  }
   return stitch::lower(request);
 }
 

@@ -97,9 +97,8 @@ void Emitter::statement(const Stmt& s) {
       s.op, [&](const For& x) { loop(x); }, [&](const Store& x) { store(x); },
       [&](const If& x) { when(x); },
       [&](const Barrier&) { HEDDLE_CHECK(false, "'{}': barrier inside a phase", k_.name); },
-      [&](const Let&) { HEDDLE_CHECK(false, "'{}': a let on a CPU", k_.name); },
-      [&](const Combine&) { HEDDLE_CHECK(false, "'{}': threads on a CPU", k_.name); },
-      [&](const Routine& x) { routine(x); });
+      [&](const Routine& x) { routine(x); },
+      [&](const auto&) { HEDDLE_CHECK(false, "'{}': a GPU's statement on a CPU", k_.name); });
 }
 
 void Emitter::touch(const std::vector<std::int32_t>& buffers) {

@@ -34,28 +34,20 @@ double magnitude(const Expr& e, const ir::Ranges& ranges) {
   return sum;
 }
 
-}  // namespace
-
-bool multiple_of(const Expr& e, std::int64_t n) {
-  if (n == 1) return true;
-  const IndexNode& node = e.node();
-  switch (node.kind) {
-    case IndexNode::Kind::var:
-    case IndexNode::Kind::div:
-      return false;
-    case IndexNode::Kind::mod:
-      return node.constant % n == 0 && multiple_of(node.args[0], n);
-    case IndexNode::Kind::min:
-    case IndexNode::Kind::max:
-      return multiple_of(node.args[0], n) && multiple_of(node.args[1], n);
-    case IndexNode::Kind::sum:
-      break;
-  }
-  return node.constant % n == 0 &&
-         std::all_of(node.terms.begin(), node.terms.end(), [&](const IndexNode::Term& t) {
-           return multiple_of(t.atom, n / std::gcd(n, t.coefficient));
-         });
+/// True if the statement holds a barrier of the block.
+bool waits(const Stmt& s) {
+  bool found = false;
+  for_each_stmt({s}, [&](const Stmt& x) {
+    const Combine* combine = std::get_if<Combine>(&x.op);
+    const Barrier* barrier = std::get_if<Barrier>(&x.op);
+    found = found || (combine && combine->width * combine->stride > kWarp) ||
+            (barrier && barrier->scope == BufferScope::block) ||
+            std::holds_alternative<Routine>(x.op);
+  });
+  return found;
 }
+
+}  // namespace
 
 std::string type_of(DType t) { return fmt::format("hd::{}", name_of(t)); }
 
@@ -91,15 +83,11 @@ Result<PhaseInfo> PhaseEmitter::run(std::string& out) {
   for_each_stmt(*phase_.body, [&](const Stmt& s) {
     if (const For* x = std::get_if<For>(&s.op))
       set_range(ranges, x->var, ir::Interval{x->begin, std::max(x->begin, x->end - 1)});
-    if (const If* x = std::get_if<If>(&s.op))
-      for (const ir::Condition& c : x->conditions) look(c.expr);
-    if (const Let* x = std::get_if<Let>(&s.op)) {
-      look(x->value);
+    if (const Let* x = std::get_if<Let>(&s.op))
       set_range(ranges, x->var, ir::Interval{x->begin, std::max(x->begin, x->end - 1)});
-    }
-    if (const Store* x = std::get_if<Store>(&s.op)) look(x->offset);
-    if (const Routine* x = std::get_if<Routine>(&s.op))
-      for (const Expr& e : x->integers) look(e);
+    Mapper parts;
+    parts.expr = [&](const Expr& e) { return look(e), e; };
+    (void)map_children(s, parts);
     for_each_value_of(s, [&](const Value& root) {
       for_each_value(root, [&](const Value& v) { for_each_expr(*v, look); });
     });
@@ -152,7 +140,9 @@ void PhaseEmitter::place_shared() {
         if (b.scope == BufferScope::block) {
           Use& u = uses[id.value];
           u.first = std::min(u.first, interval);
-          u.last = std::max(u.last, interval);
+          // What a statement with barriers inside uses after the last one is in the next interval.
+          u.last =
+              std::max(u.last, interval + (waits(s) && !std::holds_alternative<Combine>(s.op)));
         }
         return id;
       };
@@ -171,7 +161,7 @@ void PhaseEmitter::place_shared() {
         interval += c->width * c->stride > kWarp;
       else if (const Barrier* b = std::get_if<Barrier>(&s.op))
         interval += b->scope == BufferScope::block;
-      else if (is_collective(s))
+      else if (waits(s))
         ++interval;
     }
   };
@@ -250,6 +240,8 @@ std::set<std::int32_t> PhaseEmitter::stored_in(const Body& statements) const {
   for_each_stmt(statements, [&](const Stmt& s) {
     if (const Store* x = std::get_if<Store>(&s.op)) out.insert(x->buffer.value);
     if (const Combine* x = std::get_if<Combine>(&s.op)) out.insert(x->buffer.value);
+    if (const Copy* x = std::get_if<Copy>(&s.op)) out.insert(x->to.value);
+    if (const Mma* x = std::get_if<Mma>(&s.op)) out.insert(x->acc.value);
     if (const Routine* x = std::get_if<Routine>(&s.op))
       for (BufferId id : x->buffers) out.insert(id.value);
     // What others stored is seen after a barrier.
@@ -304,7 +296,12 @@ void PhaseEmitter::statement(const Stmt& s) {
       [&](const Barrier& x) {
         line(x.scope == BufferScope::warp ? "hd::warp_sync();" : "hd::block_sync();");
       },
-      [&](const Combine& x) { combine(x); }, [&](const Routine& x) { routine(x); });
+      [&](const Combine& x) { combine(x); }, [&](const Routine& x) { routine(x); },
+      [&](const Copy& x) { copy(x); },
+      [&](const CopyGroup& x) {
+        line(x.commit ? "hd::copy_commit();" : fmt::format("hd::copy_wait<{}>();", x.left));
+      },
+      [&](const Mma& x) { mma(x); });
   forget(stored_in({s}));
 }
 

@@ -34,6 +34,10 @@ class PhaseEmitter {
   void combine(const kernel::Combine& x);
   void routine(const kernel::Routine& x);
   void place_shared();
+
+  // Tiles (emit_tile.cpp).
+  void copy(const kernel::Copy& x);
+  void mma(const kernel::Mma& x);
   std::set<std::int32_t> stored_in(const kernel::Body& statements) const;
   void forget(const std::set<std::int32_t>& stored);
 
@@ -68,9 +72,6 @@ class PhaseEmitter {
   std::string error_;
 };
 
-/// True if `e` is a multiple of n for all values of its variables but `except`, whose terms are
-/// left out.
-bool multiple_of(const ir::Expr& e, std::int64_t n);
 std::string type_of(DType t);  ///< "hd::f32"
 
 }  // namespace heddle::codegen::cuda

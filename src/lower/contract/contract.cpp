@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "lower/contract/emit.h"
+#include "lower/contract/gpu/lower.h"
 #include "lower/evaluate.h"
 #include "lower/lower.h"
 
@@ -90,6 +91,7 @@ Result<Lowered> lower(const Request& request) {
   if (!supports(*request.graph, request.cluster))
     return unsupported("contraction: the cluster is not one main loop with an epilogue");
   auto product = HEDDLE_TRY(make_product(request));
+  if (request.target.is_gpu()) return gpu::lower(*product);
   const int lanes = request.target.lanes(product->problem.type);
   const auto choices =
       schedules(product->extents, request.target, lanes, product->base, request.tuning, 1);
@@ -101,6 +103,7 @@ std::vector<Tuning> tuning_space(const Request& request) {
   if (!supports(*request.graph, request.cluster)) return out;
   auto product = make_product(request);
   if (!product) return out;
+  if (request.target.is_gpu()) return gpu::tuning_space(**product);
   const Product& p = **product;
   const int lanes = request.target.lanes(p.problem.type);
   for (const Schedule& s :

@@ -14,28 +14,6 @@ using kernel::BufferId;
 using kernel::Scope;
 using kernel::Value;
 
-namespace {
-
-/// Replaces loads from stand-in buffers by other values.
-Value replace_loads(const Value& v, const std::vector<std::pair<BufferId, Value>>& with) {
-  std::unordered_map<const kernel::ValueNode*, Value> memo;
-  const std::function<Value(const Value&)> visit = [&](const Value& x) -> Value {
-    if (const auto* load = std::get_if<kernel::Load>(&x->op))
-      for (const auto& [buffer, value] : with)
-        if (load->buffer == buffer) return value;
-    auto found = memo.find(x.get());
-    if (found != memo.end()) return found->second;
-    kernel::Mapper m;
-    m.value = visit;
-    Value out = kernel::map_children(x, m);
-    memo.emplace(x.get(), out);
-    return out;
-  };
-  return visit(v);
-}
-
-}  // namespace
-
 Body Emitter::tile(const Variant& v) {
   Registers reg;
   reg.acc = scratch(fmt::format("acc{}x{}", v.mr, v.nv), v.mr * v.nv * lanes_, Scope::lane, lanes_);

@@ -402,6 +402,23 @@ std::vector<Expr> expressions_of(const Value& v) {
   return out;
 }
 
+Value replace_loads(const Value& v, const std::vector<std::pair<kernel::BufferId, Value>>& with) {
+  std::unordered_map<const kernel::ValueNode*, Value> memo;
+  const std::function<Value(const Value&)> visit = [&](const Value& x) -> Value {
+    if (const auto* load = std::get_if<kernel::Load>(&x->op))
+      for (const auto& [buffer, value] : with)
+        if (load->buffer == buffer) return value;
+    auto found = memo.find(x.get());
+    if (found != memo.end()) return found->second;
+    kernel::Mapper m;
+    m.value = visit;
+    Value out = kernel::map_children(x, m);
+    memo.emplace(x.get(), out);
+    return out;
+  };
+  return visit(v);
+}
+
 Result<std::unique_ptr<Product>> make_product(const Request& request) {
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");

@@ -66,4 +66,8 @@ Result<std::unique_ptr<Product>> make_product(const Request& request);
 /// Every index expression in a value.
 std::vector<ir::Expr> expressions_of(const kernel::Value& v);
 
+/// Replaces loads from stand-in buffers by other values.
+kernel::Value replace_loads(const kernel::Value& v,
+                            const std::vector<std::pair<kernel::BufferId, kernel::Value>>& with);
+
 }  // namespace heddle::lower::contract

@@ -1,0 +1,150 @@
+// Tiled contractions on GPUs are CUDA that NVRTC compiles, without spills.
+#include "codegen/cuda/cuda.h"
+#include "codegen/cuda/nvrtc.h"
+#include "lower/stitch/test_util.h"
+
+namespace heddle::driver {
+namespace {
+
+using lower::NodeId;
+using prim::Builder;
+
+NodeId in(prim::Graph& g, Shape shape, DType type) {
+  return g.add_input(fmt::format("x{}", g.inputs.size()), {type, std::move(shape)});
+}
+
+/// A product with bias, GELU and residual.
+void product(prim::Graph& g, Builder& b, DType type, Shape mnk, bool transposed) {
+  const std::int64_t m = mnk[0], n = mnk[1], k = mnk[2];
+  const NodeId x = in(g, {m, k}, type);
+  const NodeId w = transposed ? b.transpose(in(g, {n, k}, type), {1, 0}) : in(g, {k, n}, type);
+  NodeId y = b.add(b.matmul(x, w), b.broadcast(in(g, {n}, type), {m, n}));
+  y = b.mul(b.mul(y, 0.5), b.add(b.erf(b.mul(y, 0.7071)), 1));
+  g.outputs.push_back({"y", b.add(y, in(g, {m, n}, type))});
+}
+
+void convolution(prim::Graph& g, Builder& b, DType type, Shape x, Shape w, std::int64_t stride,
+                 std::int64_t pad) {
+  std::mt19937 random(1);
+  Builder::Conv c;
+  c.strides = {stride, stride};
+  c.dilations = {1, 1};
+  c.pads_begin = c.pads_end = {pad, pad};
+  const NodeId weights = b.constant(lower::random_values({type, std::move(w)}, random));
+  g.outputs.push_back({"y", b.relu(b.conv(in(g, std::move(x), type), weights, c))});
+}
+
+struct Case {
+  const char* name;
+  std::function<void(prim::Graph&, Builder&)> build;
+  lower::Tuning tuning;
+  bool channels_last = false;
+};
+const Case kCases[] = {
+    {"f32",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f32, {1024, 768, 768}, false);
+     },
+     {}},
+    {"f32_big",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f32, {4096, 4096, 512}, true);
+     },
+     {}},
+    {"f32_odd",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f32, {130, 77, 45}, true);
+     },
+     {}},
+    {"tf32",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f32, {1024, 768, 768}, false);
+     },
+     {{"tf32", 1}}},
+    {"f64",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f64, {100, 64, 64}, false);
+     },
+     {}},
+    {"bf16",
+     [](auto& g, auto& b) {
+       product(g, b, DType::bf16, {1024, 768, 768}, true);
+     },
+     {}},
+    {"bf16_big",
+     [](auto& g, auto& b) {
+       product(g, b, DType::bf16, {4096, 4096, 512}, false);
+     },
+     {}},
+    {"bf16_odd",
+     [](auto& g, auto& b) {
+       product(g, b, DType::bf16, {130, 77, 45}, false);
+     },
+     {}},
+    {"f16",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f16, {128, 768, 3072}, true);
+     },
+     {}},
+    {"conv_f32",
+     [](auto& g, auto& b) {
+       convolution(g, b, DType::f32, {1, 64, 56, 56}, {64, 64, 3, 3}, 1, 1);
+     },
+     {}},
+    {"conv_bf16",
+     [](auto& g, auto& b) {
+       convolution(g, b, DType::bf16, {16, 64, 56, 56}, {64, 64, 3, 3}, 1, 1);
+     },
+     {},
+     true},
+    {"conv_stem",
+     [](auto& g, auto& b) {
+       convolution(g, b, DType::bf16, {16, 3, 224, 224}, {64, 3, 7, 7}, 2, 3);
+     },
+     {},
+     true},
+};
+
+class CudaContractions : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaContractions, CompileWithoutSpills) {
+  if (codegen::cuda::find_library("nvrtc", "").empty()) GTEST_SKIP() << "no NVRTC";
+  std::string text = codegen::cuda::unit_header();
+  std::size_t phases = 0;
+  for (const Case& c : kCases) {
+    prim::Graph g;
+    Builder b(g);
+    c.build(g, b);
+    const auto layout = [&](NodeId id) {
+      const Shape& shape = g[id].type.shape;
+      const bool last = c.channels_last && shape.size() == 4 && !g.constant_of(id);
+      return last ? lower::ordered(shape, {0, 2, 3, 1}) : lower::row_major(shape);
+    };
+    const lower::Request request{&g,
+                                 lower::whole(g),
+                                 lower::gpu_target(132),
+                                 layout,
+                                 [&](NodeId id) { return std::optional(layout(id)); },
+                                 c.tuning};
+    const auto lowered = lower::contract::lower(request);
+    ASSERT_TRUE(lowered.ok()) << c.name << ": " << lowered.error().message;
+    const auto one = codegen::cuda::to_text(lowered->kernel, c.name);
+    ASSERT_TRUE(one.ok()) << c.name << ": " << one.error().message;
+    text += one->text;
+    phases += one->phases.size();
+  }
+  codegen::cuda::CompileOptions options;
+  options.arch = GetParam();
+  const auto cubin = codegen::cuda::compile(text, options);
+  ASSERT_TRUE(cubin.ok()) << cubin.error().message.substr(0, 4000);
+  EXPECT_EQ(cubin->functions.size(), phases);
+  for (const auto& f : cubin->functions) {
+    EXPECT_EQ(f.spill_bytes, 0) << f.symbol;
+    EXPECT_EQ(f.stack_bytes, 0) << f.symbol;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, CudaContractions, testing::Values("sm_80", "sm_90a"));
+
+}  // namespace
+}  // namespace heddle::driver

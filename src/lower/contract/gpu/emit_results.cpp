@@ -1,0 +1,150 @@
+#include <algorithm>
+
+#include "kernel/traverse.h"
+#include "lower/contract/gpu/emit.h"
+
+namespace heddle::lower::contract::gpu {
+
+using ir::Expr;
+using kernel::Binding;
+using kernel::Body;
+using kernel::BufferId;
+using kernel::Scope;
+using kernel::Value;
+
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Body Emitter::results() { return g_.unit == Unit::scalar ? scalar_results() : staged_results(); }
+
+/// Straight from the registers: each thread holds runs along n.
+Body Emitter::scalar_results() {
+  const int wm = vector_of(t_.tm), wn = vector_of(t_.tn);
+  const std::int64_t columns = t_.bn / t_.tn, span_m = t_.bm / (t_.tm / wm),
+                     span_n = t_.bn / (t_.tn / wn);
+  const Expr row_place = ir::floor_div(Expr(thread_), columns);
+  const Expr column_place = ir::floor_mod(Expr(thread_), columns);
+  return {each(t_.tm / wm, Binding::unroll, [&](const Expr& hm) {
+    return Body{each(wm, Binding::unroll, [&](const Expr& i) {
+      return Body{each(t_.tn / wn, Binding::unroll, [&](const Expr& hn) {
+        const Expr row = hm * Expr(span_m) + row_place * Expr(wm) + i;
+        const Expr column = hn * Expr(span_n / wn) + column_place;
+        const Expr acc = (hm * Expr(wm) + i) * Expr(t_.tn) + hn * Expr(wn);
+        return store_vector(row, column, wn, [&, acc](const Expr& l) {
+          return kernel::load(acc_, acc + l, p_.problem.type);
+        });
+      })};
+    })};
+  })};
+}
+
+/// The accumulators of tensor cores are scattered: through block memory into runs along n.
+Body Emitter::staged_results() {
+  const DType type = p_.problem.type;
+  const std::int64_t ld = t_.bn + 8;
+  const BufferId staged = buffer("results", type, t_.bm * ld, Scope::block);
+  const std::int64_t tiles_n = t_.bn / t_.warps_n / 8, tiles_m = t_.bm / t_.warps_m / 16;
+  Body body{{kernel::Barrier{Scope::block}}};
+  const Expr lane = ir::floor_mod(Expr(thread_), kernel::kWarp);
+  const Expr warp = ir::floor_div(Expr(thread_), kernel::kWarp);
+  // kernel::fragment_row and fragment_column as expressions.
+  const Expr row = ir::floor_div(warp, t_.warps_n) * Expr(tiles_m * 16) + ir::floor_div(lane, 4);
+  const Expr column =
+      ir::floor_mod(warp, t_.warps_n) * Expr(tiles_n * 8) + ir::floor_mod(lane, 4) * Expr(2);
+  body.push_back(each(tiles_m, Binding::unroll, [&](const Expr& i) {
+    return Body{each(tiles_n, Binding::unroll, [&](const Expr& j) {
+      return Body{each(2, Binding::unroll, [&](const Expr& h) {
+        return Body{each(2, Binding::vector, [&](const Expr& l) {
+          const Expr at = (row + i * Expr(16) + h * Expr(8)) * Expr(ld) + column + j * Expr(8) + l;
+          const Expr element = (i * Expr(tiles_n) + j) * Expr(4) + h * Expr(2) + l;
+          return Body{kernel::store(staged, at, kernel::load(acc_, element, type))};
+        })};
+      })};
+    })};
+  }));
+  body.push_back({kernel::Barrier{Scope::block}});
+  const int width = store_width();
+  const std::int64_t line = t_.bn / width, vectors = t_.bm * line;
+  body.push_back(each(ceil_div(vectors, threads_), Binding::serial, [&](const Expr& i) {
+    const Expr chunk = i * Expr(threads_) + Expr(thread_);
+    return bound(chunk, vectors, [&](const Expr& c) {
+      const Expr r = ir::floor_div(c, line), q = ir::floor_mod(c, line);
+      return store_vector(r, q, width, [&](const Expr& l) {
+        return kernel::load(staged, r * Expr(ld) + q * Expr(width) + l, type);
+      });
+    });
+  }));
+  return body;
+}
+
+/// Elements that a thread stores side by side: 16 bytes of the narrowest output.
+int Emitter::store_width() const {
+  int width = 16;
+  for (const Output& o : p_.outputs)
+    width = std::min<int>(width, 16 / static_cast<int>(size_of(k_.buffers[o.buffer].dtype)));
+  width = std::max(width, 16 / static_cast<int>(size_of(p_.problem.type)));
+  return width;
+}
+
+/// Stores the outputs of a vector: row and vector number inside the block's tile.
+Body Emitter::store_vector(const Expr& row, const Expr& column, int width, const Source& source) {
+  const Env saved = env_;
+  const std::int64_t m = g_.m.extent, n = g_.n.extent;
+  const bool whole = !g_.out_n.empty() && g_.out_n.back().extent % width == 0;
+  const auto inside = [&](const Expr& e, std::int64_t extent, const Made& make) {
+    const ir::Var v = k_.new_var();
+    return Body{kernel::let(v, e, 0, extent, make(Expr(v)))};
+  };
+  Body out = inside(m0_ * Expr(t_.bm) + row, m, [&](const Expr& r) {
+    return decoded(g_.out_m, 1, r, [&] {
+      const Expr first = n0_ * Expr(t_.bn / width) + column;
+      if (whole)
+        return inside(first, n / width, [&](const Expr& q) {
+          return decoded(g_.out_n, width, q, [&] {
+            return Body{each(width, Binding::vector, [&](const Expr& l) {
+              const Env outer = env_;
+              const ir::Var last = g_.out_n.back().var;
+              set(env_, last, at(Expr(last), outer) + l);
+              Body lanes = store_lanes(width, source, l);
+              env_ = outer;
+              return lanes;
+            })};
+          });
+        });
+      return Body{each(width, Binding::unroll, [&](const Expr& l) {
+        return inside(first * Expr(width) + l, n, [&](const Expr& c) {
+          return decoded(g_.out_n, 1, c, [&] { return store_lanes(width, source, l); });
+        });
+      })};
+    });
+  });
+  env_ = saved;
+  return out;
+}
+
+/// Every output in order; later ones use earlier ones.
+Body Emitter::store_lanes(int width, const Source& source, const Expr& lane) {
+  std::vector<std::pair<BufferId, Value>> with{{p_.result, source(lane)}};
+  Body stores;
+  for (std::size_t i = 0; i < p_.outputs.size(); ++i) {
+    const Output& o = p_.outputs[i];
+    Value value = replace_loads(at(o.value, env_), with);
+    if (i + 1 < p_.outputs.size() && o.node != p_.problem.contract) {
+      const BufferId shared = buffer("shared", value->dtype, width, Scope::lane);
+      stores.push_back(kernel::store(shared, lane, value));
+      value = kernel::load(shared, lane, value->dtype);
+      with.emplace_back(o.stand_in, value);
+    }
+    stores.push_back(kernel::store(o.buffer, at(o.offset, env_), value));
+  }
+  return stores;
+}
+
+Body Emitter::store_partial() { return {}; }
+kernel::Stmt Emitter::second_phase() { return {}; }
+Value Emitter::total(const Expr&) const { return {}; }
+
+}  // namespace heddle::lower::contract::gpu

@@ -1,0 +1,55 @@
+#pragma once
+#include "lower/contract/product.h"
+
+namespace heddle::lower::contract::gpu {
+
+/// What copies read without computing: a load, zero where a condition fails.
+struct Plain {
+  kernel::BufferId buffer;
+  ir::Expr offset;
+  std::vector<ir::Condition> conditions;
+};
+
+/// One operand of a tiled product.
+struct Side {
+  kernel::Value value;     ///< over its rows, the reductions and the batch axes
+  std::vector<Axis> rows;  ///< outer to inner
+  std::int64_t extent = 1;
+  std::optional<Plain> plain;
+  DType stored = DType::f32;  ///< type of its tile in block memory
+  bool along_k = true;        ///< memory runs along the reductions, else along the rows
+  int vector = 1;             ///< elements of one copy along that
+  bool async = false;         ///< copied as it is, asynchronously
+  bool k_inside = true;       ///< its tile in block memory: [row][k], else [k][row]
+  /// A constant rearranged at compile time to the order in which it is read (`packed`).
+  std::optional<Tensor> packed;
+  NodeId source;
+};
+
+/// How the multiply-adds are done.
+enum class Unit : std::uint8_t {
+  scalar,  ///< one thread, one product at a time: exact in every type
+  mma,     ///< tensor cores, a warp at a time (f16, bf16, tf32)
+};
+
+/// A contraction as a batched product of two matrices: rows of `m` times rows of `n`. The sides are
+/// chosen so that the first output is contiguous along n.
+struct Gemm {
+  Product& product;
+  Unit unit = Unit::scalar;
+  Side m, n;
+  std::vector<Axis> batch, k;
+  std::int64_t k_extent = 1, batch_extent = 1;
+  std::vector<Axis> out_m, out_n;  ///< as outputs see the rows of the sides
+};
+
+/// `tf32`: f32 products on tensor cores, rounded to tf32.
+Gemm make_gemm(Product& product, bool tf32);
+
+using Env = std::vector<std::optional<ir::Expr>>;  ///< by Var::index
+void set(Env& env, ir::Var v, ir::Expr e);
+kernel::Value at(const kernel::Value& v, const Env& env);
+ir::Expr at(const ir::Expr& e, const Env& env);
+std::vector<ir::Condition> at(std::vector<ir::Condition> list, const Env& env);
+
+}  // namespace heddle::lower::contract::gpu

@@ -1,0 +1,275 @@
+// Contractions on a GPU: every kernel is run by the kernel interpreter, which looks for races, and
+// compared with the primitives.
+#include "kernel/traverse.h"
+#include "lower/contract/test_util.h"
+
+namespace heddle::lower {
+namespace {
+
+Case gpu_case() {
+  Case c;
+  c.target.device = Device::cuda;
+  c.target.vector_bytes = 16;
+  return c;
+}
+
+TEST(GpuContract, Matmul) {
+  for (const auto& [m, n, k] :
+       {std::array{5, 16, 7}, {13, 40, 33}, {64, 24, 10}, {30, 9, 50}, {33, 68, 40}}) {
+    for (bool constant : {true, false}) {
+      Case c = gpu_case();
+      const NodeId x = c.input({m, k});
+      const NodeId w = constant ? c.constant({k, n}) : c.input({k, n});
+      c.output(c.b.matmul(x, w));
+      SCOPED_TRACE(fmt::format("{}x{}x{} {}", m, n, k, constant));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  }
+}
+
+TEST(GpuContract, EveryTile) {
+  for (DType type : {DType::f32, DType::bf16}) {
+    Case c = gpu_case();
+    const NodeId x = c.input({70, 40}, type), w = c.input({40, 72}, type);
+    c.output(c.b.relu(c.b.matmul(x, w)));
+    const auto space = contract::tuning_space(request_of(c));
+    ASSERT_GE(space.size(), 4u);
+    for (const Tuning& t : space) {
+      c.tuning = t;
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  }
+}
+
+TEST(GpuContract, TensorCores) {
+  for (DType type : {DType::bf16, DType::f16})
+    for (int which = 0; which < 4; ++which)
+      for (const auto& [m, n, k] : {std::array{5, 16, 7}, {40, 72, 48}, {33, 24, 100}}) {
+        Case c = gpu_case();
+        const bool ta = which & 1, tb = which & 2;
+        NodeId x = c.input(ta ? Shape{k, m} : Shape{m, k}, type);
+        NodeId w = c.input(tb ? Shape{n, k} : Shape{k, n}, type);
+        if (ta) x = c.b.transpose(x, {1, 0});
+        if (tb) w = c.b.transpose(w, {1, 0});
+        c.output(c.b.matmul(x, w));
+        SCOPED_TRACE(fmt::format("{} {}x{}x{} {}", name_of(type), m, n, k, which));
+        ASSERT_NO_FATAL_FAILURE(check(c));
+        EXPECT_NE(c.schedule.find("mma"), std::string::npos) << c.schedule;
+      }
+}
+
+TEST(GpuContract, TransposedOperands) {
+  for (int which = 0; which < 8; ++which) {
+    Case c = gpu_case();
+    const bool ta = which & 1, tb = which & 2, constant = which & 4;
+    NodeId x = c.input(ta ? Shape{11, 13} : Shape{13, 11});
+    NodeId w = tb ? (constant ? c.constant({20, 11}) : c.input({20, 11}))
+                  : (constant ? c.constant({11, 20}) : c.input({11, 20}));
+    if (ta) x = c.b.transpose(x, {1, 0});
+    if (tb) w = c.b.transpose(w, {1, 0});
+    c.output(c.b.matmul(x, w));
+    SCOPED_TRACE(which);
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+/// The statements without the one that is number `gone` among those that order threads or copies.
+kernel::Body without(const kernel::Body& body, int& gone) {
+  kernel::Body out;
+  kernel::Mapper m;
+  m.body = [&](const kernel::Body& inner) { return without(inner, gone); };
+  for (const kernel::Stmt& s : body) {
+    const bool orders = std::holds_alternative<kernel::Barrier>(s.op) ||
+                        std::holds_alternative<kernel::CopyGroup>(s.op);
+    if (orders && gone-- == 0) continue;
+    out.push_back(kernel::map_children(s, m));
+  }
+  return out;
+}
+
+// Every barrier, wait and commit is needed, and the interpreter notices when one is missing.
+TEST(GpuContract, EverySynchronisationIsNeeded) {
+  for (DType type : {DType::f32, DType::bf16}) {
+    Case c = gpu_case();
+    c.tuning = {{"bm", 32}, {"bn", 32}};
+    const NodeId x = c.input({40, 200}, type), w = c.input({200, 40}, type);
+    c.output(c.b.matmul(x, w));
+    int count = 0;
+    const auto lowered = contract::lower(request_of(c));
+    ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+    kernel::for_each_stmt(lowered->kernel.body, [&](const kernel::Stmt& s) {
+      count += std::holds_alternative<kernel::Barrier>(s.op) ||
+               std::holds_alternative<kernel::CopyGroup>(s.op);
+    });
+    ASSERT_GE(count, 5);
+    EXPECT_EQ(run(c, *lowered), "");
+    for (int i = 0; i < count; ++i) {
+      Lowered broken = *lowered;
+      int gone = i;
+      broken.kernel.body = without(broken.kernel.body, gone);
+      // The barrier before the results only lets them use the room of the tiles.
+      if (type == DType::bf16 && i == 5) continue;
+      EXPECT_NE(run(c, broken), "") << "number " << i << " of\n"
+                                    << kernel::to_string(lowered->kernel);
+    }
+  }
+}
+
+TEST(GpuContract, TensorFloatsOnRequest) {
+  Case c = gpu_case();
+  c.tuning = {{"tf32", 1}};
+  c.tolerance = 2e-3;
+  c.output(c.b.matmul(c.input({33, 50}), c.b.transpose(c.input({41, 50}), {1, 0})));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  EXPECT_NE(c.schedule.find("mma"), std::string::npos) << c.schedule;
+  c.tuning = {};
+  c.tolerance = 1e-5;
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  EXPECT_NE(c.schedule.find("scalar"), std::string::npos) << c.schedule;
+}
+
+TEST(GpuContract, Types) {
+  for (DType type : {DType::f64, DType::i32, DType::i64}) {
+    Case c = gpu_case();
+    c.output(c.b.matmul(c.input({9, 11}, type), c.input({11, 19}, type)));
+    SCOPED_TRACE(name_of(type));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+TEST(GpuContract, BatchesThroughViews) {
+  for (DType type : {DType::f32, DType::bf16}) {
+    Case c = gpu_case();
+    const NodeId q = c.input({2, 9, 24}, type), k = c.input({2, 9, 24}, type);
+    const NodeId heads_q = c.b.transpose(c.b.reshape(q, {2, 9, 3, 8}), {0, 2, 1, 3});
+    const NodeId heads_k = c.b.transpose(c.b.reshape(k, {2, 9, 3, 8}), {0, 2, 3, 1});
+    c.output(c.b.mul(c.b.matmul(heads_q, heads_k), 0.5));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    Case d = gpu_case();
+    const NodeId p = d.input({2, 3, 9, 9}, type), v = d.input({2, 9, 24}, type);
+    const NodeId heads_v = d.b.transpose(d.b.reshape(v, {2, 9, 3, 8}), {0, 2, 1, 3});
+    const NodeId out = d.b.matmul(p, heads_v);
+    d.output(d.b.reshape(d.b.transpose(out, {0, 2, 1, 3}), {2, 9, 24}));
+    ASSERT_NO_FATAL_FAILURE(check(d));
+  }
+}
+
+NodeId gelu(Builder& b, NodeId x) {
+  return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.7071067811865476)), 1.0));
+}
+
+TEST(GpuContract, Epilogues) {
+  for (DType type : {DType::f32, DType::bf16})
+    for (int which = 0; which < 6; ++which) {
+      Case c = gpu_case();
+      const NodeId x = c.input({14, 10}, type), w = c.constant({10, 24}, type);
+      NodeId y = c.b.add(c.b.matmul(x, w), c.b.broadcast(c.constant({24}, type), {14, 24}));
+      if (which == 1) y = c.b.relu(y);
+      if (which == 2) y = gelu(c.b, y);
+      if (which == 3) y = c.b.add(gelu(c.b, y), c.input({14, 24}, type));
+      if (which == 4) y = c.b.transpose(c.b.reshape(y, {14, 3, 8}), {1, 0, 2});
+      if (which == 5) {
+        c.output(y);
+        c.output(gelu(c.b, y));
+        y = c.b.mul(y, c.input({14, 1}, type));
+      }
+      c.output(y);
+      for (bool row_major : {false, true}) {
+        c.row_major_outputs = row_major;
+        SCOPED_TRACE(fmt::format("{} {}", name_of(type), which));
+        ASSERT_NO_FATAL_FAILURE(check(c));
+      }
+    }
+}
+
+TEST(GpuContract, Convolutions) {
+  struct Row {
+    Shape x, w;
+    Builder::Conv conv;
+  };
+  const Row rows[] = {
+      {{1, 5, 17}, {12, 5, 3}, conv(1, 1, 1)},
+      {{2, 4, 9, 7}, {8, 4, 3, 3}, conv(2, 1, 1)},
+      {{1, 8, 8, 8}, {16, 8, 1, 1}, conv(2, 1, 0)},
+      {{1, 3, 15, 15}, {8, 3, 7, 7}, conv(2, 2, 3)},
+      {{1, 16, 9, 9}, {16, 16, 3, 3}, conv(2, 1, 2, 2)},
+      {{2, 6, 7, 7}, {12, 3, 3, 3}, conv(2, 1, 1, 1, 2)},
+      {{1, 3, 5, 6, 4}, {8, 3, 3, 3, 3}, conv(3, 1, 1)},
+  };
+  for (DType type : {DType::f32, DType::bf16})
+    for (const Row& row : rows)
+      for (bool channels_last : {false, true}) {
+        Case c = gpu_case();
+        const NodeId x = c.input(row.x, type);
+        if (channels_last) {
+          std::vector<int> order{0};
+          for (std::size_t d = 2; d < row.x.size(); ++d) order.push_back(static_cast<int>(d));
+          order.push_back(1);
+          c.layouts[x] = ordered(row.x, order);
+        }
+        c.row_major_outputs = !channels_last;
+        c.output(c.b.relu(c.b.conv(x, c.constant(row.w, type), row.conv)));
+        SCOPED_TRACE(fmt::format("{} {} {} {}", name_of(type), to_string(row.x), to_string(row.w),
+                                 channels_last));
+        ASSERT_NO_FATAL_FAILURE(check(c));
+      }
+}
+
+TEST(GpuContract, Prologues) {
+  for (DType type : {DType::f32, DType::bf16}) {
+    Case c = gpu_case();
+    const NodeId x = c.input({1, 8, 6, 6}, type);
+    const NodeId scale =
+        c.b.broadcast(c.b.reshape(c.constant({8}, type), {1, 8, 1, 1}), {1, 8, 6, 6});
+    c.output(c.b.conv(c.b.relu(c.b.mul(x, scale)), c.constant({8, 8, 3, 3}, type), conv(2, 1, 1)));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    Case d = gpu_case();
+    const NodeId u = d.input({9, 16}, type), v = d.input({16, 24}, type);
+    d.output(d.b.matmul(d.b.exp(u), d.b.tanh(v)));
+    ASSERT_NO_FATAL_FAILURE(check(d));
+  }
+}
+
+TEST(GpuContractFuzz, RandomShapes) {
+  const unsigned seed = std::random_device{}();
+  std::mt19937 random(seed);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution(low, high)(random);
+  };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(4);
+  for (int i = 0; std::chrono::steady_clock::now() < deadline; ++i) {
+    Case c = gpu_case();
+    c.random.seed(random());
+    c.target.multiprocessors = pick(1, 16);
+    const DType type = std::array{DType::f32, DType::bf16, DType::f16}[i % 3];
+    std::string what;
+    if (pick(0, 1)) {
+      const int m = pick(2, 80), n = pick(4, 90), k = pick(2, 150), batch = pick(1, 3);
+      NodeId x = c.input({batch, m, k}, type);
+      NodeId w = pick(0, 1) ? c.constant({k, n}, type) : c.input({batch, k, n}, type);
+      what = fmt::format("matmul {} {}x{}x{}", batch, m, n, k);
+      c.output(c.b.relu(c.b.matmul(x, w)));
+    } else {
+      const int groups = pick(1, 2), ci = groups * pick(1, 8), co = groups * pick(4, 20);
+      const int kh = pick(1, 3), kw = pick(1, 3), h = pick(5, 12), w = pick(5, 14);
+      auto p = conv(2, pick(1, 2), 0, pick(1, 2), groups);
+      p.pads_begin = {pick(0, 2), pick(0, 2)};
+      p.pads_end = {pick(0, 2), pick(0, 2)};
+      if (p.dilations[0] * (kh - 1) + 1 > h || p.dilations[0] * (kw - 1) + 1 > w) continue;
+      const Shape shape{pick(1, 2), ci, h, w};
+      const NodeId x = c.input(shape, type);
+      if (pick(0, 1)) c.layouts[x] = ordered(shape, {0, 2, 3, 1});
+      c.row_major_outputs = pick(0, 1);
+      what = fmt::format("conv {} -> {} {}x{}", to_string(shape), co, kh, kw);
+      c.output(c.b.relu(c.b.conv(x, c.constant({co, ci / groups, kh, kw}, type), p)));
+    }
+    if (!contract::supports(c.g, request_of(c).cluster)) continue;
+    const auto space = contract::tuning_space(request_of(c));
+    c.tuning = space[static_cast<std::size_t>(pick(0, static_cast<int>(space.size()) - 1))];
+    SCOPED_TRACE(fmt::format("seed {} case {}: {}", seed, i, what));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::lower

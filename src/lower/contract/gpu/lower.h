@@ -1,0 +1,12 @@
+#pragma once
+#include "lower/contract/product.h"
+
+namespace heddle::lower::contract::gpu {
+
+/// The kernel of a product on a GPU, under the request's tuning ("bm", "bn", "bk", "stages",
+/// "splits", "tf32") or the model's choice.
+Result<Lowered> lower(Product& product);
+/// Tiles worth measuring, best guess first.
+std::vector<Tuning> tuning_space(Product& product);
+
+}  // namespace heddle::lower::contract::gpu

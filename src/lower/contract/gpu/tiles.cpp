@@ -1,0 +1,135 @@
+#include "lower/contract/gpu/tiles.h"
+
+#include <algorithm>
+
+namespace heddle::lower::contract::gpu {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) {
+  for (const auto& [key, value] : tuning)
+    if (key == name) return value;
+  return std::nullopt;
+}
+
+struct Shape2 {
+  int bm, bn, bk, a, b;  // a, b: warps (mma) or a thread's results (scalar)
+};
+/// Blocks of 32 to 256 threads; large ones reuse operands more, small ones fill the machine.
+constexpr Shape2 kMma[] = {{128, 256, 32, 2, 4}, {256, 128, 32, 4, 2}, {128, 128, 32, 2, 2},
+                           {128, 128, 64, 2, 4}, {128, 64, 32, 2, 2},  {64, 128, 32, 2, 2},
+                           {64, 64, 64, 2, 2},   {64, 32, 64, 2, 2},   {32, 64, 64, 2, 2},
+                           {32, 128, 64, 1, 4},  {16, 128, 64, 1, 4},  {16, 64, 64, 1, 4},
+                           {32, 32, 64, 2, 2}};
+constexpr Shape2 kScalar[] = {{128, 128, 16, 8, 8}, {128, 64, 16, 8, 8}, {64, 128, 16, 8, 8},
+                              {64, 64, 16, 8, 4},   {64, 32, 16, 4, 4},  {32, 64, 16, 4, 4},
+                              {32, 32, 16, 4, 2},   {16, 64, 16, 2, 4},  {16, 32, 16, 2, 2}};
+
+/// Microseconds: waves of blocks, each as long as its arithmetic or its loads from the second-level
+/// cache, and the bytes that the whole machine moves.
+double estimate(const Gemm& g, const Target& target, const Tiles& t) {
+  constexpr double kMmaFlops = 3.3e6, kScalarFlops = 0.38e6;  // of a multiprocessor, a microsecond
+  constexpr double kCacheBytes = 40e3, kStartUs = 2.0;
+  const double tiles = static_cast<double>(g.batch_extent * ceil_div(g.m.extent, t.bm) *
+                                           ceil_div(g.n.extent, t.bn) * t.splits);
+  const double k = static_cast<double>(ceil_div(ceil_div(g.k_extent, t.splits), t.bk) * t.bk);
+  // Few warps hide less latency; a block alone has at most a share of its multiprocessor.
+  const double area = static_cast<double>(t.bm) * t.bn;
+  const double most = g.unit == Unit::mma ? 128.0 * 128 : 64.0 * 64;
+  const double share = std::min(1.0, 0.35 + 0.65 * area / most);
+  const double flops = (g.unit == Unit::mma ? kMmaFlops : kScalarFlops) * share;
+  const double size = static_cast<double>(size_of(g.m.stored));
+  const double math = 2 * area * k / flops;
+  const double bytes = (t.bm + t.bn) * k * size;
+  const double narrow = (g.m.async && g.n.async) ? 1.0 : 3.0;
+  const double each = std::max(math, narrow * bytes / kCacheBytes);
+  const double waves = std::max(1.0, tiles / target.multiprocessors);
+  const double rounded =
+      tiles <= target.multiprocessors ? 1.0 : 0.5 * waves + 0.5 * std::ceil(waves);
+  double us = kStartUs + rounded * (each + 0.5);
+  if (t.splits > 1)
+    us += 2.5 + static_cast<double>(g.batch_extent * g.m.extent * g.n.extent) * 8 * t.splits / 3e6;
+  return us;
+}
+
+/// Operands on their way through registers leave less room for results.
+bool fits(const Gemm& g, const Target& target, const Tiles& t) {
+  constexpr int kResults = 64;
+  if ((!g.m.async || !g.n.async) && t.bm * t.bn > kResults * threads_of(g, t)) return false;
+  return shared_bytes(g, t) <= target.shared_bytes;
+}
+
+}  // namespace
+
+int threads_of(const Gemm& g, const Tiles& t) {
+  return g.unit == Unit::mma ? t.warps_m * t.warps_n * kernel::kWarp
+                             : (t.bm / t.tm) * (t.bn / t.tn);
+}
+
+std::int64_t pitch(const Gemm& g, const Side& s, const Tiles& t, bool is_m) {
+  // Rows of 16 bytes more than a power of two: neighbouring rows lie in different banks.
+  const std::int64_t rows = is_m ? t.bm : t.bn;
+  const std::int64_t pad = 16 / size_of(s.stored);
+  if (g.unit == Unit::mma && s.stored == DType::f32) return s.k_inside ? t.bk + 4 : rows + 8;
+  return (s.k_inside ? t.bk : rows) + pad;
+}
+
+std::int64_t stage_size(const Gemm& g, const Side& s, const Tiles& t, bool is_m) {
+  return pitch(g, s, t, is_m) * (s.k_inside ? (is_m ? t.bm : t.bn) : t.bk);
+}
+
+std::int64_t shared_bytes(const Gemm& g, const Tiles& t) {
+  const std::int64_t loop = t.stages * (stage_size(g, g.m, t, true) * size_of(g.m.stored) +
+                                        stage_size(g, g.n, t, false) * size_of(g.n.stored));
+  const std::int64_t staged = g.unit == Unit::mma ? std::int64_t{4} * t.bm * (t.bn + 8) : 0;
+  return std::max(loop, staged);
+}
+
+std::string to_string(const Gemm& g, const Tiles& t) {
+  constexpr std::string_view kUnits[] = {"scalar", "mma"};
+  std::string text =
+      fmt::format("contract {} {}x{}x{} stages={} threads={}", kUnits[static_cast<int>(g.unit)],
+                  t.bm, t.bn, t.bk, t.stages, threads_of(g, t));
+  if (t.splits > 1) text += fmt::format(" splits={}", t.splits);
+  return text;
+}
+
+std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tuning& fixed,
+                                std::size_t count) {
+  std::vector<Tiles> out;
+  const auto fits_pins = [&](const Tiles& t) {
+    const std::pair<std::string_view, std::int64_t> own[] = {
+        {"bm", t.bm}, {"bn", t.bn}, {"bk", t.bk}, {"splits", t.splits}};
+    return std::all_of(std::begin(own), std::end(own), [&](const auto& one) {
+      const auto pin = pinned(fixed, one.first);
+      return !pin || *pin == one.second;
+    });
+  };
+  const bool mma = g.unit == Unit::mma;
+  const auto add = [&](const Shape2& s, int splits) {
+    Tiles t;
+    t.bm = s.bm, t.bn = s.bn, t.bk = s.bk;
+    if (mma && g.m.stored == DType::f32) t.bk /= 2;
+    (mma ? t.warps_m : t.tm) = s.a;
+    (mma ? t.warps_n : t.tn) = s.b;
+    t.splits = splits;
+    t.stages = static_cast<int>(pinned(fixed, "stages").value_or(mma ? (s.bk == 64 ? 3 : 4) : 3));
+    while (t.stages > 2 && !fits(g, target, t)) --t.stages;
+    if (!fits(g, target, t) || !fits_pins(t)) return;
+    t.us = estimate(g, target, t);
+    out.push_back(t);
+  };
+  const std::span<const Shape2> shapes = mma ? std::span<const Shape2>(kMma) : kScalar;
+  for (const Shape2& s : shapes)
+    for (int splits = 1; splits <= 1; splits *= 2)
+      if (splits == 1 || splits * 4 * s.bk <= g.k_extent) add(s, splits);
+  if (out.empty()) add(shapes.back(), 1);
+  HEDDLE_CHECK(!out.empty(), "no tiles fit");
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Tiles& a, const Tiles& b) { return a.us < b.us; });
+  if (out.size() > count) out.resize(count);
+  return out;
+}
+
+}  // namespace heddle::lower::contract::gpu

@@ -1,0 +1,30 @@
+#pragma once
+#include "lower/contract/gpu/gemm.h"
+
+namespace heddle::lower::contract::gpu {
+
+/// All choices of a tiled product on a GPU.
+struct Tiles {
+  int bm = 64, bn = 64, bk = 16;  ///< of a block
+  int stages = 2;                 ///< tiles along k in block memory
+  int warps_m = 2, warps_n = 2;   ///< mma: warps of a block, each bm/warps_m × bn/warps_n
+  int tm = 4, tn = 4;             ///< scalar: results of a thread
+  int splits = 1;                 ///< blocks that share the reductions of one tile
+  double us = 0;                  ///< the model's estimate
+};
+std::string to_string(const Gemm& g, const Tiles& t);
+int threads_of(const Gemm& g, const Tiles& t);
+/// Block memory in bytes.
+std::int64_t shared_bytes(const Gemm& g, const Tiles& t);
+
+/// The best tiles by the model, best first; `fixed` pins "bm", "bn", "bk", "stages", "splits". At
+/// least one.
+std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tuning& fixed,
+                                std::size_t count);
+
+/// Row pitch of a side's tile in block memory, elements.
+std::int64_t pitch(const Gemm& g, const Side& s, const Tiles& t, bool is_m);
+/// Elements of one stage of it.
+std::int64_t stage_size(const Gemm& g, const Side& s, const Tiles& t, bool is_m);
+
+}  // namespace heddle::lower::contract::gpu
