@@ -89,6 +89,40 @@ Rewritten div_small_rest(const Expr& e, const Ranges& ranges) {
   return floor_div(s->multiple + s->offset, d / s->g);
 }
 
+/// x with k·y written as k·m·(y / m) + k·(y % m) where y % m is there too; nullopt if it is nowhere.
+Rewritten in_digits(const Expr& x) {
+  const IndexNode& n = x.node();
+  for (const Term& t : n.terms) {
+    const IndexNode& mod = t.atom.node();
+    if (mod.kind != Kind::mod) continue;
+    for (const Term& whole : n.terms) {
+      if (!(whole.atom == mod.args[0])) continue;
+      const auto scale = mul_or_none(whole.coefficient, mod.constant);
+      if (!scale) continue;
+      return x - whole.atom * whole.coefficient + floor_div(whole.atom, mod.constant) * *scale +
+             t.atom * whole.coefficient;
+    }
+  }
+  return std::nullopt;
+}
+
+Rewritten div_digits(const Expr& e, const Ranges& ranges) {
+  const auto digits = in_digits(e.node().args[0]);
+  if (!digits) return std::nullopt;
+  const auto s = best_split(*digits, e.node().constant, ranges);
+  if (!s) return std::nullopt;
+  return floor_div(s->multiple + s->offset, e.node().constant / s->g);
+}
+
+Rewritten mod_digits(const Expr& e, const Ranges& ranges) {
+  const std::int64_t d = e.node().constant;
+  const auto digits = in_digits(e.node().args[0]);
+  if (!digits) return std::nullopt;
+  const auto s = best_split(*digits, d, ranges);
+  if (!s) return std::nullopt;
+  return floor_mod(s->multiple + s->offset, d / s->g) * s->g + (s->rest - s->offset * s->g);
+}
+
 /// x when e is x / a or (x / a) + constant.
 struct InnerDiv {
   Expr x;
@@ -242,6 +276,8 @@ constexpr IndexRule kRules[] = {
      "(d0*24 + d5) / 8"},
     {"div-small-rest", "(x*g + y) / d -> (x + m) / (d/g)  if g divides d, y in [m*g, m*g+g)",
      Kind::div, div_small_rest, "(d0*8 + d1) / 32"},
+    {"div-digits", "(x*k + (x%m)*j + y) / d -> ((x/m)*(k*m) + (x%m)*(k+j) + y) / d  if that splits",
+     Kind::div, div_digits, "(d5*5 - (d5 % 3)*4 + d2*3) / 15"},
     {"div-div", "(x/a + c) / b -> (x + c*a) / (a*b)", Kind::div, div_div, "(d5 / 4 + 1) / 3"},
     {"div-mod", "(x % (a*b)) / b -> (x / b) % a", Kind::div, div_mod, "(d5 % 24) / 8"},
     {"fixed-mod", "x % d -> c  if it is always c", Kind::mod, fixed, "(d4 + 7) % 5"},
@@ -251,6 +287,8 @@ constexpr IndexRule kRules[] = {
     {"mod-small-rest",
      "(x*g + y) % d -> ((x + m) % (d/g))*g + y - m*g  if g divides d, y in [m*g, m*g+g)", Kind::mod,
      mod_small_rest, "(d0*8 + d1) % 32"},
+    {"mod-digits", "(x*k + (x%m)*j + y) % d -> ((x/m)*(k*m) + (x%m)*(k+j) + y) % d  if that splits",
+     Kind::mod, mod_digits, "(d5*5 - (d5 % 3)*4 + d2*3) % 30"},
     {"mod-mod", "((x % m)*k + y) % d -> (x*k + y) % d  if d divides k*m", Kind::mod, mod_mod,
      "(d5 % 24 + d0) % 8"},
     {"fixed-min", "min(x, y) -> c  if it is always c", Kind::min, fixed, "min(d4, d0)"},

@@ -67,12 +67,13 @@ class Normaliser {
         return quotient(e, 1).value_or(e);
       case IndexNode::Kind::div: {
         if (auto digits = quotient(node.args[0], node.constant)) return *digits;
-        return ir::floor_div((*this)(node.args[0]), node.constant);
+        return ir::simplify(ir::floor_div((*this)(node.args[0]), node.constant), ranges_);
       }
       case IndexNode::Kind::mod: {
         const Expr x = (*this)(node.args[0]);
         auto digits = quotient(node.args[0], node.constant);
-        return x - digits.value_or(ir::floor_div(x, node.constant)) * Expr(node.constant);
+        const Expr quotient = ir::simplify(ir::floor_div(x, node.constant), ranges_);
+        return x - digits.value_or(quotient) * Expr(node.constant);
       }
       case IndexNode::Kind::min:
         return ir::min((*this)(node.args[0]), (*this)(node.args[1]));

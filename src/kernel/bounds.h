@@ -1,7 +1,14 @@
 #pragma once
+#include <set>
+
 #include "kernel/traverse.h"
 
 namespace heddle::kernel {
+
+/// Accesses (buffer, offset) whose bounds the range analysis does not see.
+using Unproven = std::set<std::pair<std::int32_t, Expr>>;
+/// verify(), but such accesses are collected.
+Status verify(const Kernel& k, Unproven* unproven);
 
 /// Bounds of `e` where every condition holds; nullopt if a variable is unknown. Tighter than bounds
 /// of the ranges alone: multiples of (condition - its own bounded value) are added to cancel terms.

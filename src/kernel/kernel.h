@@ -223,6 +223,9 @@ bool is_collective(const Stmt& s);
 /// Structure, types, single binding of variables, vector loops innermost, and every access inside
 /// its buffer by range analysis (accesses under a Guard or If: within its conditions).
 Status verify(const Kernel& k);
+/// The kernel with the accesses whose bounds the range analysis does not see kept inside their
+/// buffers by min and max; equal where verify() holds. Errors: as verify() for everything else.
+Result<Kernel> with_proven_bounds(const Kernel& k);
 std::string to_string(const Kernel& k);
 Result<Kernel> parse_kernel(std::string_view text);
 

@@ -224,6 +224,24 @@ TEST(Bounds, UseConditions) {
   EXPECT_LE(b->high, 48);
 }
 
+TEST(Bounds, UnprovenAccessesAreKeptInside) {
+  // The two remainders add up to 0 or 8.
+  const Kernel k = parsed(R"(kernel "inverse" vars=2 {
+    buffer b0 "x" f32[9] grid arg=0
+    buffer b1 "y" f32[9] grid arg=1 written
+    for grid d0 in 0..1 { for serial d1 in 0..8 {
+      b1[(d1*5) % 8 + (d1*3) % 8] = load.f32 b0[(d1*5) % 8 + (d1*3) % 8]
+    } } })");
+  EXPECT_FALSE(verify(k).ok());
+  const auto safe = with_proven_bounds(k);
+  ASSERT_TRUE(safe.ok()) << safe.error().message;
+  EXPECT_TRUE(verify(*safe).ok());
+  EXPECT_NE(to_string(*safe).find("min("), std::string::npos);
+  std::vector<float> x{1, 2, 3, 4, 5, 6, 7, 8, 9}, y(9);
+  ASSERT_TRUE(interpret(*safe, {bytes(x), bytes(y)}).ok());
+  EXPECT_EQ(y, (std::vector<float>{1, 0, 0, 0, 0, 0, 0, 0, 9}));
+}
+
 TEST(Partition, LeavesNoTestInside) {
   const Kernel k = partition_loops(parsed(kStencil));
   ASSERT_TRUE(verify(k).ok()) << verify(k).error().message;

@@ -20,7 +20,8 @@ template <class... Args>
 
 class Verifier {
  public:
-  explicit Verifier(const Kernel& k) : k_(k) {}
+  /// Accesses without proven bounds are put into `unproven` if it is given, else broken.
+  Verifier(const Kernel& k, Unproven* unproven) : k_(k), unproven_(unproven) {}
 
   void run() {
     for (const Buffer& b : k_.buffers) buffer(b);
@@ -242,9 +243,14 @@ class Verifier {
       (d.stride < 0 ? low : high) += (d.extent - 1) * d.stride;
     }
     auto range = bounds_under(offset, under, ranges_, ir::Interval{-low, b.size - 1 - high});
+    if (range && range->low > range->high) return;  // the conditions contradict each other
+    const bool inside = range && range->low + low >= 0 && range->high + high < b.size;
+    if (!inside && unproven_ && high - low < b.size) {
+      unproven_->insert({id.value, offset});
+      return;
+    }
     if (!range) broken("'{}'[{}]: no bounds", b.name, ir::to_string(offset));
-    if (range->low > range->high) return;  // the conditions contradict each other
-    if (range->low + low < 0 || range->high + high >= b.size) {
+    if (!inside) {
       std::string given;
       for (const ir::Condition& c : under) given += " & " + ir::to_string(c);
       broken("'{}'[{}] may reach {}..{} outside 0..{}{}", b.name, ir::to_string(offset),
@@ -345,6 +351,7 @@ class Verifier {
   };
 
   const Kernel& k_;
+  Unproven* unproven_;
   ir::Ranges ranges_;
   int threads_ = 0;  ///< of the phase
   std::vector<Var> thread_vars_;
@@ -355,9 +362,11 @@ class Verifier {
 
 }  // namespace
 
-Status verify(const Kernel& k) {
+Status verify(const Kernel& k) { return verify(k, nullptr); }
+
+Status verify(const Kernel& k, Unproven* unproven) {
   try {
-    Verifier(k).run();
+    Verifier(k, unproven).run();
     return Ok{};
   } catch (const Broken& b) {
     return fail("kernel '{}': {}", k.name, b.message);

@@ -16,6 +16,13 @@ struct Level {
   kernel::Body body;
 };
 
+/// True if `inner` is `outer` or lies inside it.
+inline bool encloses(const Level* outer, const Level* inner) {
+  for (; inner; inner = inner->parent)
+    if (inner == outer) return true;
+  return false;
+}
+
 /// More vectors than this side by side are a loop, and their accumulators lie in scratch memory.
 constexpr int kMaxUnroll = 8;
 

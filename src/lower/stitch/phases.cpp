@@ -51,8 +51,10 @@ Result<Lowered> Phases::run() {
       request_.target.is_gpu() ? emit_sort_by_block(*special) : emit_sort(*special);
     if (std::holds_alternative<prim::Scatter>(op)) emit_scatter(*special);
   } else {
+    const bool gpu = request_.target.is_gpu();
+    if (gpu) keep_compared_sums();
     const std::vector<Group> all = groups();
-    if (!request_.target.is_gpu()) pack_constants(all);
+    if (!gpu) pack_constants(all);
     for (const Group& group : all) {
       split_long_reductions(group);
       emit(group);

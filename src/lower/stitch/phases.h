@@ -42,6 +42,7 @@ class Phases {
   bool split_reduction(const Group& group, const Reduction& r, std::int64_t most_results);
   void add_parts(const Reduction& r, kernel::BufferId parts, const Layout& layout);
   void keep_derived(const Group& group);
+  void keep_compared_sums();
   bool of_split_reductions(NodeId node) const;
   kernel::BufferId temporary(std::string name, DType type, std::int64_t size);
 

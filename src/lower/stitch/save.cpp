@@ -8,16 +8,6 @@ namespace heddle::lower::stitch {
 
 using kernel::Store;
 
-namespace {
-
-bool encloses(const Level* outer, const Level* inner) {
-  for (; inner; inner = inner->parent)
-    if (inner == outer) return true;
-  return false;
-}
-
-}  // namespace
-
 /// Offset of `index` in the scratch buffer, if it is of the same row.
 std::optional<Expr> Emitter::saved_offset(const Saved& s, NodeId node, const Index& index) const {
   const Shape& shape = g_[node].type.shape;
@@ -55,8 +45,7 @@ void Emitter::save(NodeId node, const Index& index, const Value& value) {
   if (dry_ || phase_.number == 0 || std::find(save_.begin(), save_.end(), node) == save_.end())
     return;
   // Threads alone have no memory for rows but registers: they compute again.
-  if (target_.is_gpu() && !(phase_.team && team_ && phase_.row->depth <= team_->level->depth))
-    return;
+  if (target_.is_gpu() && !(phase_.team && team_ && encloses(phase_.row, team_->level))) return;
   const Shape& shape = g_[node].type.shape;
   Saved s{{}, phase_.number, index, {}, false, lanes_, phase_.row};
   std::vector<bool> used(phase_.coordinates.size(), false);

@@ -249,6 +249,31 @@ void Phases::keep_derived(const Group& group) {
   }
 }
 
+/// The position of an extreme is found by comparing with it, so values that hold sums are computed
+/// once and stored: a team may add them up in another order the second time.
+void Phases::keep_compared_sums() {
+  for (NodeId id : cluster_.nodes) {
+    const auto* reduce = std::get_if<prim::Reduce>(&g_[id].op);
+    if (!reduce || (reduce->fn != ir::Monoid::argmax && reduce->fn != ir::Monoid::argmin)) continue;
+    const NodeId arg = g_[id].args[0];
+    const bool sums = std::any_of(cluster_.nodes.begin(), cluster_.nodes.end(), [&](NodeId n) {
+      return n < id && is_reduction(g_, n) && depends_on(g_, cluster_, arg, n);
+    });
+    if (!sums || values_.placed(arg)) continue;
+    const Shape& shape = g_[arg].type.shape;
+    const Layout layout = row_major(shape);
+    const kernel::BufferId buffer =
+        temporary("compared", compute_type(g_[arg].type.dtype), layout.size);
+    Group group{shape, {}, {}};
+    group.outputs.push_back(
+        {[arg](Evaluator& values, const Index& index) { return values.at(arg, index); }, buffer,
+         layout, all_dimensions(shape.size()), false});
+    split_long_reductions(group);
+    emit(group);
+    values_.place(arg, buffer, layout);
+  }
+}
+
 /// True if the value needs a reduction, and all that it needs are split.
 bool Phases::of_split_reductions(NodeId node) const {
   bool some = false;

@@ -48,17 +48,6 @@ double evaluations(const Reduction& r, const ir::Ranges& ranges) {
   return count;
 }
 
-/// An argmin or argmax whose operand is computed with a reduction in the same cluster.
-std::optional<NodeId> compares_with_sums(const prim::Graph& g, const Cluster& c) {
-  for (NodeId id : c.nodes) {
-    const auto* reduce = std::get_if<prim::Reduce>(&g[id].op);
-    if (!reduce || (reduce->fn != ir::Monoid::argmax && reduce->fn != ir::Monoid::argmin)) continue;
-    for (NodeId other : c.nodes)
-      if (other != id && is_reduction(g, other) && depends_on(g, c, id, other)) return id;
-  }
-  return std::nullopt;
-}
-
 /// True if no reduction is repeated for each of many positions.
 bool recomputes_little(const prim::Graph& g, const Cluster& c) {
   kernel::Kernel k;
@@ -109,16 +98,11 @@ Result<Lowered> lower(const Request& request) {
     return unsupported("no stitched kernel for the cluster of{}", nodes);
   }
   if (!request.target.is_gpu()) return Phases(request).run();
-  if (const auto node = compares_with_sums(g, request.cluster))
-    return unsupported(
-        "no GPU kernel yet: %{} looks for the position of an extreme among values that hold sums, "
-        "which a team may add in another order",
-        node->value);
   Lowered lowered = HEDDLE_TRY(Phases(request).run());
-  // A mapping to threads that cannot be proven sound is not used: a barrier that some threads do
-  // not reach, or a bound that the analysis does not see.
-  if (const Status sound = kernel::verify(lowered.kernel); !sound)
-    return unsupported("no GPU kernel yet: {}", sound.error().message);
+  // Every access is inside its buffer and every barrier is reached by all threads, provably.
+  auto sound = kernel::with_proven_bounds(lowered.kernel);
+  if (!sound) return unsupported("no GPU kernel: {}", sound.error().message);
+  lowered.kernel = *std::move(sound);
   return lowered;
 }
 

@@ -35,8 +35,6 @@ TEST_P(Stitch, AgreesOnAGpu) {
     options.free_outputs = round % 2 == 1;
     options.target = gpu_target(round < 3 ? 4 : 132);
     const std::string problem = check(g, rng, options);
-    // Positions inside a group are divisions of divisions, whose bounds are not proven yet.
-    if (problem == "refused" && std::string(GetParam().name) == "group norm") continue;
     ASSERT_EQ(problem, "") << GetParam().name << " round " << round;
   }
 }

@@ -15,7 +15,8 @@ void Emitter::set_team(Team team) {
 }
 
 bool Emitter::shared_by_team(const std::vector<Expr>& exprs) const {
-  if (!team_ || level_of(exprs)->depth > team_->level->depth) return false;
+  // Elsewhere some members may be absent, even where no more loops are open.
+  if (!team_ || !encloses(level_of(exprs), team_->level)) return false;
   return std::none_of(exprs.begin(), exprs.end(),
                       [&](const Expr& e) { return ir::depends_on(e, team_->member); });
 }

@@ -172,6 +172,15 @@ inline const Case kCases[] = {
      [](auto& g, auto& b) {
        out(g, b.reduce(Monoid::argmin, in(g, {40, 13}), {0}));
      }},
+    {"argmax of sums",
+     [](auto& g, auto& b) {
+       out(g, b.reduce(Monoid::argmax, b.softmax(in(g, {6, 50}), {1}), {1}, false));
+       out(g, b.reduce(Monoid::argmin, b.mean(in(g, {6, 3, 50}), {2}), {0}));
+     }},
+    {"softmax over and across",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(b.softmax(in(g, {9, 33}), {1}), {0}));
+     }},
     {"argmax bytes",
      [](auto& g, auto& b) {
        out(g, b.reduce(Monoid::argmax, in(g, {4, 90}, DType::i8), {1}));
@@ -281,18 +290,10 @@ inline const Case kCases[] = {
        out(g, b.pad(b.softmax(in(g, {4, 33}), {1}), {1, 2}, {1, 1}, 0));
      }},
     {"softmax of softmax",
-     [](auto& g, auto& b) {
-       out(g, b.softmax(b.softmax(in(g, {6, 34}), {1}), {1}));
-     }},
+     [](auto& g, auto& b) { out(g, b.softmax(b.softmax(in(g, {6, 34}), {1}), {1})); }},
     {"scalar", [](auto& g, auto& b) { out(g, b.exp(in(g, {}))); }},
-    {"empty",
-     [](auto& g, auto& b) {
-       out(g, b.exp(in(g, {3, 0})));
-     }},
-    {"sum of nothing",
-     [](auto& g, auto& b) {
-       out(g, b.reduce_sum(in(g, {3, 0}), {1}));
-     }},
+    {"empty", [](auto& g, auto& b) { out(g, b.exp(in(g, {3, 0}))); }},
+    {"sum of nothing", [](auto& g, auto& b) { out(g, b.reduce_sum(in(g, {3, 0}), {1})); }},
 };
 
 }  // namespace heddle::lower::cases
