@@ -111,6 +111,7 @@ TEST_P(CudaKernels, CompileWithoutSpills) {
     ASSERT_TRUE(lowered.ok()) << c.name << ": " << lowered.error().message;
     const auto one = codegen::cuda::to_text(lowered->kernel, c.name);
     ASSERT_TRUE(one.ok()) << c.name << ": " << one.error().message;
+    ASSERT_EQ(one->origins.size(), std::count(one->text.begin(), one->text.end(), '\n')) << c.name;
     text += one->text;
     phases += one->phases.size();
   }
@@ -120,6 +121,33 @@ TEST_P(CudaKernels, CompileWithoutSpills) {
   ASSERT_TRUE(cubin.ok()) << cubin.error().message.substr(0, 4000);
   EXPECT_EQ(cubin->functions.size(), phases);
   for (const auto& f : cubin->functions) EXPECT_EQ(f.spill_bytes, 0) << f.symbol;
+}
+
+/// Lines of generated text lead to the primitives that they compute.
+TEST(CudaText, LinesHaveOrigins) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = in(g, {64, 128});
+  const NodeId e = b.exp(x), sum = b.reduce_sum(e, {1});
+  out(g, b.mul(b.tanh(x), sum));
+  const lower::Request request{&g, lower::whole(g), lower::gpu_target(132), {}, {}, {}};
+  const auto lowered = lower::stitch::lower(request);
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  const auto text = codegen::cuda::to_text(lowered->kernel, "k");
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  std::istringstream lines(text->text);
+  std::string line;
+  std::map<std::string, std::set<std::int32_t>> found;
+  for (std::size_t i = 0; std::getline(lines, line); ++i) {
+    ASSERT_LT(i, text->origins.size());
+    for (const char* name : {"hd::exp(", "hd::tanh(", "hd::add(", "hd::mul("})
+      if (line.find(name) != std::string::npos) found[name].insert(text->origins[i]);
+  }
+  EXPECT_EQ(found["hd::exp("], std::set{e.value}) << text->text;
+  EXPECT_EQ(found["hd::tanh("], std::set{g[g.outputs[0].node].args[0].value}) << text->text;
+  EXPECT_EQ(found["hd::mul("], std::set{g.outputs[0].node.value}) << text->text;
+  EXPECT_TRUE(found["hd::add("].contains(sum.value) ||
+              found["hd::add("].contains(g[sum].args[0].value));
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, CudaKernels, testing::Values("sm_80", "sm_90a"));

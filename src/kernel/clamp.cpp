@@ -23,7 +23,7 @@ Result<Kernel> with_proven_bounds(const Kernel& k) {
       const Expr offset = inside(x->buffer, x->offset, x->dynamic);
       if (!(offset == x->offset))
         out = std::make_shared<const ValueNode>(
-            ValueNode{Load{x->buffer, offset, x->dynamic}, out->dtype});
+            ValueNode{Load{x->buffer, offset, x->dynamic}, out->dtype, out->origin});
     }
     memo.emplace(v.get(), out);
     return out;

@@ -38,6 +38,15 @@ Value guard(std::vector<ir::Condition> conditions, Value then, Value otherwise) 
   return make({Guard{std::move(conditions), std::move(then), std::move(otherwise)}, dtype});
 }
 
+Value with_origin(Value v, std::int32_t origin) {
+  const Load* plain = std::get_if<Load>(&v->op);
+  if (v->origin >= 0 || std::holds_alternative<Imm>(v->op) || (plain && plain->dynamic.empty()))
+    return v;
+  ValueNode named = *v;
+  named.origin = origin;
+  return make(std::move(named));
+}
+
 Stmt loop(Var var, std::int64_t begin, std::int64_t end, Binding binding, Body body) {
   return {For{var, begin, end, binding, std::make_shared<const Body>(std::move(body))}};
 }

@@ -90,7 +90,12 @@ struct RandomBits {
 struct ValueNode {
   std::variant<Imm, Load, Apply, Index, Guard, LaneReduce, RandomBits> op;
   DType dtype = DType::f32;  ///< a compute type: never f16 or bf16
+  /// The primitive that this computes (prim::NodeId::value), -1 if none alone. Says where code comes
+  /// from; not part of the kernel's text.
+  std::int32_t origin = -1;
 };
+/// `v` as the work of primitive `origin`, unless it is a literal or plain load or says already.
+Value with_origin(Value v, std::int32_t origin);
 
 Value imm(DType dtype, double real);
 Value imm_int(DType dtype, std::int64_t integer);

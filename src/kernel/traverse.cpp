@@ -27,8 +27,9 @@ bool same(const std::vector<Load::Dynamic>& a, const std::vector<Load::Dynamic>&
     if (a[i].value != b[i].value) return false;
   return true;
 }
-Value make(decltype(ValueNode::op) op, DType dtype) {
-  return std::make_shared<const ValueNode>(ValueNode{std::move(op), dtype});
+/// `op` in the place of `v`.
+Value make(decltype(ValueNode::op) op, const Value& v) {
+  return std::make_shared<const ValueNode>(ValueNode{std::move(op), v->dtype, v->origin});
 }
 std::shared_ptr<const Body> map_body(const std::shared_ptr<const Body>& body, const Mapper& m) {
   return m.body ? std::make_shared<const Body>(m.body(*body)) : body;
@@ -43,30 +44,30 @@ Value map_children(const Value& v, const Mapper& m) {
         Load out{map_buffer(x.buffer, m), map_expr(x.offset, m), map_dynamic(x.dynamic, m)};
         const bool kept =
             out.buffer == x.buffer && out.offset == x.offset && same(out.dynamic, x.dynamic);
-        return kept ? v : make(out, v->dtype);
+        return kept ? v : make(out, v);
       },
       [&](const Apply& x) {
         Apply out{x.fn, {}};
         for (const Value& arg : x.args) out.args.push_back(map_value(arg, m));
-        return out.args == x.args ? v : make(out, v->dtype);
+        return out.args == x.args ? v : make(out, v);
       },
       [&](const Index& x) {
         Index out{map_expr(x.expr, m)};
-        return out.expr == x.expr ? v : make(out, v->dtype);
+        return out.expr == x.expr ? v : make(out, v);
       },
       [&](const Guard& x) {
         Guard out{map_conditions(x.conditions, m), map_value(x.then, m), map_value(x.otherwise, m)};
         const bool kept =
             out.conditions == x.conditions && out.then == x.then && out.otherwise == x.otherwise;
-        return kept ? v : make(out, v->dtype);
+        return kept ? v : make(out, v);
       },
       [&](const LaneReduce& x) {
         LaneReduce out{x.fn, map_buffer(x.buffer, m), map_expr(x.offset, m)};
-        return out.buffer == x.buffer && out.offset == x.offset ? v : make(out, v->dtype);
+        return out.buffer == x.buffer && out.offset == x.offset ? v : make(out, v);
       },
       [&](const RandomBits& x) {
         RandomBits out{x.seed, x.normal, map_expr(x.counter, m)};
-        return out.counter == x.counter ? v : make(out, v->dtype);
+        return out.counter == x.counter ? v : make(out, v);
       });
 }
 

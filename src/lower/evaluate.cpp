@@ -142,6 +142,7 @@ Value Evaluator::compute(NodeId id, const Index& index, const Conditions& under)
                      id.value, prim::kind_name(node.op));
         return reduce_node(g_, id, index, under, combine_);
       });
+  out = kernel::with_origin(std::move(out), id.value);
   if (observer_ && under.empty()) observer_(id, index, out);
   return out;
 }

@@ -19,6 +19,8 @@ struct PhaseInfo {
 /// to the argument buffers, then to the kernel's local grid buffers.
 struct KernelText {
   std::string text;  ///< without the prelude's include
+  /// By line of the text: the primitive (prim::NodeId::value) that it computes, -1 if none alone.
+  std::vector<std::int32_t> origins;
   std::vector<PhaseInfo> phases;
   std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
 };

@@ -31,12 +31,15 @@ std::string PhaseEmitter::value(const Value& v) {
     if (const auto found = scope.names.find(v.get()); found != scope.names.end())
       return found->second;
   (void)reads(v);
+  const std::int32_t user = origin_;
+  if (v->origin >= 0) origin_ = v->origin;
   std::string text = compute(*v);
   if (!std::holds_alternative<Guard>(v->op)) {
     const std::string name = fresh('t');
     line(fmt::format("const {} {} = {};", type_of(v->dtype), name, text));
     text = name;
   }
+  origin_ = user;
   scopes_.back().names[v.get()] = text;
   return text;
 }

@@ -62,6 +62,7 @@ PhaseEmitter::PhaseEmitter(const Kernel& k, const std::vector<BufferId>& paramet
 void PhaseEmitter::line(const std::string& text) {
   text_.append(static_cast<std::size_t>(depth_) * 2, ' ');
   text_ += text + "\n";
+  origins_.push_back(origin_);
 }
 void PhaseEmitter::open(const std::string& head) {
   line(head);
@@ -72,7 +73,7 @@ void PhaseEmitter::close(const std::string& tail) {
   line(tail);
 }
 
-Result<PhaseInfo> PhaseEmitter::run(std::string& out) {
+Result<PhaseInfo> PhaseEmitter::run(std::string& out, std::vector<std::int32_t>& origins) {
   if (info_.threads == 0 && phase_.end > 0)
     return unsupported("kernel '{}': a phase without threads on a GPU", k_.name);
   // Index arithmetic is done in 32 bits where nothing can overflow.
@@ -111,8 +112,14 @@ Result<PhaseInfo> PhaseEmitter::run(std::string& out) {
         fmt::format("{}\n    {}{}* __restrict__ b{}", parameters.empty() ? "" : ",",
                     stored.contains(id.value) ? "" : "const ", type_of(b.dtype), id.value);
   }
-  out += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n{}}}\n",
-                     std::max(1, info_.threads), info_.symbol, parameters, text_);
+  const std::string head =
+      fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n",
+                  std::max(1, info_.threads), info_.symbol, parameters);
+  out += head + text_ + "}\n";
+  origins.insert(origins.end(),
+                 static_cast<std::size_t>(std::count(head.begin(), head.end(), '\n')), -1);
+  origins.insert(origins.end(), origins_.begin(), origins_.end());
+  origins.push_back(-1);
   return info_;
 }
 
@@ -270,6 +277,8 @@ void PhaseEmitter::body(const Body& statements) {
 }
 
 void PhaseEmitter::statement(const Stmt& s) {
+  const Store* stored = std::get_if<Store>(&s.op);
+  origin_ = stored ? stored->value->origin : -1;
   match(
       s.op, [&](const For& x) { loop(x); }, [&](const Store& x) { store(x); },
       [&](const Let& x) {
@@ -341,6 +350,7 @@ void PhaseEmitter::vector_loop(const For& x) {
   for (const Stmt& s : *x.body) {
     const Store* one = std::get_if<Store>(&s.op);
     if (!one) continue;
+    origin_ = one->value->origin;
     std::unordered_map<const ValueNode*, bool> seen;
     const std::function<void(const Value&)> visit = [&](const Value& v) {
       if (!seen.try_emplace(v.get(), true).second) return;
@@ -391,15 +401,18 @@ void PhaseEmitter::vector_loop(const For& x) {
       statement(s);
       continue;
     }
+    origin_ = one->value->origin;
     const std::string v = value(one->value);
     line(fmt::format("{}.at[d{}] = hd::narrow<{}>({});", found->second, x.var.index,
                      type_of(k_.buffers[one->buffer].dtype), v));
   }
   scopes_.pop_back();
   close();
-  for (const auto& [one, name] : results)
+  for (const auto& [one, name] : results) {
+    origin_ = one->value->origin;
     line(fmt::format("hd::store_vec(b{} + {}, {});", one->buffer.value,
                      index(one->offset - Expr(x.var)), name));
+  }
   vectors_ = std::move(outer);
   scopes_.pop_back();
   close();
@@ -466,11 +479,12 @@ Result<KernelText> to_text(const Kernel& k, const std::string& prefix) {
   }
   parameters.insert(parameters.end(), locals.begin(), locals.end());
   out.text = fmt::format("\n// {}\n", k.name);
+  out.origins = {-1, -1};
   for (const Stmt& s : k.body) {
     const For* phase = std::get_if<For>(&s.op);
     if (!phase) continue;
     PhaseEmitter emitter(k, parameters, *phase, fmt::format("{}_{}", prefix, out.phases.size()));
-    out.phases.push_back(HEDDLE_TRY(emitter.run(out.text)));
+    out.phases.push_back(HEDDLE_TRY(emitter.run(out.text, out.origins)));
   }
   return out;
 }

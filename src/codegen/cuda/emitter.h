@@ -13,7 +13,8 @@ class PhaseEmitter {
  public:
   PhaseEmitter(const kernel::Kernel& k, const std::vector<kernel::BufferId>& parameters,
                const kernel::For& phase, std::string symbol);
-  Result<PhaseInfo> run(std::string& out);
+  /// Appends the function to `out`, and the primitives of its lines to `origins`.
+  Result<PhaseInfo> run(std::string& out, std::vector<std::int32_t>& origins);
 
  private:
   /// Names of values known in a block of text; inner blocks see those of outer ones.
@@ -60,6 +61,8 @@ class PhaseEmitter {
   const kernel::For& phase_;
   PhaseInfo info_;
   std::string text_;
+  std::vector<std::int32_t> origins_;  ///< of the lines of text_
+  std::int32_t origin_ = -1;           ///< of the line being written
   int depth_ = 1, names_ = 0;
   bool wide_ = false;  ///< index arithmetic in 64 bits
   ir::Ranges ranges_;

@@ -23,36 +23,49 @@ HD_FN T floor_rem(T a, T b) {
 HD_FN i64 clamped(i64 at, i64 extent) { return at < 0 ? 0 : at >= extent ? extent - 1 : at; }
 
 /// Combines each v[i] over teams of kWidth threads, kStride apart, in a block of kThreads; every
-/// member gets the result. `scratch`: kCount * kThreads values, unused inside a warp.
+/// member gets the result. First inside warps, then the warps' parts, always in the same order.
+/// `scratch`: kCount * kThreads values, unused inside a warp.
 template <int kWidth, int kStride, int kThreads, int kCount, class T, class Op>
 HD_FN void combine(T* v, Op op, T* scratch) {
-  if constexpr (kWidth * kStride <= 32) {
+  constexpr int kRun = kWidth * kStride < 32 ? kWidth * kStride : 32;
+  HD_UNROLL
+  for (int i = 0; i < kCount; ++i) {
     HD_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      HD_UNROLL
-      for (int mask = kWidth * kStride / 2; mask >= kStride; mask /= 2) {
-        const T other = shuffle_xor(v[i], mask);
-        v[i] = (threadIdx.x & mask) ? op(other, v[i]) : op(v[i], other);
-      }
+    for (int mask = kRun / 2; mask >= kStride; mask /= 2) {
+      const T other = shuffle_xor(v[i], mask);
+      v[i] = (threadIdx.x & mask) ? op(other, v[i]) : op(v[i], other);
     }
+  }
+  if constexpr (kWidth * kStride <= 32) {
     if constexpr (kThreads >= 32) warp_sync();
   } else {
-    const int t = static_cast<int>(threadIdx.x);
-    const int member = t / kStride % kWidth;
-    HD_UNROLL
-    for (int i = 0; i < kCount; ++i) scratch[i * kThreads + t] = v[i];
-    block_sync();
-    for (int half = kWidth / 2; half > 0; half /= 2) {
-      if (member < half) {
-        HD_UNROLL
-        for (int i = 0; i < kCount; ++i)
-          scratch[i * kThreads + t] =
-              op(scratch[i * kThreads + t], scratch[i * kThreads + t + half * kStride]);
-      }
-      block_sync();
+    // A part is what a warp has for one of its columns: threads equal modulo kStride.
+    constexpr int kColumns = kStride < 32 ? kStride : 32;
+    constexpr int kParts = kStride < 32 ? kWidth * kStride / 32 : kWidth;
+    constexpr int kSlots = kThreads / 32 * kColumns;
+    const int t = static_cast<int>(threadIdx.x), member = t / kStride % kWidth;
+    const int own = t / 32 * kColumns + t % kColumns;
+    const int team = t / (kWidth * kStride) * kParts * kStride + t % kStride;
+    if (kColumns == 32 || t % 32 < kColumns) {
+      HD_UNROLL
+      for (int i = 0; i < kCount; ++i) scratch[i * kSlots + own] = v[i];
     }
-    HD_UNROLL
-    for (int i = 0; i < kCount; ++i) v[i] = scratch[i * kThreads + t - member * kStride];
+    block_sync();
+    const auto total = [&](int i) {
+      T sum = scratch[i * kSlots + team];
+      HD_UNROLL
+      for (int p = 1; p < kParts; ++p) sum = op(sum, scratch[i * kSlots + team + p * kStride]);
+      return sum;
+    };
+    if constexpr (kCount * kParts <= 16) {
+      HD_UNROLL
+      for (int i = 0; i < kCount; ++i) v[i] = total(i);
+    } else {
+      for (int i = member; i < kCount; i += kWidth) scratch[i * kSlots + team] = total(i);
+      block_sync();
+      HD_UNROLL
+      for (int i = 0; i < kCount; ++i) v[i] = scratch[i * kSlots + team];
+    }
     block_sync();
   }
 }

@@ -55,7 +55,28 @@ std::vector<NodeId> values_to_save(const prim::Graph& g, const Cluster& c) {
   return saved;
 }
 
+namespace {
+
+/// Elements of one access of a GPU thread to the values that most bytes are in.
+int gpu_lanes(const prim::Graph& g, const Cluster& c, const Target& target) {
+  constexpr std::int64_t kMost = 8;  // a register each
+  std::int64_t most = -1, lanes = 1;
+  const auto consider = [&](NodeId id) {
+    const std::int64_t size = size_of(g[id].type.dtype);
+    const std::int64_t bytes = element_count(g[id].type.shape) * size;
+    if (bytes <= most) return;
+    most = bytes;
+    lanes = std::clamp<std::int64_t>(target.vector_bytes / size, 1, kMost);
+  };
+  for (NodeId id : c.outputs) consider(id);
+  for (NodeId id : inputs_of(g, c)) consider(id);
+  return static_cast<int>(lanes);
+}
+
+}  // namespace
+
 int lanes_for(const prim::Graph& g, const Cluster& c, const Target& target) {
+  if (target.is_gpu()) return gpu_lanes(g, c, target);
   std::int64_t widest = 1;
   const auto consider = [&](NodeId id) {
     widest = std::max(widest, size_of(compute_type(g[id].type.dtype)));

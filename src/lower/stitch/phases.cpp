@@ -37,7 +37,10 @@ Phases::Phases(const Request& request)
       values_(g_),
       emitter_(g_, out_.kernel, request.target, values_) {
   const bool threads = request.target.is_gpu() && special_node(g_, cluster_);
-  emitter_.set_lanes(threads ? 1 : lanes_for(g_, cluster_, request.target));
+  int lanes = threads ? 1 : lanes_for(g_, cluster_, request.target);
+  for (const auto& [name, value] : request.tuning)
+    if (name == "lanes" && value >= 1 && value < lanes) lanes = static_cast<int>(value);
+  emitter_.set_lanes(lanes);
   emitter_.set_save(values_to_save(g_, cluster_));
 }
 

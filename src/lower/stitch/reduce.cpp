@@ -144,7 +144,8 @@ void Emitter::accumulate(const Sum& s, const Expr& at) {
   const Value term =
       prepared([&] { return std::vector<Value>{s.r.term(values_, phase_.coordinates)}; })[0];
   Value old = kernel::load(s.acc, at, s.r.type);
-  store({Store{s.acc, at, combined(s.r.fn, s.r.type, old, term), {}}});
+  const Value next = combined(s.r.fn, s.r.type, old, term);
+  store({Store{s.acc, at, kernel::with_origin(next, s.r.node.value), {}}});
 }
 
 /// The result's position runs along the lanes: one accumulator for each, loops over all terms.
@@ -322,7 +323,7 @@ Value Emitter::finish(const Sum& s) {
   const BufferId result = scratch("sum", type, 1, Scope::lane, 1);
   Value total = std::make_shared<const kernel::ValueNode>(
       kernel::ValueNode{kernel::LaneReduce{fn, s.acc, 0}, type});
-  store({Store{result, 0, total, {}}});
+  store({Store{result, 0, kernel::with_origin(total, s.r.node.value), {}}});
   return kernel::load(result, 0, type);
 }
 
