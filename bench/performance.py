@@ -9,7 +9,8 @@ Run on an otherwise idle machine, from the checkout, after scripts/test.sh:
                                                           # bench/setup_peers.sh installs
 
 Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is kept between calls, but
---peers (for some models and thread counts, if named) only replaces those rows of what is there.
+--peers (some of them, for some models and thread counts, if named) only replaces that in what is
+there.
 """
 import argparse
 import datetime
@@ -55,23 +56,24 @@ def compile_seconds(model):
     return times + [loaded["compile_s"] + loaded["load_s"]]
 
 
-def row_of(result, rest):
-    """A row of the table; `rest`: what the run did not measure (compile times)."""
-    peers = {name: p for name, p in result["peers"].items()
-             if not p["error"] and p["agrees"]}
-    if not peers:
-        raise SystemExit(f"{result['model']}: no peer ran: {result['peers']}")
-    best = min(peers, key=lambda name: peers[name]["median_ms"])
+KEPT = ("median_ms", "median_ci_ms", "n", "ratio", "version", "difference", "agrees", "cores", "error")
+
+
+def row_of(result, rest, others=None):
+    """A row of the table; `rest`: what the run did not measure (compile times); `others`: peers that
+    another run measured, each ratio within its own run."""
     h = result["heddle"]
+    peers = {**(others or {}), **{name: {k: p.get(k) for k in KEPT}
+                                  for name, p in result["peers"].items()}}
+    fit = [name for name, p in peers.items() if not p["error"] and p.get("agrees", True)]
+    if not fit:
+        raise SystemExit(f"{result['model']}: no peer ran: {peers}")
+    best = min(fit, key=lambda name: peers[name]["ratio"])
     return {"model": result["model"].split("/")[-1], "precision": result["precision"],
             "threads": result["threads"], "batch": 1, "heddle_ms": h["median_ms"],
             "heddle_ci_ms": h["median_ci_ms"], "best_peer": best,
             "best_peer_ratio": peers[best]["ratio"], "kernels": h["kernels"],
-            "arena_mb": h["arena_mb"], **rest,
-            "peers": {name: {k: p.get(k) for k in ("median_ms", "median_ci_ms", "n", "ratio",
-                                                   "version", "difference", "agrees", "cores",
-                                                   "error")}
-                      for name, p in result["peers"].items()}}
+            "arena_mb": h["arena_mb"], **rest, "peers": peers}
 
 
 def geometric_mean(values):
@@ -173,26 +175,28 @@ def main():
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--threads", default="2,1")
     parser.add_argument("--duration", type=float, help="seconds of measuring for each contestant")
+    parser.add_argument("--peer-timeout", type=float, default=600, help="seconds for loading")
     flags = parser.parse_args()
     flags.duration = flags.duration or (0.5 if flags.quick else 2)
     if flags.peers:
         data = json.loads((flags.out / "performance.json").read_text())
         versus(flags, data)
     else:
-        data = everything(flags.duration)
-    write(data, flags.out)
+        write(everything(flags.duration), flags.out)
 
 
 def versus(flags, data):
     """Replaces rows of `data` by what is measured now."""
     for threads in map(int, flags.threads.split(",")):
         for model in flags.models.split(","):
-            result = bench(model, threads, flags.duration, "--vs", flags.peers)
+            result = bench(model, threads, flags.duration, "--vs", flags.peers, "--peer-timeout",
+                           flags.peer_timeout)
             old = next(r for r in data["rows"] if (r["model"], r["threads"]) == (model, threads))
             rest = {k: old[k] for k in ("compile_s", "second_compile_s", "load_s")}
-            data["rows"][data["rows"].index(old)] = row = row_of(result, rest)
+            data["rows"][data["rows"].index(old)] = row = row_of(result, rest, old["peers"])
             print(f"{model} {threads}: {row['best_peer_ratio']:.2f} ({row['best_peer']})", flush=True)
-    data["date"] = datetime.date.today().isoformat()
+            data["date"] = datetime.date.today().isoformat()
+            write(data, flags.out)  # what is measured is kept, whatever happens to the rest
 
 
 def everything(duration):

@@ -10,12 +10,14 @@ jax.config.update("jax_compilation_cache_dir", f"{sys.prefix}/compiled/jax")
 
 import jax.numpy as jnp
 import numpy as np
-from jaxonnxruntime import call_onnx
+from jaxonnxruntime import call_onnx, config
 
 import jax_ops
 import onnx_model
 
 jax_ops.register_all()
+# Shapes that are computed from shapes are known when the model is traced.
+config.update("jaxort_only_allow_initializers_as_static_args", False)
 PRECISIONS = {"f32": "f32"}
 
 # The converter still uses names of arguments that JAX has dropped.

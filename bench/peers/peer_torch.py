@@ -3,10 +3,14 @@
 import numpy as np
 import onnx2torch
 import torch
+from onnx2torch.node_converters.flatten import OnnxFlatten
 
 import onnx_model
 
 PRECISIONS = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+# The converter's own fails where the axis is the rank (BERT's pooling mask).
+OnnxFlatten.forward = lambda self, x: x.reshape(x.shape[:self.axis].numel(), -1)
+
 
 def version():
     return torch.__version__
