@@ -1,5 +1,6 @@
 // heddle-opt: reads a primitive graph or a kernel as text, runs passes by name, prints the result.
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -7,7 +8,7 @@
 
 #include "ir/rules.h"
 #include "ir/text.h"
-#include "kernel/kernel.h"
+#include "kernel/parse.h"
 #include "prim/alternatives.h"
 #include "prim/builder.h"
 #include "prim/passes.h"
@@ -145,10 +146,22 @@ Result<T> run_steps(const std::vector<Step<T>>& steps, T value, const Flags& fla
   return value;
 }
 
+/// The file of constants that Heddle writes with a text: the text's own, or one for all dumps of a
+/// folder. Empty if there is none.
+std::string constants_of(const std::string& text) {
+  if (text == "-") return {};
+  const auto folder = std::filesystem::path(text).parent_path();
+  for (const std::string& path :
+       {prim::constants_beside(text), prim::constants_beside((folder / "prim").string())})
+    if (std::filesystem::exists(path)) return path;
+  return {};
+}
+
 Status run_on_graph(const std::string& text, const Flags& flags) {
   const auto steps = HEDDLE_TRY(graph_steps(flags.passes));
   prim::ConstantTable constants;
-  if (!flags.constants.empty()) constants = HEDDLE_TRY(prim::load_constants(flags.constants));
+  const std::string path = flags.constants.empty() ? constants_of(flags.file) : flags.constants;
+  if (!path.empty()) constants = HEDDLE_TRY(prim::load_constants(path));
   const prim::PrintOptions options{.max_inline = flags.max_inline, .embed = flags.embed};
   const std::function<std::string(const prim::Graph&)> print = [&](const prim::Graph& g) {
     return prim::print(g, options);
@@ -168,12 +181,16 @@ Status run_on_graph(const std::string& text, const Flags& flags) {
 
 Status run_on_kernel(const std::string& text, const Flags& flags) {
   const auto steps = HEDDLE_TRY(kernel_steps(flags.passes));
-  kernel::Kernel k = HEDDLE_TRY(kernel::parse_kernel(text));
-  HEDDLE_TRY(kernel::verify(k));  // passes rely on it
   const std::function<std::string(const kernel::Kernel&)> print = [](const kernel::Kernel& each) {
     return kernel::to_string(each);
   };
-  std::cout << print(HEDDLE_TRY(run_steps(steps, std::move(k), flags, print)));
+  std::string out;
+  for (kernel::Kernel& k : HEDDLE_TRY(kernel::parse_kernels(text))) {
+    HEDDLE_TRY(kernel::verify(k));  // passes rely on it
+    out +=
+        (out.empty() ? "" : "\n") + print(HEDDLE_TRY(run_steps(steps, std::move(k), flags, print)));
+  }
+  std::cout << out;
   return Ok{};
 }
 
@@ -239,7 +256,8 @@ int main_checked(int argc, char** argv) {
   Flags flags;
   app.add_option("file", flags.file, "text file; - or nothing: standard input");
   app.add_option("--passes", flags.passes, "comma-separated names, run in this order");
-  app.add_option("--constants", flags.constants, "file with the constants that the text names");
+  app.add_option("--constants", flags.constants,
+                 "file with the constants that the text names (default: FILE.hedc, prim.hedc)");
   app.add_option("--save-constants", flags.save_constants, "write such a file for the result");
   app.add_option("--inline", flags.max_inline, "print constants of at most this many elements");
   app.add_flag("--embed", flags.embed, "print the bytes of larger ones, not their hash");

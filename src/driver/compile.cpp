@@ -69,6 +69,13 @@ Result<codegen::cpu::Machine> machine_for(const Options& options) {
   return codegen::cpu::machine_named(options.cpu);
 }
 
+Status runs_here(const codegen::cpu::Machine& machine) {
+  const codegen::cpu::Machine host = codegen::cpu::host_machine();
+  if (machine.vector_bytes <= host.vector_bytes) return Ok{};
+  return fail(ErrorCode::missing, "code for '{}' has {}-bit vectors, this machine has {}-bit ones",
+              machine.cpu, 8 * machine.vector_bytes, 8 * host.vector_bytes);
+}
+
 lower::Target target_for(const codegen::cpu::Machine& machine, int threads) {
   lower::Target target;
   target.vector_bytes = machine.vector_bytes;
@@ -90,6 +97,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, machine, threads));
   ThreadPool pool(threads);
   const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0;
+  if (measured) HEDDLE_TRY(runs_here(machine));
   compiled.plan = HEDDLE_TRY(
       measured ? plan_measured(compiled.graph, std::move(planning), options, machine, pool)
                : plan::orchestrate(compiled.graph, planning));

@@ -21,4 +21,15 @@ void Dumper::write(std::string_view level, const std::string& name, const std::s
   if (!file) log(LogLevel::warning, "dump {}: cannot write", path);
 }
 
+void Dumper::write(const std::string& name, const prim::Graph& graph) {
+  if (!wants("prim")) return;
+  write("prim", name, prim::print(graph));
+  const std::size_t before = constants_.size();
+  constants_.merge(prim::large_constants(graph));
+  if (constants_.size() == before) return;
+  const std::string path = prim::constants_beside(folder_ + "/prim");
+  if (const Status status = prim::save_constants(constants_, path); !status)
+    log(LogLevel::warning, "dump: {}", status.error().message);
+}
+
 }  // namespace heddle::driver

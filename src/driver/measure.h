@@ -6,6 +6,8 @@ namespace heddle::driver {
 
 /// "none" → 0, "full" → infinity, else seconds; a usage error for anything else.
 Result<double> budget_seconds(const std::string& budget);
+/// An error (missing) if this machine's vectors are narrower than those of the code.
+Status runs_here(const codegen::cpu::Machine& machine);
 /// The tuning database of a cache folder; in memory if there is no folder.
 Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_dir);
 

@@ -3,7 +3,6 @@
 #include "plan/calibrate.h"
 #include "prim/alternatives.h"
 #include "prim/passes.h"
-#include "prim/text.h"
 
 namespace heddle::driver {
 
@@ -15,9 +14,9 @@ Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& op
   passes.bisect = options.options.bisect;
   passes.disable = options.options.disable;
   if (dumper.wants("prim")) {
-    dumper.write("prim", "import", prim::print(graph));
+    dumper.write("import", graph);
     passes.changed = [&](int, std::string_view name, const prim::Graph& result) {
-      dumper.write("prim", "after-" + std::string(name), prim::print(result));
+      dumper.write("after-" + std::string(name), result);
     };
   }
   return prim::run_passes(prim::default_passes(), std::move(graph), passes);

@@ -1,7 +1,7 @@
+#include "kernel/parse.h"
+
 #include <charconv>
 #include <map>
-
-#include "kernel/kernel.h"
 
 namespace heddle::kernel {
 namespace {
@@ -19,8 +19,18 @@ class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
 
-  Kernel run() {
+  std::vector<Kernel> run() {
+    std::vector<Kernel> all;
+    do all.push_back(kernel());
+    while (skip(), text_.substr(at_).starts_with("kernel"));
+    if (at_ != text_.size()) error("text after the kernel");
+    return all;
+  }
+
+ private:
+  Kernel kernel() {
     Kernel k;
+    lets_.clear();
     kernel_ = &k;
     expect("kernel");
     k.name = quoted();
@@ -30,11 +40,9 @@ class Parser {
     expect("{");
     while (accept("buffer")) buffer();
     k.body = body();
-    if (skip(); at_ != text_.size()) error("text after the kernel");
     return k;
   }
 
- private:
   [[noreturn]] void error(const std::string& what) const {
     std::size_t line = 1;
     for (std::size_t i = 0; i < at_ && i < text_.size(); ++i) line += text_[i] == '\n';
@@ -464,6 +472,12 @@ class Parser {
 }  // namespace
 
 Result<Kernel> parse_kernel(std::string_view text) {
+  std::vector<Kernel> all = HEDDLE_TRY(parse_kernels(text));
+  if (all.size() != 1) return fail("kernel text: found {} kernels, want one", all.size());
+  return std::move(all[0]);
+}
+
+Result<std::vector<Kernel>> parse_kernels(std::string_view text) {
   try {
     return Parser(text).run();
   } catch (const ParseError& e) {

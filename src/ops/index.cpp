@@ -57,16 +57,17 @@ Result<Values> split(const Call& call, Builder& b) {
   return split_into(call, b, axis, equal);
 }
 
-/// One dimension of a slice, with NumPy's clamping of start and end.
+/// One dimension of a slice, with ONNX's clamping: a start before the first element is the first
+/// one for negative steps too, where NumPy's slice is empty.
 struct Range {
   std::int64_t start = 0, size = 0, step = 1;
 };
 Range clamp_range(std::int64_t start, std::int64_t end, std::int64_t step, std::int64_t extent) {
+  if (extent == 0) return {0, 0, step > 0 ? 1 : -1};
   const auto wrap = [&](std::int64_t i) { return i < 0 && i >= -extent ? i + extent : i; };
-  const std::int64_t low = step > 0 ? 0 : -1, high = step > 0 ? extent : extent - 1;
-  // A start or end below -extent is before the first element.
-  start = std::clamp(wrap(start), low, high);
-  end = std::clamp(wrap(end), low, high);
+  const std::int64_t high = step > 0 ? extent : extent - 1;
+  start = std::clamp<std::int64_t>(wrap(start), 0, high);
+  end = std::clamp<std::int64_t>(wrap(end), step > 0 ? 0 : -1, high);
   step = std::clamp(step, -extent - 1, extent + 1);
   const std::int64_t span = step > 0 ? end - start : start - end;
   const std::int64_t stride = step > 0 ? step : -step;

@@ -123,11 +123,25 @@ Result<NodeId> vote(const Call& call, Builder& b, const Forest& f, NodeId x, Agg
   return how == Aggregate::sum ? sum : b.div(sum, static_cast<double>(f.roots.size()));
 }
 
-/// The nodes as TreeEnsembleRegressor and …Classifier have them: by (tree, node); votes are
-/// `prefix`_treeids, _nodeids, _ids, _weights.
-Result<Forest> read_forest(const Call& call, const std::string& prefix, std::int64_t targets) {
-  Forest f;
-  f.targets = targets;
+/// Position of each node of the older form by (tree, node).
+using Positions = std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>;
+
+/// Puts every node's position into `positions` and each tree's first node into the roots.
+Status place_nodes(const Call& call, const std::vector<std::int64_t>& trees,
+                   const std::vector<std::int64_t>& nodes, Forest& f, Positions& positions) {
+  std::map<std::int64_t, std::int64_t> root;
+  for (std::size_t i = 0; i < trees.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    if (!positions.emplace(std::pair{trees[i], nodes[i]}, at).second)
+      return call.error("node {} of tree {} is given twice", nodes[i], trees[i]);
+    root.emplace(trees[i], at);
+  }
+  for (const auto& [tree, at] : root) f.roots.push_back(at);
+  return Ok{};
+}
+
+/// The attributes nodes_*: all but the votes.
+Result<Positions> read_nodes(const Call& call, Forest& f) {
   const auto trees = call.attribute_ints("nodes_treeids", {});
   const auto nodes = call.attribute_ints("nodes_nodeids", {});
   const auto yes = call.attribute_ints("nodes_truenodeids", {});
@@ -144,14 +158,8 @@ Result<Forest> read_forest(const Call& call, const std::string& prefix, std::int
       no.size() != n || f.feature.size() != n || f.split.size() != n ||
       (!missing.empty() && missing.size() != n))
     return call.error("the lists of nodes differ in length");
-  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> position;
-  std::map<std::int64_t, std::int64_t> root;
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto at = static_cast<std::int64_t>(i);
-    if (!position.emplace(std::pair{trees[i], nodes[i]}, at).second)
-      return call.error("node {} of tree {} is given twice", nodes[i], trees[i]);
-    root.emplace(trees[i], at);
-  }
+  Positions positions;
+  HEDDLE_TRY(place_nodes(call, trees, nodes, f, positions));
   static constexpr std::string_view kModes[] = {
       "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "LEAF"};
   for (std::size_t i = 0; i < n; ++i) {
@@ -159,9 +167,9 @@ Result<Forest> read_forest(const Call& call, const std::string& prefix, std::int
     if (mode == std::end(kModes)) return call.error("node mode '{}'", (*modes)[i]);
     f.mode.push_back(static_cast<Branch>(mode - std::begin(kModes)));
     const auto child = [&](std::int64_t id) {
-      const auto at = position.find({trees[i], id});
+      const auto at = positions.find({trees[i], id});
       return f.mode[i] == Branch::leaf ? static_cast<std::int64_t>(i)
-             : at == position.end()    ? -1
+             : at == positions.end()   ? -1
                                        : at->second;
     };
     f.yes.push_back(child(yes[i]));
@@ -169,26 +177,43 @@ Result<Forest> read_forest(const Call& call, const std::string& prefix, std::int
     f.missing_is_yes.push_back(!missing.empty() && missing[i] != 0);
     if (f.mode[i] == Branch::leaf) f.feature[i] = 0;
   }
-  for (const auto& [tree, at] : root) f.roots.push_back(at);
-  const auto vote_trees = call.attribute_ints(prefix + "_treeids", {});
-  const auto vote_nodes = call.attribute_ints(prefix + "_nodeids", {});
+  return positions;
+}
+
+/// Room for every node's votes, none yet.
+Status clear_votes(const Call& call, Forest& f) {
+  if (f.targets < 1 || f.targets > kMostNodes / std::max<std::int64_t>(1, f.nodes()))
+    return call.unsupported("{} nodes with {} targets", f.nodes(), f.targets);
+  f.votes.assign(static_cast<std::size_t>(f.nodes() * f.targets), 0);
+  f.has_vote.assign(f.votes.size(), false);
+  return Ok{};
+}
+
+void add_vote(Forest& f, std::int64_t node, std::int64_t target, double weight) {
+  const auto slot = static_cast<std::size_t>(node * f.targets + target);
+  f.votes[slot] += weight;
+  f.has_vote[slot] = true;
+}
+
+/// The nodes as TreeEnsembleRegressor and …Classifier have them: by (tree, node); votes are
+/// `prefix`_treeids, _nodeids, _ids, _weights.
+Result<Forest> read_forest(const Call& call, const std::string& prefix, std::int64_t targets) {
+  Forest f;
+  f.targets = targets;
+  const Positions positions = HEDDLE_TRY(read_nodes(call, f));
+  const auto trees = call.attribute_ints(prefix + "_treeids", {});
+  const auto nodes = call.attribute_ints(prefix + "_nodeids", {});
   const auto ids = call.attribute_ints(prefix + "_ids", {});
   const auto weights = HEDDLE_TRY(number_list(call, prefix + "_weights"));
-  if (vote_trees.size() != ids.size() || vote_nodes.size() != ids.size() ||
-      weights.size() != ids.size())
+  if (trees.size() != ids.size() || nodes.size() != ids.size() || weights.size() != ids.size())
     return call.error("the lists of votes differ in length");
-  if (targets < 1 || targets > kMostNodes / std::max<std::int64_t>(1, f.nodes()))
-    return call.unsupported("{} nodes with {} targets", f.nodes(), targets);
-  f.votes.assign(n * static_cast<std::size_t>(targets), 0);
-  f.has_vote.assign(f.votes.size(), false);
+  HEDDLE_TRY(clear_votes(call, f));
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const auto at = position.find({vote_trees[i], vote_nodes[i]});
-    if (at == position.end() || ids[i] < 0 || ids[i] >= targets)
-      return call.error("vote {} is for target {} at node {} of tree {}", i, ids[i], vote_nodes[i],
-                        vote_trees[i]);
-    const auto slot = static_cast<std::size_t>(at->second * targets + ids[i]);
-    f.votes[slot] += weights[i];
-    f.has_vote[slot] = true;
+    const auto at = positions.find({trees[i], nodes[i]});
+    if (at == positions.end() || ids[i] < 0 || ids[i] >= targets)
+      return call.error("vote {} is for target {} at node {} of tree {}", i, ids[i], nodes[i],
+                        trees[i]);
+    add_vote(f, at->second, ids[i], weights[i]);
   }
   return f;
 }
@@ -238,98 +263,127 @@ Result<Values> tree_classifier(const Call& call, Builder& b) {
   return Values{HEDDLE_TRY(labelled(call, b, best, "classlabels_int64s", labels.size())), scores};
 }
 
-/// Opset 5: interior nodes and leaves are lists of their own. A test of membership becomes a chain
-/// of tests of equality.
-Result<Values> tree_ensemble(const Call& call, Builder& b) {
-  const NodeId x = HEDDLE_TRY(feature_rows(call, b));
-  Forest f;
-  f.targets = call.attribute_int("n_targets", 0);
-  const auto modes = HEDDLE_TRY(number_list(call, "nodes_modes"));
-  const auto splits = HEDDLE_TRY(number_list(call, "nodes_splits"));
-  const auto features = call.attribute_ints("nodes_featureids", {});
-  const auto missing = call.attribute_ints("nodes_missing_value_tracks_true", {});
-  const std::array<std::vector<std::int64_t>, 4> links = {
-      call.attribute_ints("nodes_truenodeids", {}), call.attribute_ints("nodes_trueleafs", {}),
-      call.attribute_ints("nodes_falsenodeids", {}), call.attribute_ints("nodes_falseleafs", {})};
-  const auto weights = HEDDLE_TRY(number_list(call, "leaf_weights"));
-  const auto targets = call.attribute_ints("leaf_targetids", {});
-  const auto members = HEDDLE_TRY(number_list(call, "membership_values"));
-  const std::size_t n = modes.size(), leaves = weights.size();
-  bool fits = splits.size() == n && features.size() == n && targets.size() == leaves &&
-              (missing.empty() || missing.size() == n);
-  for (const auto& list : links) fits = fits && list.size() == n;
+/// The attributes of TreeEnsemble: interior nodes and leaves are lists of their own.
+struct EnsembleLists {
+  std::vector<double> modes, splits, members, weights;
+  std::vector<std::int64_t> features, missing, targets;
+  std::array<std::vector<std::int64_t>, 2> child, child_is_leaf;  ///< [yes, no]
+};
+
+Result<EnsembleLists> read_lists(const Call& call) {
+  EnsembleLists l;
+  l.modes = HEDDLE_TRY(number_list(call, "nodes_modes"));
+  l.splits = HEDDLE_TRY(number_list(call, "nodes_splits"));
+  l.members = HEDDLE_TRY(number_list(call, "membership_values"));
+  l.weights = HEDDLE_TRY(number_list(call, "leaf_weights"));
+  l.features = call.attribute_ints("nodes_featureids", {});
+  l.missing = call.attribute_ints("nodes_missing_value_tracks_true", {});
+  l.targets = call.attribute_ints("leaf_targetids", {});
+  l.child = {call.attribute_ints("nodes_truenodeids", {}),
+             call.attribute_ints("nodes_falsenodeids", {})};
+  l.child_is_leaf = {call.attribute_ints("nodes_trueleafs", {}),
+                     call.attribute_ints("nodes_falseleafs", {})};
+  const std::size_t n = l.modes.size();
+  bool fits = l.splits.size() == n && l.features.size() == n &&
+              l.targets.size() == l.weights.size() && (l.missing.empty() || l.missing.size() == n);
+  for (std::size_t side = 0; side < 2; ++side)
+    fits = fits && l.child[side].size() == n && l.child_is_leaf[side].size() == n;
   if (!fits) return call.error("the lists of nodes or leaves differ in length");
-  const auto add = [&](Branch mode, std::int64_t feature, double split, std::int64_t yes,
-                       std::int64_t no, bool missing_is_yes) {
-    f.mode.push_back(mode);
-    f.feature.push_back(feature);
-    f.split.push_back(split);
-    f.yes.push_back(yes);
-    f.no.push_back(no);
-    f.missing_is_yes.push_back(missing_is_yes);
-  };
-  // Nodes keep their positions; leaves follow, then the rest of membership chains.
-  const auto first_leaf = static_cast<std::int64_t>(n);
-  std::int64_t next = first_leaf + static_cast<std::int64_t>(leaves);
-  struct Extra {
+  for (std::size_t i = 0; i < n; ++i)
+    if (!(l.modes[i] >= 0 && l.modes[i] <= 6))
+      return call.error("node {} has mode {}", i, l.modes[i]);
+  return l;
+}
+
+/// Makes the forest's nodes of the lists. Nodes keep their positions; leaves follow, then the rest
+/// of the chains of tests of equality that tests of membership become.
+class Ensemble {
+ public:
+  Ensemble(const EnsembleLists& lists, Forest& forest) : l_(lists), f_(forest) {}
+
+  void add_all() {
+    for (std::size_t i = 0; i < l_.modes.size(); ++i) {
+      const Node n = {static_cast<Branch>(static_cast<int>(l_.modes[i])),
+                      l_.splits[i],
+                      l_.features[i],
+                      child(0, i),
+                      child(1, i),
+                      !l_.missing.empty() && l_.missing[i] != 0};
+      l_.modes[i] < 6 ? add(n) : add_membership(n);
+    }
+    for (std::int64_t i = 0; i < leaves(); ++i)
+      add({Branch::leaf, 0, 0, first_leaf() + i, first_leaf() + i, false});
+    for (const Node& n : chain_) add(n);
+  }
+
+  std::int64_t first_leaf() const { return static_cast<std::int64_t>(l_.modes.size()); }
+  std::int64_t leaves() const { return static_cast<std::int64_t>(l_.weights.size()); }
+
+ private:
+  struct Node {
+    Branch mode;
     double split;
     std::int64_t feature, yes, no;
-    bool missing;
+    bool missing_is_yes;
   };
-  std::vector<Extra> chain;
-  std::size_t member = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto target = [&](std::size_t side) {
-      const bool leaf = links[2 * side + 1][i] != 0;
-      const std::int64_t to = links[2 * side][i];
-      const auto count = static_cast<std::int64_t>(leaf ? leaves : n);
-      return to < 0 || to >= count ? -1 : leaf ? first_leaf + to : to;
-    };
-    const bool tracks = !missing.empty() && missing[i] != 0;
-    if (modes[i] < 0 || modes[i] > 6) return call.error("node {} has mode {}", i, modes[i]);
-    if (modes[i] < 6) {
-      add(static_cast<Branch>(static_cast<int>(modes[i])), features[i], splits[i], target(0),
-          target(1), tracks);
-      continue;
-    }
+
+  /// The child's position, or -1 if it is none.
+  std::int64_t child(std::size_t side, std::size_t i) const {
+    const bool leaf = l_.child_is_leaf[side][i] != 0;
+    const std::int64_t to = l_.child[side][i];
+    if (to < 0 || to >= (leaf ? leaves() : first_leaf())) return -1;
+    return leaf ? first_leaf() + to : to;
+  }
+  void add(const Node& n) {
+    f_.mode.push_back(n.mode);
+    f_.feature.push_back(n.feature);
+    f_.split.push_back(n.split);
+    f_.yes.push_back(n.yes);
+    f_.no.push_back(n.no);
+    f_.missing_is_yes.push_back(n.missing_is_yes);
+  }
+  /// The next members up to a NaN, one test each: the first here, the others in the chain.
+  void add_membership(Node n) {
     std::vector<double> values;
-    while (member < members.size() && !std::isnan(members[member]))
-      values.push_back(members[member++]);
-    ++member;
-    if (values.empty()) {  // nothing is a member
-      add(Branch::eq, features[i], std::numeric_limits<double>::quiet_NaN(), target(0), target(1),
-          tracks);
-      continue;
-    }
+    while (member_ < l_.members.size() && !std::isnan(l_.members[member_]))
+      values.push_back(l_.members[member_++]);
+    ++member_;
+    if (values.empty()) values.push_back(std::numeric_limits<double>::quiet_NaN());  // no member
+    n.mode = Branch::eq;
+    const std::int64_t otherwise = n.no;
     for (std::size_t k = 0; k < values.size(); ++k) {
-      const std::int64_t rest =
-          k + 1 < values.size() ? next + static_cast<std::int64_t>(k) : target(1);
-      if (k == 0)
-        add(Branch::eq, features[i], values[k], target(0), rest, tracks);
-      else
-        chain.push_back({values[k], features[i], target(0), rest, tracks});
+      const bool last = k + 1 == values.size();
+      n.split = values[k];
+      n.no = last ? otherwise
+                  : first_leaf() + leaves() + static_cast<std::int64_t>(chain_.size() + (k > 0));
+      k == 0 ? add(n) : chain_.push_back(n);
     }
-    next += static_cast<std::int64_t>(values.size()) - 1;
   }
-  for (std::size_t i = 0; i < leaves; ++i) {
-    const std::int64_t self = first_leaf + static_cast<std::int64_t>(i);
-    add(Branch::leaf, 0, 0, self, self, false);
-  }
-  for (const Extra& e : chain) add(Branch::eq, e.feature, e.split, e.yes, e.no, e.missing);
+
+  const EnsembleLists& l_;
+  Forest& f_;
+  std::vector<Node> chain_;
+  std::size_t member_ = 0;
+};
+
+/// Opset 5.
+Result<Values> tree_ensemble(const Call& call, Builder& b) {
+  const NodeId x = HEDDLE_TRY(feature_rows(call, b));
+  const EnsembleLists lists = HEDDLE_TRY(read_lists(call));
+  Forest f;
+  f.targets = call.attribute_int("n_targets", 0);
+  Ensemble nodes(lists, f);
+  nodes.add_all();
   f.roots = call.attribute_ints("tree_roots", {});
   for (const std::int64_t r : f.roots)
-    if (r < 0 || r >= first_leaf) return call.error("root {} of {} nodes", r, n);
-  if (f.targets < 1 || f.targets > kMostNodes / std::max<std::int64_t>(1, f.nodes()))
-    return call.unsupported("{} nodes with {} targets", f.nodes(), f.targets);
-  f.votes.assign(static_cast<std::size_t>(f.nodes() * f.targets), 0);
-  f.has_vote.assign(f.votes.size(), false);
-  for (std::size_t i = 0; i < leaves; ++i) {
-    if (targets[i] < 0 || targets[i] >= f.targets)
-      return call.error("leaf {} votes for target {} of {}", i, targets[i], f.targets);
-    const auto slot =
-        (n + i) * static_cast<std::size_t>(f.targets) + static_cast<std::size_t>(targets[i]);
-    f.votes[slot] = weights[i];
-    f.has_vote[slot] = true;
+    if (r < 0 || r >= nodes.first_leaf())
+      return call.error("root {} of {} nodes", r, nodes.first_leaf());
+  HEDDLE_TRY(clear_votes(call, f));
+  for (std::size_t i = 0; i < lists.targets.size(); ++i) {
+    const std::int64_t target = lists.targets[i];
+    if (target < 0 || target >= f.targets)
+      return call.error("leaf {} votes for target {} of {}", i, target, f.targets);
+    add_vote(f, nodes.first_leaf() + static_cast<std::int64_t>(i), target, lists.weights[i]);
   }
   const std::int64_t how = call.attribute_int("aggregate_function", 1);
   if (how < 0 || how > 3) return call.error("aggregate_function is {}", how);

@@ -143,6 +143,8 @@ ConstantTable large_constants(const Graph& g, const PrintOptions& options) {
   return table;
 }
 
+std::string constants_beside(const std::string& path) { return path + ".hedc"; }
+
 Status save_constants(const ConstantTable& constants, const std::string& path) {
   std::ofstream out(path, std::ios::binary);
   out << "hedc1\n";

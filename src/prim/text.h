@@ -36,6 +36,8 @@ Result<Graph> parse_graph(std::string_view text, const ConstantTable& constants 
 ConstantTable large_constants(const Graph& g, const PrintOptions& options = {});
 /// A file of constants: "hedc1\n", then for each its hash, type text, a newline and its bytes.
 Status save_constants(const ConstantTable& constants, const std::string& path);
+/// Where the constants of a text in the file `path` are: "path.hedc".
+std::string constants_beside(const std::string& path);
 Result<ConstantTable> load_constants(const std::string& path);
 
 }  // namespace heddle::prim

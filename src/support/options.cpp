@@ -60,7 +60,8 @@ constexpr OptionRow kRows[] = {
      [](Options& o, std::string_view text) { return set_bool(o.verify, "verify-passes", text); },
      [](const Options& o) { return std::string(o.verify ? "1" : "0"); }},
     {"cpu", "HEDDLE_CPU",
-     "generate for this vector level: sse, avx2, avx512 (default: what the machine has)",
+     "generate for this vector level: sse, avx2, avx512, or for a processor that LLVM knows "
+     "(default: what the machine has)",
      set_text<&Options::cpu>, get_text<&Options::cpu>},
     {"nvrtc", "HEDDLE_NVRTC", "path of libnvrtc.so (default: looked for)",
      set_text<&Options::nvrtc>, get_text<&Options::nvrtc>},

@@ -62,9 +62,14 @@ std::string llvm_version() { return LLVM_VERSION_STRING; }
 
 Result<Machine> machine_named(const std::string& name) {
   if (name.empty() || name == "host") return host_machine();
+  // The levels of the x86-64 psABI.
+  constexpr std::pair<std::string_view, std::string_view> kLevels[] = {
+      {"sse", "x86-64-v2"}, {"avx2", "x86-64-v3"}, {"avx512", "x86-64-v4"}};
   Machine m;
   m.triple = llvm::sys::getProcessTriple();
   m.cpu = name;
+  for (const auto& [level, cpu] : kLevels)
+    if (name == level) m.cpu = cpu;
   return complete(std::move(m));
 }
 
