@@ -67,8 +67,9 @@ Body Emitter::decoded(const std::vector<Axis>& axes, int step, const Expr& linea
   return next(axes.size(), linear);
 }
 
-/// Tiles of a block: neighbours in time share rows of both sides in the second-level cache.
-Body Emitter::block() {
+/// Binds what tile number tile_ is; neighbours in time share rows of both sides in the
+/// second-level cache.
+Body Emitter::in_tile(const std::function<Body()>& make) {
   constexpr std::int64_t kGroup = 8;
   const std::int64_t tiles_m = ceil_div(g_.m.extent, t_.bm), tiles_n = ceil_div(g_.n.extent, t_.bn);
   std::int64_t group = std::min(tiles_m, kGroup);
@@ -81,11 +82,7 @@ Body Emitter::block() {
     m0_ = tile_m;
     return bound(ir::floor_div(in_group, group), tiles_n, [&](const Expr& tile_n) {
       n0_ = tile_n;
-      return decoded(g_.batch, 1, ir::floor_div(tile_, tiles_m * tiles_n), [&] {
-        Body body = main_loop();
-        append(body, t_.splits > 1 ? store_partial() : results());
-        return body;
-      });
+      return decoded(g_.batch, 1, ir::floor_div(tile_, tiles_m * tiles_n), make);
     });
   });
 }
@@ -205,13 +202,17 @@ Lowered Emitter::run() {
   split_ = ir::floor_mod(Expr(task), t_.splits);
   if (t_.splits > 1)
     partials_ = buffer("partials", p_.problem.type, tiles * t_.splits * t_.bm * t_.bn, Scope::grid);
-  Body body = block();
+  Body body = in_tile([&] {
+    Body all = g_.unit == Unit::stream ? stream_loop() : main_loop();
+    append(all, t_.splits > 1 ? store_partial() : results());
+    return all;
+  });
   Body kernel_body{
       kernel::loop(task, 0, tiles * t_.splits, Binding::grid,
                    {kernel::loop(thread_, 0, threads_, Binding::thread, std::move(body))})};
   if (t_.splits > 1) {
     kernel_body.push_back({kernel::Barrier{Scope::grid}});
-    kernel_body.push_back(second_phase());
+    kernel_body.push_back(second_phase(tiles));
   }
   k_.body = std::move(kernel_body);
   k_.name = fmt::format("contract_{}", p_.problem.contract.value);

@@ -16,7 +16,7 @@ class Emitter {
   using Source = std::function<kernel::Value(const ir::Expr& lane)>;
 
   // The shape of the kernel (emit.cpp).
-  kernel::Body block();
+  kernel::Body in_tile(const std::function<kernel::Body()>& make);
   kernel::Body main_loop();
   kernel::Body multiply(const ir::Expr& stage);
   kernel::Body multiply_scalar(const ir::Expr& stage);
@@ -44,7 +44,6 @@ class Emitter {
   kernel::Body copy_chunk(const Tile& tile, const ir::Expr& i, const ir::Expr& chunk,
                           const ir::Expr& k_tile, const ir::Expr& stage, Step step);
   kernel::Body copies(const ir::Expr& k_tile, const ir::Expr& stage, Step step);
-  ir::Expr packed_offset(const Side& s, const ir::Expr& row, const ir::Expr& k) const;
 
   // Results (emit_results.cpp).
   kernel::Body results();
@@ -54,9 +53,26 @@ class Emitter {
                             const Source& source);
   kernel::Body store_lanes(int width, const Source& source, const ir::Expr& lane);
   int store_width() const;
+  kernel::Body from_block(kernel::BufferId staged, std::int64_t ld);
+  kernel::Body scalar_vectors(
+      const std::function<kernel::Body(const ir::Expr& row, const ir::Expr& column,
+                                       const ir::Expr& acc)>& make);
+  kernel::Body fragment_pairs(
+      const std::function<kernel::Stmt(const ir::Expr& row, const ir::Expr& column,
+                                       const ir::Expr& element)>& make);
+
+  // Several blocks for one tile (emit_split.cpp).
   kernel::Body store_partial();
-  kernel::Stmt second_phase();
-  kernel::Value total(const ir::Expr& at) const;
+  kernel::Stmt second_phase(std::int64_t tiles);
+
+  // Few rows on one side (emit_stream.cpp).
+  kernel::Body stream_loop();
+  kernel::Body stream_step(const ir::Expr& k);
+  kernel::Body stream_rows();
+  kernel::Body stream_products();
+  kernel::Body stream_lanes(const Side& s, const Axis& axis, int width, kernel::BufferId to,
+                            const ir::Expr& first);
+  kernel::Body stream_results();
 
   Gemm& g_;
   Product& p_;
@@ -70,7 +86,9 @@ class Emitter {
   ir::Var thread_;
   Tile tm_, tn_;
   kernel::BufferId acc_, partials_;
-  std::int64_t k_tiles_ = 1;  ///< of one split
+  std::int64_t k_tiles_ = 1;       ///< of one split
+  kernel::BufferId long_, short_;  ///< stream: what a thread has read of each side
+  ir::Expr team_, member_;
 };
 
 }  // namespace heddle::lower::contract::gpu

@@ -66,7 +66,9 @@ Body Emitter::copy_chunk(const Tile& tile, const Expr& i, const Expr& chunk, con
           tile.memory, to + l,
           kernel::load(tile.registers, i * Expr(width) + l, compute_type(s.stored)));
     });
-  const std::int64_t rows = s.extent / row_step, ks = g_.k_extent / k_step;
+  // Whole chunks, but for the zeros at the end of a packed operand.
+  const std::int64_t rows = (s.extent + row_step - 1) / row_step,
+                     ks = (g_.k_extent + k_step - 1) / k_step;
   const bool ragged_rows = s.extent % size != 0;
   const bool ragged_k = k_tiles_ * t_.splits * t_.bk != g_.k_extent;
   const Expr row_at = (tile.is_m ? m0_ : n0_) * Expr(size / row_step) + row;
@@ -77,19 +79,17 @@ Body Emitter::copy_chunk(const Tile& tile, const Expr& i, const Expr& chunk, con
   return bound(inside(row_at, rows, ragged_rows), rows, [&](const Expr& r) {
     return decoded(s.rows, row_step, r, [&] {
       return bound(inside(k_at, ks, ragged_k), ks, [&](const Expr& q) {
-        return decoded(g_.k, k_step, q, [&]() -> Body {
+        return decoded(s.k, k_step, q, [&]() -> Body {
           std::vector<ir::Condition> conditions;
           if (ragged_k) conditions.push_back({k_at, 0, ks});
           if (step == Step::async) {
             const auto own = at(s.plain->conditions, env_);
             conditions.insert(conditions.end(), own.begin(), own.end());
-            kernel::Copy copy{tile.memory, s.plain->buffer,      to, at(s.plain->offset, env_),
-                              width,       std::move(conditions)};
-            if (s.packed) copy.from_offset = packed_offset(s, r * Expr(row_step), q * Expr(k_step));
-            return {{std::move(copy)}};
+            return {{kernel::Copy{tile.memory, s.plain->buffer, to, at(s.plain->offset, env_),
+                                  width, std::move(conditions)}}};
           }
           const Env saved = env_;
-          const Axis& last = s.along_k ? g_.k.back() : s.rows.back();
+          const Axis& last = s.along_k ? s.k.back() : s.rows.back();
           Body out = lanes([&](const Expr& l) {
             if (width > 1) set(env_, last.var, at(Expr(last.var), saved) + l);
             kernel::Value value = at(s.value, env_);
@@ -102,15 +102,6 @@ Body Emitter::copy_chunk(const Tile& tile, const Expr& i, const Expr& chunk, con
       });
     });
   });
-}
-
-/// Packed operands lie as [batch][row][k] or [batch][k][row].
-Expr Emitter::packed_offset(const Side& s, const Expr& row, const Expr& k) const {
-  Expr batch(0);
-  for (const Axis& axis : g_.batch) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
-  const Shape& shape = s.packed->shape();
-  const Expr line = s.along_k ? row : k, place = s.along_k ? k : row;
-  return (batch * Expr(shape[1]) + line) * Expr(shape[2]) + place;
 }
 
 }  // namespace heddle::lower::contract::gpu

@@ -18,10 +18,14 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 }  // namespace
 
-Body Emitter::results() { return g_.unit == Unit::scalar ? scalar_results() : staged_results(); }
+Body Emitter::results() {
+  if (g_.unit == Unit::stream) return stream_results();
+  return g_.unit == Unit::scalar ? scalar_results() : staged_results();
+}
 
-/// Straight from the registers: each thread holds runs along n.
-Body Emitter::scalar_results() {
+/// The runs along n that a thread holds: row and vector in the block's tile, first accumulator.
+Body Emitter::scalar_vectors(
+    const std::function<Body(const Expr& row, const Expr& column, const Expr& acc)>& make) {
   const int wm = vector_of(t_.tm), wn = vector_of(t_.tn);
   const std::int64_t columns = t_.bn / t_.tn, span_m = t_.bm / (t_.tm / wm),
                      span_n = t_.bn / (t_.tn / wn);
@@ -30,12 +34,39 @@ Body Emitter::scalar_results() {
   return {each(t_.tm / wm, Binding::unroll, [&](const Expr& hm) {
     return Body{each(wm, Binding::unroll, [&](const Expr& i) {
       return Body{each(t_.tn / wn, Binding::unroll, [&](const Expr& hn) {
-        const Expr row = hm * Expr(span_m) + row_place * Expr(wm) + i;
-        const Expr column = hn * Expr(span_n / wn) + column_place;
-        const Expr acc = (hm * Expr(wm) + i) * Expr(t_.tn) + hn * Expr(wn);
-        return store_vector(row, column, wn, [&, acc](const Expr& l) {
-          return kernel::load(acc_, acc + l, p_.problem.type);
-        });
+        return make(hm * Expr(span_m) + row_place * Expr(wm) + i,
+                    hn * Expr(span_n / wn) + column_place,
+                    (hm * Expr(wm) + i) * Expr(t_.tn) + hn * Expr(wn));
+      })};
+    })};
+  })};
+}
+
+/// Straight from the registers.
+Body Emitter::scalar_results() {
+  return scalar_vectors([&](const Expr& row, const Expr& column, const Expr& acc) {
+    return store_vector(row, column, vector_of(t_.tn), [&, acc](const Expr& l) {
+      return kernel::load(acc_, acc + l, p_.problem.type);
+    });
+  });
+}
+
+/// A thread's fragments (kernel::fragment_row, fragment_column): pairs along n in a vector loop.
+Body Emitter::fragment_pairs(const std::function<kernel::Stmt(const Expr& row, const Expr& column,
+                                                              const Expr& element)>& make) {
+  const std::int64_t tiles_n = t_.bn / t_.warps_n / 8, tiles_m = t_.bm / t_.warps_m / 16;
+  const Expr lane = ir::floor_mod(Expr(thread_), kernel::kWarp);
+  const Expr warp = ir::floor_div(Expr(thread_), kernel::kWarp);
+  const Expr row = ir::floor_div(warp, t_.warps_n) * Expr(tiles_m * 16) + ir::floor_div(lane, 4);
+  const Expr column =
+      ir::floor_mod(warp, t_.warps_n) * Expr(tiles_n * 8) + ir::floor_mod(lane, 4) * Expr(2);
+  return {each(tiles_m, Binding::unroll, [&](const Expr& i) {
+    return Body{each(tiles_n, Binding::unroll, [&](const Expr& j) {
+      return Body{each(2, Binding::unroll, [&](const Expr& h) {
+        return Body{each(2, Binding::vector, [&](const Expr& l) {
+          return Body{make(row + i * Expr(16) + h * Expr(8), column + j * Expr(8) + l,
+                           (i * Expr(tiles_n) + j) * Expr(4) + h * Expr(2) + l)};
+        })};
       })};
     })};
   })};
@@ -46,36 +77,29 @@ Body Emitter::staged_results() {
   const DType type = p_.problem.type;
   const std::int64_t ld = t_.bn + 8;
   const BufferId staged = buffer("results", type, t_.bm * ld, Scope::block);
-  const std::int64_t tiles_n = t_.bn / t_.warps_n / 8, tiles_m = t_.bm / t_.warps_m / 16;
+  // Before the barrier others may still read tiles, whose room the results may use.
   Body body{{kernel::Barrier{Scope::block}}};
-  const Expr lane = ir::floor_mod(Expr(thread_), kernel::kWarp);
-  const Expr warp = ir::floor_div(Expr(thread_), kernel::kWarp);
-  // kernel::fragment_row and fragment_column as expressions.
-  const Expr row = ir::floor_div(warp, t_.warps_n) * Expr(tiles_m * 16) + ir::floor_div(lane, 4);
-  const Expr column =
-      ir::floor_mod(warp, t_.warps_n) * Expr(tiles_n * 8) + ir::floor_mod(lane, 4) * Expr(2);
-  body.push_back(each(tiles_m, Binding::unroll, [&](const Expr& i) {
-    return Body{each(tiles_n, Binding::unroll, [&](const Expr& j) {
-      return Body{each(2, Binding::unroll, [&](const Expr& h) {
-        return Body{each(2, Binding::vector, [&](const Expr& l) {
-          const Expr at = (row + i * Expr(16) + h * Expr(8)) * Expr(ld) + column + j * Expr(8) + l;
-          const Expr element = (i * Expr(tiles_n) + j) * Expr(4) + h * Expr(2) + l;
-          return Body{kernel::store(staged, at, kernel::load(acc_, element, type))};
-        })};
-      })};
-    })};
-  }));
-  body.push_back({kernel::Barrier{Scope::block}});
+  for (kernel::Stmt& s : fragment_pairs([&](const Expr&row, const Expr&column, const Expr&element) {
+         return kernel::store(staged, row * Expr(ld) + column, kernel::load(acc_, element, type));
+       }))
+    body.push_back(std::move(s));
+  for (kernel::Stmt& s : from_block(staged, ld)) body.push_back(std::move(s));
+  return body;
+}
+
+/// The block's tile, once its threads have stored it to block memory, through the epilogue.
+Body Emitter::from_block(BufferId staged, std::int64_t ld) {
   const int width = store_width();
-  const std::int64_t line = t_.bn / width, vectors = t_.bm * line;
+  const std::int64_t line = ceil_div(t_.bn, width), vectors = t_.bm * line;
+  Body body{{kernel::Barrier{Scope::block}}};
   body.push_back(each(ceil_div(vectors, threads_), Binding::serial, [&](const Expr& i) {
-    const Expr chunk = i * Expr(threads_) + Expr(thread_);
-    return bound(chunk, vectors, [&](const Expr& c) {
-      const Expr r = ir::floor_div(c, line), q = ir::floor_mod(c, line);
-      return store_vector(r, q, width, [&](const Expr& l) {
-        return kernel::load(staged, r * Expr(ld) + q * Expr(width) + l, type);
-      });
-    });
+    const ir::Var c = k_.new_var();
+    const Expr r = ir::floor_div(Expr(c), line), q = ir::floor_mod(Expr(c), line);
+    return Body{kernel::let(c, i * Expr(threads_) + Expr(thread_), 0, vectors,
+                            store_vector(r, q, width, [&](const Expr& l) {
+                              return kernel::load(staged, r * Expr(ld) + q * Expr(width) + l,
+                                                  p_.problem.type);
+                            }))};
   }));
   return body;
 }
@@ -86,6 +110,7 @@ int Emitter::store_width() const {
   for (const Output& o : p_.outputs)
     width = std::min<int>(width, 16 / static_cast<int>(size_of(k_.buffers[o.buffer].dtype)));
   width = std::max(width, 16 / static_cast<int>(size_of(p_.problem.type)));
+  while (t_.bn % width != 0) width /= 2;
   return width;
 }
 
@@ -142,9 +167,5 @@ Body Emitter::store_lanes(int width, const Source& source, const Expr& lane) {
   }
   return stores;
 }
-
-Body Emitter::store_partial() { return {}; }
-kernel::Stmt Emitter::second_phase() { return {}; }
-Value Emitter::total(const Expr&) const { return {}; }
 
 }  // namespace heddle::lower::contract::gpu

@@ -103,10 +103,13 @@ struct Maker {
     const bool half = a == b && (a == DType::f16 || a == DType::bf16);
     const bool rounded = tf32 && p.problem.type == DType::f32;
     if (half || rounded) g.unit = Unit::mma;
+    if (std::min(g.m.extent, g.n.extent) <= kFewRows) g.unit = Unit::stream;
     const DType stored = half ? a : p.problem.type;
     for (Side* s : {&g.m, &g.n}) {
       s->stored = stored;
+      s->k = g.k;
       access(*s);
+      pack(*s);
     }
   }
 
@@ -158,6 +161,70 @@ struct Maker {
     g.k_extent = product_of(g.k);
   }
 
+  /// A constant that cannot be read in whole accesses is rearranged so that it can.
+  void pack(Side& s) {
+    const int width = kAccess / static_cast<int>(size_of(s.stored));
+    const auto plain = plain_of(s.value);
+    if (s.vector == width || !plain || !plain->conditions.empty()) return;
+    // Streams take steps along both sides' own reductions.
+    if (g.unit == Unit::stream && g.k.back().extent % width != 0) return;
+    const Tensor* constant = nullptr;
+    for (const Values::Input& in : p.values.inputs())
+      if (in.buffer == plain->buffer &&
+          in.layout == row_major((*p.request.graph)[in.node].type.shape))
+        constant = p.request.graph->constant_of(in.node);
+    if (!constant) return;
+    const auto padded = [&](std::int64_t n) { return (n + width - 1) / width * width; };
+    const bool along_k = g.unit != Unit::scalar;
+    const Axis row{p.kernel.new_var(), along_k ? s.extent : padded(s.extent), Role::m};
+    const Axis k{p.kernel.new_var(), along_k ? padded(g.k_extent) : g.k_extent, Role::k};
+    s.packed = packed(*constant, plain->offset, s, along_k, row.extent, k.extent);
+    Expr batch(0);
+    for (const Axis& axis : g.batch) batch = batch * Expr(axis.extent) + Expr(axis.var);
+    const Expr line = along_k ? Expr(row.var) * Expr(k.extent) + Expr(k.var)
+                              : Expr(k.var) * Expr(row.extent) + Expr(row.var);
+    kernel::Buffer buffer;
+    buffer.name = "packed";
+    buffer.dtype = s.stored;
+    buffer.size = s.packed->count();
+    const kernel::BufferId id = p.kernel.add_buffer(std::move(buffer));
+    s.value = kernel::load(id, batch * Expr(row.extent * k.extent) + line, compute_type(s.stored));
+    s.rows = {row};
+    s.k = {k};
+    access(s);
+  }
+
+  /// [batch][row][k] or [batch][k][row], zeros beyond the last. The offset is a sum of functions of
+  /// batch, row and reduction, so three tables give every element.
+  Tensor packed(const Tensor& from, const Expr& offset, const Side& s, bool along_k,
+                std::int64_t rows, std::int64_t ks) const {
+    std::vector<std::int64_t> vars(static_cast<std::size_t>(p.kernel.variables), 0);
+    const std::int64_t zero = ir::evaluate(offset, vars);
+    const auto table = [&](const std::vector<Axis>& axes) {
+      std::vector<std::int64_t> out(static_cast<std::size_t>(product_of(axes)));
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        auto rest = static_cast<std::int64_t>(i);
+        for (std::size_t a = axes.size(); a-- > 0; rest /= axes[a].extent)
+          vars[static_cast<std::size_t>(axes[a].var.index)] = rest % axes[a].extent;
+        out[i] = ir::evaluate(offset, vars) - zero;
+      }
+      for (const Axis& axis : axes) vars[static_cast<std::size_t>(axis.var.index)] = 0;
+      return out;
+    };
+    const auto ob = table(g.batch), orow = table(s.rows), ok = table(g.k);
+    Tensor out({s.stored, {static_cast<std::int64_t>(ob.size()), rows, ks}});
+    for (std::size_t b = 0; b < ob.size(); ++b)
+      for (std::size_t r = 0; r < orow.size(); ++r)
+        for (std::size_t k = 0; k < ok.size(); ++k) {
+          const std::int64_t source = zero + ob[b] + orow[r] + ok[k];
+          const auto row = static_cast<std::int64_t>(r), step = static_cast<std::int64_t>(k);
+          const std::int64_t place = along_k ? row * ks + step : step * rows + row;
+          const std::int64_t to = static_cast<std::int64_t>(b) * rows * ks + place;
+          is_float(s.stored) ? out.set(to, from.at(source)) : out.set_int(to, from.int_at(source));
+        }
+    return out;
+  }
+
   /// Which way the operand is read, and how wide.
   void access(Side& s) {
     const int size = static_cast<int>(size_of(s.stored)), most = kAccess / size;
@@ -167,7 +234,7 @@ struct Maker {
       const bool bare = s.plain.has_value();
       std::vector<ir::Condition> conditions;
       if (bare) conditions = s.plain->conditions;
-      const int k = contiguous(load->offset, conditions, g.k, most);
+      const int k = contiguous(load->offset, conditions, s.k, most);
       const int rows = contiguous(load->offset, conditions, s.rows, most);
       s.along_k = k > rows || (k == rows && !runs_along_rows(load, s));
       s.vector = std::max(k, rows);
@@ -183,7 +250,7 @@ struct Maker {
   bool runs_along_rows(const Load* load, const Side& s) const {
     if (s.rows.empty()) return false;
     const std::int64_t rows = stride_of(load, s.rows.back().var);
-    const std::int64_t k = stride_of(load, g.k.back().var);
+    const std::int64_t k = stride_of(load, s.k.back().var);
     return rows > 0 && (k == 0 || rows < k);
   }
 };

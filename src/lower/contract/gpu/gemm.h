@@ -12,8 +12,9 @@ struct Plain {
 
 /// One operand of a tiled product.
 struct Side {
-  kernel::Value value;     ///< over its rows, the reductions and the batch axes
-  std::vector<Axis> rows;  ///< outer to inner
+  kernel::Value value;     ///< over its rows, its reductions and the batch axes
+  std::vector<Axis> rows;  ///< outer to inner; of a packed operand one axis
+  std::vector<Axis> k;     ///< the reductions as it sees them, in the order of Gemm::k
   std::int64_t extent = 1;
   std::optional<Plain> plain;
   DType stored = DType::f32;  ///< type of its tile in block memory
@@ -30,6 +31,7 @@ struct Side {
 enum class Unit : std::uint8_t {
   scalar,  ///< one thread, one product at a time: exact in every type
   mma,     ///< tensor cores, a warp at a time (f16, bf16, tf32)
+  stream,  ///< few rows on one side: teams of threads read the other side once, past block memory
 };
 
 /// A contraction as a batched product of two matrices: rows of `m` times rows of `n`. The sides are
@@ -41,7 +43,12 @@ struct Gemm {
   std::vector<Axis> batch, k;
   std::int64_t k_extent = 1, batch_extent = 1;
   std::vector<Axis> out_m, out_n;  ///< as outputs see the rows of the sides
+
+  /// The side with more rows, and the other.
+  const Side& longer() const { return m.extent > n.extent ? m : n; }
+  const Side& shorter() const { return m.extent > n.extent ? n : m; }
 };
+constexpr std::int64_t kFewRows = 8;  ///< of the shorter side, for Unit::stream
 
 /// `tf32`: f32 products on tensor cores, rounded to tf32.
 Gemm make_gemm(Product& product, bool tf32);

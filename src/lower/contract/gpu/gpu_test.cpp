@@ -44,7 +44,7 @@ TEST(GpuContract, EveryTile) {
 TEST(GpuContract, TensorCores) {
   for (DType type : {DType::bf16, DType::f16})
     for (int which = 0; which < 4; ++which)
-      for (const auto& [m, n, k] : {std::array{5, 16, 7}, {40, 72, 48}, {33, 24, 100}}) {
+      for (const auto& [m, n, k] : {std::array{12, 16, 7}, {40, 72, 48}, {33, 24, 100}}) {
         Case c = gpu_case();
         const bool ta = which & 1, tb = which & 2;
         NodeId x = c.input(ta ? Shape{k, m} : Shape{m, k}, type);
@@ -126,6 +126,45 @@ TEST(GpuContract, TensorFloatsOnRequest) {
   c.tolerance = 1e-5;
   ASSERT_NO_FATAL_FAILURE(check(c));
   EXPECT_NE(c.schedule.find("scalar"), std::string::npos) << c.schedule;
+}
+
+// Reductions shared by several blocks are added in a second phase, in order.
+TEST(GpuContract, SplitReductions) {
+  for (DType type : {DType::f32, DType::bf16})
+    for (const auto& [m, n] : {std::array{20, 33}, {40, 64}}) {
+      Case c = gpu_case();
+      c.tuning = {{"splits", 4}, {"bm", 32}, {"bn", 32}};
+      if (type == DType::bf16) c.tolerance = 4e-2;
+      NodeId y = c.b.matmul(c.input({m, 1100}, type), c.input({1100, n}, type));
+      c.output(c.b.relu(c.b.add(y, c.input({m, n}, type))));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+      EXPECT_NE(c.schedule.find("splits=4"), std::string::npos) << c.schedule;
+    }
+}
+
+// Few rows: the other side is streamed, along the reductions or along its rows.
+TEST(GpuContract, FewRows) {
+  for (DType type : {DType::f32, DType::bf16})
+    for (int which = 0; which < 4; ++which)
+      for (const auto& [m, n, k] :
+           {std::array{1, 40, 96}, {1, 33, 50}, {5, 300, 80}, {8, 17, 1000}}) {
+        Case c = gpu_case();
+        c.target.multiprocessors = 2;
+        const bool other = which & 1, tb = which & 2;
+        NodeId x = c.input({m, k}, type), w = c.input(tb ? Shape{n, k} : Shape{k, n}, type);
+        if (tb) w = c.b.transpose(w, {1, 0});
+        NodeId y = c.b.matmul(x, w);
+        if (other) y = c.b.transpose(y, {1, 0});
+        c.row_major_outputs = true;
+        c.output(c.b.relu(y));
+        SCOPED_TRACE(fmt::format("{} {}x{}x{} {}", name_of(type), m, n, k, which));
+        const auto space = contract::tuning_space(request_of(c));
+        for (const Tuning& t : space) {
+          c.tuning = t;
+          ASSERT_NO_FATAL_FAILURE(check(c));
+        }
+        EXPECT_NE(c.schedule.find("stream"), std::string::npos) << c.schedule;
+      }
 }
 
 TEST(GpuContract, Types) {

@@ -33,7 +33,10 @@ std::vector<Tuning> tuning_space(Product& product) {
   const Gemm gemm = make_gemm(product, tf32);
   std::vector<Tuning> out;
   for (const Tiles& t : choose_tiles(gemm, r.target, {}, kTilesWorthMeasuring)) {
-    out.push_back({{"bm", t.bm}, {"bn", t.bn}, {"bk", t.bk}, {"splits", t.splits}});
+    if (gemm.unit == Unit::stream)
+      out.push_back({{"team", t.team}});
+    else
+      out.push_back({{"bm", t.bm}, {"bn", t.bn}, {"bk", t.bk}, {"splits", t.splits}});
     if (tf32) out.back().emplace_back("tf32", 1);
   }
   return out;

@@ -1,6 +1,7 @@
 #include "lower/contract/gpu/tiles.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace heddle::lower::contract::gpu {
 namespace {
@@ -60,9 +61,54 @@ bool fits(const Gemm& g, const Target& target, const Tiles& t) {
   return shared_bytes(g, t) <= target.shared_bytes;
 }
 
+constexpr int kStreamThreads = 256;
+
+/// Few rows against many that are read once: what counts are bytes on their way, so threads enough
+/// to fill the machine before much work for each.
+Tiles stream_tiles(const Gemm& g, const Target& target, int team) {
+  constexpr std::int64_t kResults = 32, kThreadsEach = 1024;  // of a thread; of a multiprocessor
+  const Side& s = g.longer();
+  const std::int64_t few = g.shorter().extent;
+  Tiles t;
+  t.stages = 1;
+  t.team = team;
+  t.each = s.along_k ? (few <= 2 ? 2 : 4) : s.vector;
+  while (t.each > 1 && t.each * few > kResults) t.each /= 2;
+  const std::int64_t wanted = target.multiprocessors * kThreadsEach;
+  if (s.along_k)
+    while (t.each > 1 && g.batch_extent * s.extent / t.each * team < wanted) t.each /= 2;
+  const int rows = kStreamThreads / team * t.each;
+  (&s == &g.m ? t.bm : t.bn) = rows;
+  (&s == &g.m ? t.bn : t.bm) = static_cast<int>(few);
+  const double threads = static_cast<double>(g.batch_extent * s.extent / t.each * team);
+  const double bytes = static_cast<double>(g.batch_extent * s.extent * g.k_extent) *
+                       static_cast<double>(size_of(s.stored));
+  // Each thread keeps a few accesses on their way.
+  const double rate = std::min(3.8e6, 3.8e6 * threads / static_cast<double>(wanted));
+  const double narrow =
+      16.0 / (static_cast<double>(s.vector) * static_cast<double>(size_of(s.stored)));
+  t.us = 2 + bytes * std::sqrt(narrow) / rate + 0.2 * std::log2(team) +
+         (s.along_k ? 0.0 : 0.3 * team / 32);
+  return t;
+}
+
+std::vector<Tiles> stream_space(const Gemm& g, const Target& target, const Tuning& fixed) {
+  std::vector<Tiles> out;
+  const bool along_k = g.longer().along_k;
+  for (int team = along_k ? 32 : 8; team <= (along_k ? 256 : 64); team *= 2) {
+    const std::int64_t steps = g.k_extent / (along_k ? g.longer().vector : 1);
+    if (pinned(fixed, "team").value_or(team) != team || (!out.empty() && team * 2 > steps))
+      continue;
+    out.push_back(stream_tiles(g, target, team));
+  }
+  if (out.empty()) out.push_back(stream_tiles(g, target, 32));
+  return out;
+}
+
 }  // namespace
 
 int threads_of(const Gemm& g, const Tiles& t) {
+  if (g.unit == Unit::stream) return kStreamThreads;
   return g.unit == Unit::mma ? t.warps_m * t.warps_n * kernel::kWarp
                              : (t.bm / t.tm) * (t.bn / t.tn);
 }
@@ -80,6 +126,10 @@ std::int64_t stage_size(const Gemm& g, const Side& s, const Tiles& t, bool is_m)
 }
 
 std::int64_t shared_bytes(const Gemm& g, const Tiles& t) {
+  if (g.unit == Unit::stream)
+    return std::int64_t{t.bm} * t.bn * size_of(g.product.problem.type) +
+           std::int64_t{kStreamThreads} * t.each * g.shorter().extent *
+               size_of(g.product.problem.type);
   const std::int64_t loop = t.stages * (stage_size(g, g.m, t, true) * size_of(g.m.stored) +
                                         stage_size(g, g.n, t, false) * size_of(g.n.stored));
   const std::int64_t staged = g.unit == Unit::mma ? std::int64_t{4} * t.bm * (t.bn + 8) : 0;
@@ -87,10 +137,13 @@ std::int64_t shared_bytes(const Gemm& g, const Tiles& t) {
 }
 
 std::string to_string(const Gemm& g, const Tiles& t) {
-  constexpr std::string_view kUnits[] = {"scalar", "mma"};
+  constexpr std::string_view kUnits[] = {"scalar", "mma", "stream"};
   std::string text =
       fmt::format("contract {} {}x{}x{} stages={} threads={}", kUnits[static_cast<int>(g.unit)],
                   t.bm, t.bn, t.bk, t.stages, threads_of(g, t));
+  if (g.unit == Unit::stream)
+    text = fmt::format("contract stream {}x{} team={} threads={}", t.bm, t.bn, t.team,
+                       threads_of(g, t));
   if (t.splits > 1) text += fmt::format(" splits={}", t.splits);
   return text;
 }
@@ -120,11 +173,15 @@ std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tunin
     t.us = estimate(g, target, t);
     out.push_back(t);
   };
+  if (g.unit == Unit::stream) out = stream_space(g, target, fixed);
   const std::span<const Shape2> shapes = mma ? std::span<const Shape2>(kMma) : kScalar;
-  for (const Shape2& s : shapes)
-    for (int splits = 1; splits <= 1; splits *= 2)
-      if (splits == 1 || splits * 4 * s.bk <= g.k_extent) add(s, splits);
-  if (out.empty()) add(shapes.back(), 1);
+  constexpr int kMaxSplits = 32;
+  if (g.unit != Unit::stream)
+    for (const Shape2& s : shapes)
+      for (int splits = 1; splits <= kMaxSplits; splits *= 2)
+        if (splits == 1 || splits * 4 * s.bk <= g.k_extent) add(s, splits);
+  // Tiles that were chosen for another target may not exist here.
+  if (out.empty() && !fixed.empty()) return choose_tiles(g, target, {}, count);
   HEDDLE_CHECK(!out.empty(), "no tiles fit");
   std::stable_sort(out.begin(), out.end(),
                    [](const Tiles& a, const Tiles& b) { return a.us < b.us; });

@@ -9,6 +9,7 @@ struct Tiles {
   int stages = 2;                 ///< tiles along k in block memory
   int warps_m = 2, warps_n = 2;   ///< mma: warps of a block, each bm/warps_m × bn/warps_n
   int tm = 4, tn = 4;             ///< scalar: results of a thread
+  int team = 1, each = 1;         ///< stream: threads of a team, its rows of the longer side
   int splits = 1;                 ///< blocks that share the reductions of one tile
   double us = 0;                  ///< the model's estimate
 };
@@ -17,8 +18,8 @@ int threads_of(const Gemm& g, const Tiles& t);
 /// Block memory in bytes.
 std::int64_t shared_bytes(const Gemm& g, const Tiles& t);
 
-/// The best tiles by the model, best first; `fixed` pins "bm", "bn", "bk", "stages", "splits". At
-/// least one.
+/// The best tiles by the model, best first; `fixed` pins "bm", "bn", "bk", "stages", "splits",
+/// "team". At least one.
 std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tuning& fixed,
                                 std::size_t count);
 
