@@ -70,7 +70,9 @@ std::optional<NodeId> operand(Context& c, const prim::Contract& op, std::size_t 
   const std::size_t rank = c.n.type.shape.size();
   Access from{{s->variables.begin(), s->variables.begin() + static_cast<std::ptrdiff_t>(rank)},
               s->conditions};
+  // The other operand is in bounds at the points that exist only, so it has their conditions too.
   Access other = prim::substitute(others, s->variables);
+  other.inside.insert(other.inside.end(), s->conditions.begin(), s->conditions.end());
   const NodeId lhs = side == 0 ? c.adjoint : c.n.args[0];
   const NodeId rhs = side == 0 ? c.n.args[1] : c.adjoint;
   // The order of the operands is kept, so that the layouts that suit the forward pass suit this.

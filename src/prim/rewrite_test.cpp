@@ -47,22 +47,25 @@ std::string compare(const Graph& before, const Graph& after, std::mt19937& rng) 
   if (!b) return b.error().message;
   for (std::size_t i = 0; i < a->size(); ++i) {
     if ((*a)[i].type() != (*b)[i].type()) return "type of output " + std::to_string(i);
-    if (const double d = difference((*a)[i], (*b)[i]); d > 1e-5)
+    const bool exact = !is_float((*a)[i].type().dtype);
+    if (const double d = difference((*a)[i], (*b)[i]); d > (exact ? 0 : 1e-5))
       return fmt::format("output {} differs by {}", i, d);
   }
   return {};
 }
 
-/// How often the row fired, or what it broke.
+/// How often the row fired on random graphs, or what it broke there or on its example.
 Result<int> try_rule(const RewriteRule& rule, int graphs) {
   std::mt19937 rng(5);
   const RewriteRule* rows[] = {&rule};
   int total = 0;
   for (int i = 0; i <= graphs; ++i) {
-    const Graph g = i == 0 ? example_of(rule) : random_graph(rng, 8);
+    const Graph g = i == 0       ? example_of(rule)
+                    : i % 4 == 0 ? random_graph(rng, 8)
+                                 : random_algebra(rng, 1 + i % 6);
     RewriteCounts counts;
     const Graph after = rewrite_once(g, rows, &counts);
-    total += counts[rule.name];
+    if (i > 0) total += counts[rule.name];
     if (counts[rule.name] == 0) continue;
     if (const std::string wrong = compare(g, after, rng); !wrong.empty())
       return fail("{}: {} (graph {})", rule.name, wrong, i);
@@ -72,10 +75,11 @@ Result<int> try_rule(const RewriteRule& rule, int graphs) {
 
 TEST(RewriteRules, AreSoundAndFire) {
   for (const RewriteRule* rule : rewrite_rules()) {
-    const auto fired = try_rule(*rule, 300);
+    const auto fired = try_rule(*rule, 3000);
     EXPECT_TRUE(fired) << fired.error().message;
     if (fired) {
-      EXPECT_GE(*fired, 1) << rule->name;
+      // Its own example proves little: the row was written for it.
+      EXPECT_GE(*fired, 5) << rule->name;
       RecordProperty(std::string(rule->name), *fired);
     }
   }

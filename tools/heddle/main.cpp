@@ -16,6 +16,8 @@ std::vector<VerbRow> verbs() {
       {"verify", "every kernel against the reference interpreter", add_verify},
       {"explain", "the plan: kernels, what they cover, cost, and what was rejected", add_explain},
       {"profile", "time per kernel; Chrome trace", add_profile},
+      {"train", "build the training step (forward, backward, update) as one program and run it",
+       add_train},
       {"ops", "supported operators", add_ops},
       {"doctor", "devices, libraries and versions", add_doctor},
       {"cache", "the cache of compiled kernels and the tuning database", add_cache},

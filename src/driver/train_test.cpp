@@ -1,0 +1,236 @@
+// Compiled training steps against the reference interpreter of the same graph, step after step.
+#include "driver/train.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+#include "driver/safetensors.h"
+#include "driver/verify.h"
+#include "prim/interpret.h"
+
+namespace heddle::driver {
+namespace {
+
+using prim::Builder;
+using prim::NodeId;
+
+Tensor random_of(const TensorType& type, std::mt19937& rng, double scale) {
+  Tensor t(type);
+  std::normal_distribution<double> normal;
+  for (std::int64_t i = 0; i < t.count(); ++i)
+    if (is_float(type.dtype))
+      t.set(i, scale * normal(rng));
+    else
+      t.set_int(i, rng() % 3);
+  return t;
+}
+
+/// A model made of primitives, with parameters drawn at random.
+struct Maker {
+  onnx::TrainingModel model;
+  Builder b{model.graph};
+  std::mt19937 rng{11};
+
+  NodeId input(const std::string& name, Shape shape) {
+    return model.graph.add_input(name, {DType::f32, std::move(shape)});
+  }
+  NodeId parameter(const std::string& name, Shape shape) {
+    const TensorType type{DType::f32, std::move(shape)};
+    const double fan = type.shape.size() < 2 ? 1
+                                             : static_cast<double>(element_count(type.shape)) /
+                                                   static_cast<double>(type.shape[0]);
+    model.parameters.push_back({name, random_of(type, rng, std::sqrt(1 / fan))});
+    return model.graph.add_input(name, type);
+  }
+  onnx::TrainingModel done(NodeId y) {
+    model.graph.outputs = {{"y", y}};
+    model.outputs = 1;
+    return std::move(model);
+  }
+};
+
+onnx::TrainingModel perceptron() {
+  Maker m;
+  const NodeId x = m.input("x", {6, 5});
+  const NodeId h =
+      m.b.relu(m.b.add(m.b.matmul(x, m.parameter("w1", {5, 7})), m.parameter("b1", {7})));
+  return m.done(m.b.add(m.b.matmul(h, m.parameter("w2", {7, 3})), m.parameter("b2", {3})));
+}
+
+onnx::TrainingModel convolutions() {
+  Maker m;
+  const NodeId x = m.input("x", {4, 2, 6, 6});
+  Builder& b = m.b;
+  const auto scale = [&](NodeId v) { return b.reshape(v, {1, 4, 1, 1}); };
+  NodeId y = b.conv(x, m.parameter("w1", {4, 2, 3, 3}), {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1});
+  y = b.normalize(y, {0, 2, 3}, 1e-5);
+  y = b.relu(b.add(b.mul(y, scale(m.parameter("g", {4}))), scale(m.parameter("c", {4}))));
+  const NodeId w = b.windows(y, {2, 2}, {{2, 2}, {1, 1}, {0, 0}, {0, 0}, 1}, {3, 3}, -INFINITY);
+  y = b.reduce_max(w, {4, 5}, false);
+  y = b.conv(y, m.parameter("w2", {3, 4, 3, 3}), {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1});
+  return m.done(b.mean(y, {2, 3}, false));
+}
+
+onnx::TrainingModel attention() {
+  Maker m;
+  Builder& b = m.b;
+  const NodeId x = m.input("x", {6, 4, 8});
+  const NodeId n =
+      b.add(b.mul(b.normalize(x, {2}, 1e-5), m.parameter("g", {8})), m.parameter("c", {8}));
+  const NodeId q = b.matmul(n, m.parameter("q", {8, 8})), k = b.matmul(n, m.parameter("k", {8, 8}));
+  const NodeId v = b.matmul(n, m.parameter("v", {8, 8}));
+  const NodeId p = b.softmax(b.mul(b.matmul(q, b.transpose(k, {0, 2, 1})), 0.35), {2});
+  const NodeId y = b.add(x, b.matmul(p, v));
+  return m.done(b.matmul(b.mean(y, {1}, false), m.parameter("o", {8, 3})));
+}
+
+CompileOptions quick() {
+  CompileOptions options;
+  options.threads = 2;
+  options.options.cache_dir.clear();
+  return options;
+}
+
+/// Runs the step's graph in the interpreter, feeding back as the trainer does.
+class Reference {
+ public:
+  Reference(onnx::TrainingModel model, const grad::StepOptions& options) {
+    std::vector<std::string> names;
+    for (const auto& p : model.parameters) names.push_back(p.name);
+    auto step = grad::training_step(model.graph, names, options);
+    EXPECT_TRUE(step) << step.error().message;
+    step_ = *std::move(step);
+    for (const auto& in : step_.graph.inputs) {
+      inputs_.emplace_back(in.type);
+      for (const auto& p : model.parameters)
+        if (p.name == in.name) inputs_.back() = p.value;
+    }
+  }
+  double step(const std::vector<Tensor>& batch, double rate) {
+    ++steps_;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const std::string& name = step_.graph.inputs[i].name;
+      if (name == "x") inputs_[i] = batch[0];
+      if (name == "target") inputs_[i] = batch[1];
+      if (name == "learning_rate") inputs_[i].set(0, rate);
+      if (name == "step") inputs_[i].set(0, steps_);
+    }
+    const auto out = prim::interpret(step_.graph, inputs_);
+    EXPECT_TRUE(out);
+    for (const auto& f : step_.feedback) inputs_[f.to] = (*out)[f.from];
+    return (*out)[0].at(0);
+  }
+  Tensor value(const std::string& name) const {
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      if (step_.graph.inputs[i].name == name) return inputs_[i];
+    return {};
+  }
+
+ private:
+  grad::Step step_;
+  std::vector<Tensor> inputs_;
+  int steps_ = 0;
+};
+
+/// Every kernel of the step alone.
+void expect_right_kernels(const Compiled& compiled) {
+  std::mt19937 rng(6);
+  std::vector<Tensor> inputs;
+  for (const auto& port : compiled.program->inputs) {
+    inputs.push_back(random_of(port.type, rng, 1));
+    // Second moments are no less than 0, and steps are counted from 1.
+    for (std::int64_t i = 0; i < inputs.back().count(); ++i)
+      if (port.name.starts_with("variance:") || port.name == "step")
+        inputs.back().set(i, 1 + std::fabs(inputs.back().at(i)));
+  }
+  const auto result = verify(compiled, inputs, 1e-4);
+  ASSERT_TRUE(result) << result.error().message;
+  for (const KernelCheck& k : result->kernels)
+    EXPECT_TRUE(k.equal) << k.name << " " << k.sources << ": " << k.error;
+}
+
+struct Case {
+  const char* name;
+  onnx::TrainingModel (*model)();
+  const char* loss;
+  const char* optimizer;
+  double clip = 0;
+};
+class Training : public testing::TestWithParam<Case> {};
+
+TEST_P(Training, FollowsTheReference) {
+  const Case& c = GetParam();
+  grad::StepOptions options;
+  options.loss = c.loss;
+  options.optimizer = c.optimizer;
+  options.settings.weight_decay = 0.01;
+  options.clip_norm = c.clip;
+  auto trainer = Trainer::create(c.model(), options, quick());
+  ASSERT_TRUE(trainer) << trainer.error().message;
+  Reference reference(c.model(), options);
+  std::mt19937 rng(5);
+  expect_right_kernels(trainer->compiled());
+  for (int step = 0; step < 6; ++step) {
+    std::vector<Tensor> batch;
+    for (const auto& port : trainer->batch_ports()) batch.push_back(random_of(port.type, rng, 1));
+    const auto loss = trainer->step(batch, 0.01);
+    ASSERT_TRUE(loss) << loss.error().message;
+    EXPECT_NEAR(*loss, reference.step(batch, 0.01), 1e-4) << "step " << step;
+  }
+  for (const auto& [name, value] : trainer->weights()) {
+    const Tensor want = reference.value(name);
+    double worst = 0;
+    for (std::int64_t i = 0; i < want.count(); ++i)
+      worst = std::max(worst, std::fabs(value.at(i) - want.at(i)));
+    EXPECT_LT(worst, 2e-4) << name;
+  }
+}
+const Case kCases[] = {
+    {"perceptron_sgd", perceptron, "cross_entropy", "sgd"},
+    {"perceptron_clipped", perceptron, "mse", "momentum", 0.1},
+    {"perceptron_binary", perceptron, "bce_logits", "adam"},
+    {"convolutions", convolutions, "cross_entropy", "adamw"},
+    {"attention", attention, "l1", "momentum"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, Training, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Checkpoints, ResumingRepeatsWhatWouldHaveHappened) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("heddle-{}.st", ::getpid())).string();
+  grad::StepOptions options;
+  const auto make = [&] { return Trainer::create(perceptron(), options, quick()); };
+  auto whole = make(), half = make(), rest = make();
+  ASSERT_TRUE(whole && half && rest);
+  std::mt19937 rng(5);
+  std::vector<std::vector<Tensor>> batches(6);
+  for (auto& batch : batches)
+    for (const auto& port : whole->batch_ports()) batch.push_back(random_of(port.type, rng, 1));
+  std::vector<double> a, b;
+  for (int i = 0; i < 6; ++i) a.push_back(*whole->step(batches[static_cast<std::size_t>(i)], 0.01));
+  for (int i = 0; i < 3; ++i) b.push_back(*half->step(batches[static_cast<std::size_t>(i)], 0.01));
+  ASSERT_TRUE(half->save(path));
+  const Status resumed = rest->resume(path);
+  ASSERT_TRUE(resumed) << resumed.error().message;
+  EXPECT_EQ(rest->steps(), 3);
+  for (int i = 3; i < 6; ++i) b.push_back(*rest->step(batches[static_cast<std::size_t>(i)], 0.01));
+  EXPECT_EQ(a, b);
+  options.optimizer = "sgd";
+  auto other = make();
+  ASSERT_TRUE(other);
+  EXPECT_FALSE(other->resume(path));
+  // Damaged files are errors, whatever byte it is.
+  const auto size = std::filesystem::file_size(path);
+  for (const std::uintmax_t keep : {std::uintmax_t{0}, std::uintmax_t{7}, size / 2, size - 1}) {
+    std::filesystem::resize_file(path, keep);
+    EXPECT_FALSE(read_safetensors(path)) << keep;
+  }
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace heddle::driver

@@ -1,0 +1,181 @@
+// Short random chains over all element types, made of what rewrite rows look for: constants that
+// are special, functions applied twice, every monoid, casts there and back.
+#include <algorithm>
+
+#include "prim/random_graph.h"
+#include "prim/types.h"
+
+namespace heddle::prim {
+namespace {
+
+using ir::Monoid;
+using ir::ScalarFn;
+
+class Algebra {
+ public:
+  Algebra(Graph& g, std::mt19937& rng) : g_(g), b_(g), rng_(rng) {}
+
+  void make(int steps) {
+    static const Shape kShapes[] = {{3, 4}, {2, 3, 2}, {4}, {1, 6}, {2, 1, 16}};
+    const Shape shape = kShapes[rng_() % 5];
+    for (DType t : {DType::f32, DType::i32, DType::b1, DType::f64})
+      values_.push_back(g_.add_input(fmt::format("x{}", values_.size()), {t, shape}));
+    NodeId x = values_[rng_() % values_.size()];
+    for (int i = 0; i < steps; ++i) values_.push_back(x = step(x));
+    g_.outputs = {{"y", x}};
+    if (rng_() % 2) g_.outputs.push_back({"z", values_[values_.size() - 2]});
+  }
+
+ private:
+  bool coin() { return rng_() % 2 == 0; }
+  template <class T>
+  T pick(std::initializer_list<T> from) {
+    return from.begin()[rng_() % from.size()];
+  }
+
+  NodeId splat(DType t, double v) {
+    return is_float(t) ? b_.scalar(t, v) : b_.scalar_int(t, static_cast<std::int64_t>(v));
+  }
+  /// A constant, or another value, that can be combined with x.
+  NodeId partner(NodeId x) {
+    const DType t = b_.dtype(x);
+    if (t == DType::b1) {
+      if (coin()) return splat(t, rng_() % 2);
+    } else if (rng_() % 4 != 0) {
+      return splat(t, is_float(t) ? pick({0.0, 1.0, 2.0, -1.0, 0.5, 4.0, 3.0, -0.25, 8.0})
+                                  : pick({0.0, 1.0, 2.0, -1.0, 3.0}));
+    }
+    for (std::size_t i = values_.size(); i-- > 0;)
+      if (b_.type(values_[i]) == b_.type(x) && coin()) return values_[i];
+    return x;
+  }
+  NodeId both_ways(ScalarFn fn, NodeId x, NodeId y) {
+    return rng_() % 3 ? b_.map(fn, {x, y}) : b_.map(fn, {y, x});
+  }
+
+  NodeId truth(NodeId x) {
+    switch (rng_() % 4) {
+      case 0:
+        return b_.map(ScalarFn::logical_not, {x});
+      case 1:
+        return both_ways(ScalarFn::logical_and, x, partner(x));
+      case 2:
+        return both_ways(ScalarFn::logical_or, x, partner(x));
+      default:
+        return choice(x);
+    }
+  }
+  NodeId choice(NodeId condition) {
+    for (std::size_t i = values_.size(); i-- > 0;)
+      if (b_.shape(values_[i]) == b_.shape(condition) && b_.dtype(values_[i]) != DType::b1 &&
+          coin()) {
+        const NodeId x = values_[i];
+        const NodeId c = coin() ? condition : b_.full({DType::b1, b_.shape(x)}, rng_() % 2);
+        return b_.select(c, x, coin() ? x : b_.neg(x));
+      }
+    return condition;
+  }
+  NodeId number(NodeId x) {
+    const DType t = b_.dtype(x);
+    if (is_float(t) && rng_() % 5 == 0) {
+      const NodeId base = coin() ? b_.add(b_.map(ScalarFn::abs, {x}), 0.5) : x;
+      return b_.map(ScalarFn::pow, {base, splat(t, pick({-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0}))});
+    }
+    if (rng_() % 6 == 0) return b_.neg(x);
+    if (is_int(t) && rng_() % 6 == 0) return b_.map(ScalarFn::bit_not, {x});
+    if (rng_() % 8 == 0) return b_.map(pick({ScalarFn::less, ScalarFn::equal}), {x, partner(x)});
+    const ScalarFn fn = pick(
+        {ScalarFn::add, ScalarFn::sub, ScalarFn::mul, ScalarFn::min, ScalarFn::max, ScalarFn::div});
+    const NodeId once = both_ways(fn, x, partner(x));
+    // A second time: (x + p) + q, min(min(x, p), q), …
+    return coin() ? b_.map(fn, {once, partner(once)}) : once;
+  }
+
+  /// Casts of computed floats to integers could round either way, so integers come from inputs.
+  NodeId cast(NodeId x) {
+    const bool input = std::holds_alternative<Input>(g_[x].op);
+    const DType to = pick({DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::u8});
+    if (is_float(b_.dtype(x)) && is_int(to) && !input) return b_.cast(x, DType::f64);
+    const NodeId once = b_.cast(x, to);
+    if (is_float(to) && !is_int(b_.dtype(x)) && !input) return once;
+    return coin() ? b_.cast(once, pick({DType::f32, DType::i32, DType::i64})) : once;
+  }
+
+  NodeId movement(NodeId x) {
+    const Shape shape = b_.shape(x);
+    const int rank = b_.rank(x);
+    if (rank == 0) return b_.broadcast(x, {3, 2});
+    const auto at = rng_() % shape.size();
+    switch (rng_() % 5) {
+      case 0: {
+        Shape out = shape;
+        if (rank < 4) out.insert(out.begin(), pick<std::int64_t>({2, 3}));
+        return b_.broadcast(x, out);
+      }
+      case 1: {
+        Shape pad(shape.size(), 0);
+        pad[at] = 1;
+        const double fill = b_.dtype(x) == DType::b1 ? 0 : pick({0.0, 1.0, 2.0});
+        // Padding of a constant by itself, or by something else.
+        const NodeId y = coin() ? b_.full(b_.type(x), b_.dtype(x) == DType::b1 ? 1 : 2) : x;
+        return b_.pad(y, pad, pad, fill);
+      }
+      case 2:
+        return b_.flip(x, {static_cast<int>(at)});
+      case 3:
+        return b_.unsqueeze(x, {static_cast<int>(at)});
+      default: {
+        const NodeId index = b_.scalar_int(DType::i64, pick<std::int64_t>({0, -1, 1, 9, -9}));
+        Gather g{{static_cast<int>(at)}, {}};
+        Shape out;
+        for (std::size_t k = 0; k < shape.size(); ++k) {
+          g.base.push_back(k == at ? ir::Expr(0)
+                                   : ir::Expr(ir::Var{static_cast<std::int32_t>(out.size())}));
+          if (k != at) out.push_back(shape[k]);
+        }
+        return b_.gather(x, {b_.broadcast(index, out)}, std::move(g), out);
+      }
+    }
+  }
+
+  NodeId reduce_once(NodeId x) {
+    const DType t = b_.dtype(x);
+    if (b_.rank(x) == 0) return x;
+    const Monoid fn = t == DType::b1 ? pick({Monoid::any, Monoid::all})
+                                     : pick({Monoid::sum, Monoid::prod, Monoid::max, Monoid::min,
+                                             Monoid::argmax, Monoid::argmin});
+    std::vector<int> axes = {static_cast<int>(rng_() % b_.shape(x).size())};
+    const bool one = fn == Monoid::argmax || fn == Monoid::argmin;
+    if (!one && b_.rank(x) > 1 && coin()) axes = {0, b_.rank(x) - 1};
+    return b_.reduce(fn, x, axes, coin());
+  }
+  NodeId reduction(NodeId x) {
+    const NodeId y = coin() ? movement(x) : x;
+    const NodeId once = reduce_once(y);
+    return coin() ? reduce_once(once) : once;
+  }
+
+  NodeId step(NodeId x) {
+    if (element_count(b_.shape(x)) > 300) return reduction(x);
+    const auto kind = rng_() % 12;
+    if (kind < 2) return movement(x);
+    if (kind < 4) return reduction(x);
+    if (kind < 5) return cast(x);
+    return b_.dtype(x) == DType::b1 ? truth(x) : number(x);
+  }
+
+  Graph& g_;
+  Builder b_;
+  std::mt19937& rng_;
+  std::vector<NodeId> values_;
+};
+
+}  // namespace
+
+Graph random_algebra(std::mt19937& rng, int steps) {
+  Graph g;
+  Algebra(g, rng).make(steps);
+  return g;
+}
+
+}  // namespace heddle::prim

@@ -1,0 +1,238 @@
+#include "driver/train.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+#include <numeric>
+#include <random>
+
+#include "common.h"
+#include "driver/report.h"
+#include "grad/losses.h"
+#include "onnx/tensor_file.h"
+
+namespace heddle::tool {
+namespace {
+
+struct TrainFlags : ModelFlags {
+  grad::StepOptions step;
+  std::string target, schedule = "constant", checkpoint, output;
+  std::vector<std::string> frozen;
+  double rate = 1e-3;
+  std::int64_t epochs = 1, steps = 0, warmup = 0, save_every = 100;
+  bool resume = false;
+};
+
+/// The whole of a data set, a tensor for each port of a batch, first dimension: samples.
+struct Data {
+  std::vector<Tensor> tensors;
+  std::int64_t samples = 0, batch = 0;
+};
+
+Result<Tensor> read_samples(const std::string& path, const runtime::Port& port) {
+  Tensor t = HEDDLE_TRY(onnx::read_tensor(path));
+  Shape want = port.type.shape;
+  if (want.empty()) return fail("input '{}' has no dimension to hold samples", port.name);
+  if (t.shape().empty() ||
+      !std::equal(want.begin() + 1, want.end(), t.shape().begin() + 1, t.shape().end()))
+    return fail("{}: shape {}, want [samples, …] of batches {} for '{}'", path,
+                to_string(t.shape()), to_string(want), port.name);
+  if (t.dtype() != port.type.dtype)
+    return fail("{}: type {}, want {} for '{}'", path, name_of(t.dtype()), name_of(port.type.dtype),
+                port.name);
+  return t;
+}
+
+Result<Data> read_data(const driver::Trainer& trainer, const TrainFlags& flags) {
+  Data data;
+  for (const runtime::Port& port : trainer.batch_ports()) {
+    std::string path = port.name == "target" ? flags.target : "";
+    for (const std::string& text : flags.inputs)
+      if (text.starts_with(port.name + "=")) path = text.substr(port.name.size() + 1);
+    if (path.empty())
+      return fail(ErrorCode::usage, "no data for '{}', want {}", port.name,
+                  port.name == "target" ? "--target FILE" : "--data " + port.name + "=FILE");
+    data.tensors.push_back(HEDDLE_TRY(read_samples(path, port)));
+    const std::int64_t samples = data.tensors.back().shape()[0], batch = port.type.shape[0];
+    if (data.tensors.size() > 1 && (samples != data.samples || batch != data.batch))
+      return fail("'{}' has {} samples in batches of {}, others {} in batches of {}", port.name,
+                  samples, batch, data.samples, data.batch);
+    data.samples = samples;
+    data.batch = batch;
+  }
+  if (data.batch < 1 || data.samples < data.batch)
+    return fail("{} samples, want at least a batch of {}", data.samples, data.batch);
+  return data;
+}
+
+/// Rows `order[first..]` of a data set as one batch.
+std::vector<Tensor> batch_of(const Data& data, const std::vector<runtime::Port>& ports,
+                             const std::vector<std::int64_t>& order, std::int64_t first) {
+  std::vector<Tensor> batch;
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    batch.emplace_back(ports[i].type);
+    const auto row = static_cast<std::size_t>(batch[i].bytes() / data.batch);
+    for (std::int64_t r = 0; r < data.batch; ++r)
+      std::memcpy(batch[i].mutable_data() + static_cast<std::size_t>(r) * row,
+                  data.tensors[i].data() +
+                      static_cast<std::size_t>(order[static_cast<std::size_t>(first + r)]) * row,
+                  row);
+  }
+  return batch;
+}
+
+/// The samples in the order of an epoch: a function of seed and epoch, so that resuming repeats it.
+std::vector<std::int64_t> order_of(std::int64_t samples, std::uint64_t seed, std::int64_t epoch) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(samples));
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(seed * 1000003 + static_cast<std::uint64_t>(epoch));
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+  return order;
+}
+
+double rate_at(const TrainFlags& flags, std::int64_t step, std::int64_t steps) {
+  if (step < flags.warmup)
+    return flags.rate * static_cast<double>(step + 1) / static_cast<double>(flags.warmup);
+  const double done = static_cast<double>(step - flags.warmup) /
+                      static_cast<double>(std::max<std::int64_t>(1, steps - flags.warmup));
+  if (flags.schedule == "linear") return flags.rate * (1 - done);
+  if (flags.schedule == "cosine") return flags.rate * 0.5 * (1 + std::cos(std::numbers::pi * done));
+  return flags.rate;
+}
+
+void show(std::int64_t step, std::int64_t steps, double loss, double samples_per_second,
+          double left) {
+  fmt::print(stderr, "\r\033[Kstep {}/{}  loss {:.5f}  {:.0f} samples/s  {:.0f} s left", step,
+             steps, loss, samples_per_second, left);
+  std::fflush(stderr);
+}
+
+Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
+            nlohmann::json& losses) {
+  using Clock = std::chrono::steady_clock;
+  const std::int64_t per_epoch = data.samples / data.batch;
+  const std::int64_t steps = flags.steps > 0 ? flags.steps : flags.epochs * per_epoch;
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  const auto begin = Clock::now();
+  const std::int64_t first = trainer.steps();
+  std::vector<std::int64_t> order;
+  double mean = 0;
+  for (std::int64_t step = first; step < steps; ++step) {
+    const std::int64_t in_epoch = step % per_epoch, epoch = step / per_epoch;
+    if (in_epoch == 0 || step == first) order = order_of(data.samples, flags.seed, epoch);
+    const auto batch = batch_of(data, trainer.batch_ports(), order, in_epoch * data.batch);
+    const double loss = HEDDLE_TRY(trainer.step(batch, rate_at(flags, step, steps)));
+    if (!std::isfinite(loss))
+      return fail("step {}: the loss is {}: a smaller --learning-rate or --clip-norm may help",
+                  step + 1, loss);
+    losses.push_back(loss);
+    mean += loss;
+    const double spent = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double speed = static_cast<double>((step + 1 - first) * data.batch) / spent;
+    if (terminal)
+      show(step + 1, steps, loss, speed,
+           spent * static_cast<double>(steps - step - 1) / static_cast<double>(step + 1 - first));
+    if (in_epoch + 1 == per_epoch || step + 1 == steps) {
+      const double count = static_cast<double>(std::min(in_epoch + 1, step + 1 - first));
+      if (terminal) fmt::print(stderr, "\r\033[K");
+      if (!flags.json)
+        fmt::print("epoch {}: {} steps, mean loss {:.5f}, {:.0f} samples/s\n", epoch + 1, step + 1,
+                   mean / count, speed);
+      mean = 0;
+    }
+    if (!flags.checkpoint.empty() && ((step + 1) % flags.save_every == 0 || step + 1 == steps))
+      HEDDLE_TRY(trainer.save(flags.checkpoint));
+  }
+  return Ok{};
+}
+
+Status run(const TrainFlags& flags) {
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  onnx::ImportOptions import;
+  import.shapes = options.shapes;
+  onnx::TrainingModel model =
+      HEDDLE_TRY(onnx::import_for_training(flags.model, import, flags.frozen));
+  const std::size_t parameters = model.parameters.size();
+  std::int64_t numbers = 0;
+  for (const auto& p : model.parameters) numbers += p.value.count();
+  driver::Trainer trainer =
+      HEDDLE_TRY(driver::Trainer::create(std::move(model), flags.step, options));
+  if (flags.resume) {
+    if (flags.checkpoint.empty())
+      return fail(ErrorCode::usage, "--resume: found no --checkpoint to go on from");
+    if (std::filesystem::exists(flags.checkpoint)) HEDDLE_TRY(trainer.resume(flags.checkpoint));
+  }
+  const Data data = HEDDLE_TRY(read_data(trainer, flags));
+  if (!flags.json)
+    fmt::print("{} parameters ({} numbers), {} kernels a step, {} samples in batches of {}{}\n",
+               parameters, numbers, trainer.compiled().program->launches.size(), data.samples,
+               data.batch,
+               trainer.steps() > 0 ? fmt::format(", resumed after step {}", trainer.steps()) : "");
+  nlohmann::json losses = nlohmann::json::array();
+  HEDDLE_TRY(loop(trainer, data, flags, losses));
+  if (!flags.output.empty())
+    HEDDLE_TRY(onnx::export_trained(flags.model, flags.output, trainer.weights()));
+  if (flags.json)
+    fmt::print("{}\n", nlohmann::json{{"model", flags.model},
+                                      {"parameters", parameters},
+                                      {"kernels", trainer.compiled().program->launches.size()},
+                                      {"steps", trainer.steps()},
+                                      {"losses", losses}}
+                           .dump(2));
+  return Ok{};
+}
+
+std::string names_of_losses() {
+  std::string text;
+  for (const grad::Loss& loss : grad::losses())
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", loss.name);
+  return text;
+}
+std::string names_of_optimizers() {
+  std::string text;
+  for (const grad::Optimizer& o : grad::optimizers())
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", o.name);
+  return text;
+}
+
+}  // namespace
+
+Verb add_train(CLI::App& verb) {
+  auto flags = std::make_shared<TrainFlags>();
+  add_model_flags(verb, *flags);
+  verb.add_option("--data", flags->inputs, "NAME=FILE.npy: samples of an input, first dimension");
+  verb.add_option("--target", flags->target, "FILE.npy: what the first output should be")
+      ->required();
+  verb.add_option("--loss", flags->step.loss, names_of_losses())->capture_default_str();
+  verb.add_option("--optimizer", flags->step.optimizer, names_of_optimizers())
+      ->capture_default_str();
+  verb.add_option("--learning-rate,--lr", flags->rate)->capture_default_str();
+  verb.add_option("--schedule", flags->schedule, "of the learning rate, down to 0 at the end")
+      ->check(CLI::IsMember({"constant", "linear", "cosine"}))
+      ->capture_default_str();
+  verb.add_option("--warmup", flags->warmup, "steps in which the rate rises from 0")
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--momentum", flags->step.settings.momentum)->capture_default_str();
+  verb.add_option("--beta1", flags->step.settings.beta1)->capture_default_str();
+  verb.add_option("--beta2", flags->step.settings.beta2)->capture_default_str();
+  verb.add_option("--epsilon", flags->step.settings.epsilon)->capture_default_str();
+  verb.add_option("--weight-decay", flags->step.settings.weight_decay)->capture_default_str();
+  verb.add_option("--clip-norm", flags->step.clip_norm, "limit of the gradients' norm; 0: none")
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--epochs", flags->epochs)->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--steps", flags->steps, "instead of epochs")->check(CLI::NonNegativeNumber);
+  verb.add_option("--freeze", flags->frozen, "initializers that are not trained");
+  verb.add_option("--checkpoint", flags->checkpoint, "safetensors file, written as training goes");
+  verb.add_option("--save-every", flags->save_every, "steps between checkpoints")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb.add_flag("--resume", flags->resume, "go on from the checkpoint if it is there");
+  verb.add_option("-o,--output", flags->output, "write the trained model (ONNX)");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace heddle::tool
