@@ -69,8 +69,13 @@ class Assembler {
         if (output_of_.contains(node)) continue;
         const std::int64_t bytes =
             kernel.lowered.output_layouts[o].size * size_of(graph_[node].type.dtype);
-        block_of_[node] = lifetimes_.size();
-        lifetimes_.push_back({bytes, step, step});
+        // Kernels with several outputs may compute a value again: it stays in one place, which is
+        // not free in between.
+        const auto [at, fresh] = block_of_.try_emplace(node, lifetimes_.size());
+        if (fresh) lifetimes_.push_back({bytes, step, step});
+        runtime::Lifetime& block = lifetimes_[at->second];
+        block.bytes = std::max(block.bytes, bytes);
+        block.last = step;
       }
       for (const lower::Argument& argument : kernel.lowered.arguments) {
         if (argument.kind != lower::Argument::Kind::value) continue;

@@ -193,7 +193,8 @@ const Case kCases[] = {
     {"perceptron_sgd", perceptron, "cross_entropy", "sgd"},
     {"perceptron_clipped", perceptron, "mse", "momentum", 0.1},
     {"perceptron_binary", perceptron, "bce_logits", "adam"},
-    {"convolutions", convolutions, "cross_entropy", "adamw"},
+    {"convolutions", convolutions, "cross_entropy", "momentum"},
+    {"convolutions_adamw", convolutions, "cross_entropy", "adamw"},
     {"attention", attention, "l1", "momentum"},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, Training, testing::ValuesIn(kCases),

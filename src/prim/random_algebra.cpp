@@ -1,7 +1,9 @@
 // Short random chains over all element types, made of what rewrite rows look for: constants that
 // are special, functions applied twice, every monoid, casts there and back.
 #include <algorithm>
+#include <numeric>
 
+#include "prim/access.h"
 #include "prim/random_graph.h"
 #include "prim/types.h"
 
@@ -78,8 +80,9 @@ class Algebra {
   NodeId number(NodeId x) {
     const DType t = b_.dtype(x);
     if (is_float(t) && rng_() % 5 == 0) {
-      const NodeId base = coin() ? b_.add(b_.map(ScalarFn::abs, {x}), 0.5) : x;
-      return b_.map(ScalarFn::pow, {base, splat(t, pick({-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0}))});
+      if (coin()) return b_.map(ScalarFn::pow, {x, splat(t, pick({-1.0, 1.0, 2.0, 3.0, 4.0}))});
+      const NodeId positive = b_.add(b_.map(ScalarFn::abs, {x}), 0.5);
+      return b_.map(ScalarFn::pow, {positive, splat(t, pick({-0.5, 0.5, 1.5}))});
     }
     if (rng_() % 6 == 0) return b_.neg(x);
     if (is_int(t) && rng_() % 6 == 0) return b_.map(ScalarFn::bit_not, {x});
@@ -155,7 +158,36 @@ class Algebra {
     return coin() ? reduce_once(once) : once;
   }
 
+  /// With a constant that is all equal, or a shape that a split or merged dimension reaches.
+  NodeId contraction(NodeId x) {
+    const std::int64_t k = b_.shape(x).back();
+    if (coin()) return b_.matmul(x, b_.full({b_.dtype(x), {k, 3}}, 2));
+    const NodeId flat = b_.reshape(x, {element_count(b_.shape(x)) / k, k});
+    Tensor w({b_.dtype(x), {k, 4}});
+    for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i % 5) - 2);
+    const NodeId y = b_.matmul(flat, b_.constant(w));
+    Shape split = b_.shape(x);
+    split.back() = 2;
+    split.push_back(2);
+    std::vector<int> order(split.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::swap(order[0], order.back());
+    return b_.transpose(b_.reshape(y, split), order);
+  }
+
+  /// What the builder would have simplified.
+  NodeId raw_view(NodeId x) {
+    const Shape& shape = b_.shape(x);
+    Access a = identity_access(shape);
+    const auto at = rng_() % shape.size();
+    if (coin()) a.index[at] = ir::floor_mod(a.index[at] + shape[at], shape[at]);
+    a.inside.push_back({ir::Var{static_cast<std::int32_t>(at)}, 0, shape[at] + (coin() ? 0 : -1)});
+    return g_.add(View{{a}, 1}, {x}, b_.type(x));
+  }
+
   NodeId step(NodeId x) {
+    if (b_.rank(x) > 0 && rng_() % 16 == 0) return raw_view(x);
+    if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 12 == 0) return contraction(x);
     if (element_count(b_.shape(x)) > 300) return reduction(x);
     const auto kind = rng_() % 12;
     if (kind < 2) return movement(x);

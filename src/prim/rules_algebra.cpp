@@ -242,7 +242,8 @@ constexpr RewriteRule kRules[] = {
      }},
     {"nested-bound", "max(max(x, p), q) -> max(x, max(p, q))", nested_bound,
      [](Builder& b) { return b.relu(b.max(x_of(b), b.scalar(DType::f32, -1))); }},
-    {"constant-power", "x^2 -> x*x, x^0.5 -> sqrt x, x^-1 -> 1/x", constant_power,
+    {"constant-power",
+     "x^2 -> x*x, x^0.5 -> sqrt x (their signs differ at -0 and -inf), x^-1 -> 1/x", constant_power,
      [](Builder& b) {
        return b.map(ScalarFn::pow, {x_of(b), b.scalar(DType::f32, 3)});
      }},
