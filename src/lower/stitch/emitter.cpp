@@ -258,15 +258,22 @@ std::vector<Touch> Emitter::touches_of(const std::function<std::vector<Value>(Ev
                                        const std::function<void(const Reduction&)>& seen) {
   Evaluator tracer = values_.blank();
   std::vector<Touch> out;
+  // Reductions side by side share their variables: what they both read is looked at once. Without
+  // this the steps of a recurrent network, each read by several gates, are seen 3^steps times.
+  std::map<std::pair<int, Shape>, Index> positions;
+  int depth = 0;
   tracer.set_combine([&](const Reduction& r) -> Value {
     if (seen) seen(r);
     const Value none = identity_value(r.fn, r.type);
     if (element_count(r.extents) == 0) return none;
-    Index position;
-    for (std::int64_t extent : r.extents)
-      position.push_back(extent == 1 ? Expr(0) : Expr(fresh(extent)));
+    Index& position = positions[{depth, r.extents}];
+    if (position.empty())
+      for (std::int64_t extent : r.extents)
+        position.push_back(extent == 1 ? Expr(0) : Expr(fresh(extent)));
     tracer.ranges() = values_.ranges();
+    ++depth;
     const Value term = r.term(tracer, position);
+    --depth;
     std::vector<Touch> inner;
     collect_touches(kernel_, term, inner);
     const double often =

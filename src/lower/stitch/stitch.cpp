@@ -10,9 +10,6 @@ namespace {
 constexpr double kMaxRecompute = 2;        // times a reduction may be done over
 constexpr std::int64_t kSmallWork = 4096;  // terms in all that are cheap however often
 constexpr std::size_t kMaxTouches = 3000;
-/// In one kernel. The steps of a recurrent network wait for each other however they are cut, and
-/// looking at each of thousands of cones of them takes time that grows with its square.
-constexpr std::ptrdiff_t kMaxReductions = 12;
 
 bool inside(const Cluster& c, NodeId id) {
   return std::binary_search(c.nodes.begin(), c.nodes.end(), id);
@@ -89,7 +86,6 @@ bool supports(const prim::Graph& g, const Cluster& c) {
   if (c.nodes.size() == 1) return true;
   const auto reductions =
       std::count_if(c.nodes.begin(), c.nodes.end(), [&](NodeId id) { return is_reduction(g, id); });
-  if (reductions > kMaxReductions) return false;
   return reductions == 0 || recomputes_little(g, c);
 }
 
