@@ -1,6 +1,7 @@
 // CUDA text to a shared object, by the C++ compiler.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -84,7 +85,7 @@ Result<fs::path> folder_for(const CompileOptions& options) {
 /// The table of the text's kernels, which the loader reads.
 std::string table_of(const std::string& text) {
   static const std::regex kernel(
-      R"(__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\(\s*(\d+)[^)]*\)\s*)?(?:__cluster_dims__\s*\([^)]*\)\s*)?(?:void\s+)?([A-Za-z_]\w*)\s*\()");
+      R"(__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\(\s*(\d+)[^)]*\)\s*)?(?:__cluster_dims__\s*\([^)]*\)\s*)?(?:void\s+)?(?!__)([A-Za-z_]\w*)\s*\()");
   std::string calls, rows;
   int count = 0;
   for (std::sregex_iterator at(text.begin(), text.end(), kernel), end; at != end; ++at) {
@@ -105,14 +106,18 @@ std::string table_of(const std::string& text) {
 }
 
 std::vector<std::string> flags_of(const CompileOptions& options) {
-  std::vector<std::string> flags = {"-std=c++20", "-O1",  "-g1",     "-fPIC",
+  std::vector<std::string> flags = {"-std=c++20", "-O1", "-g1", "-gdwarf-4", "-fPIC",
                                     "-shared",    "-w",   "-fvisibility=hidden",
                                     "-DHEDDLE_EMULATE", "-ffp-contract=off"};
   // The instrumentation's calls go to the emulator, so the sanitizer's library is not linked.
   if (options.races)
-    flags.insert(flags.end(), {"-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0",
+    flags.insert(flags.end(), {"-fsanitize=thread,alignment", "--param=tsan-instrument-func-entry-exit=0",
                                "-DHEDDLE_EMULATE_RACES"});
   if (options.undefined) flags.insert(flags.end(), {"-fsanitize=undefined", "-DHEDDLE_EMULATE_UB"});
+#if defined(__SANITIZE_ADDRESS__)
+  // The program has the address sanitizer's library, so its kernels may be checked by it as well.
+  if (!options.races) flags.push_back("-fsanitize=address");
+#endif
   if (options.races || options.undefined) flags.insert(flags.end(), {"-nostdlib"});
   return flags;
 }
@@ -152,15 +157,39 @@ Status build(const std::string& text, const std::vector<std::string>& command_he
   return Ok{};
 }
 
-Result<std::shared_ptr<ModuleState>> load(const fs::path& path) {
+/// The memory that a loaded module takes.
+void find_extent(ModuleState& module, const void* inside) {
+  std::pair<ModuleState*, const std::byte*> wanted{&module, static_cast<const std::byte*>(inside)};
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        auto& [state, at] = *static_cast<decltype(wanted)*>(data);
+        const std::byte *low = nullptr, *high = nullptr;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& part = info->dlpi_phdr[i];
+          if (part.p_type != PT_LOAD) continue;
+          const auto* begin = reinterpret_cast<const std::byte*>(info->dlpi_addr + part.p_vaddr);
+          if (!low || begin < low) low = begin;
+          high = std::max(high, begin + part.p_memsz);
+        }
+        if (at < low || at >= high) return 0;
+        state->begin = low;
+        state->end = high;
+        return 1;
+      },
+      &wanted);
+}
+
+Result<std::shared_ptr<ModuleState>> load(const fs::path& path, bool races) {
   auto state = std::make_shared<ModuleState>();
   state->path = path;
+  state->races = races;
   state->handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!state->handle) return fail("emulation: {}", ::dlerror());
   const auto info =
       reinterpret_cast<emu::ModuleInfo (*)()>(::dlsym(state->handle, "heddle_emulation_module"));
   if (!info) return fail("emulation: {} is not a module", path.string());
   state->info = info();
+  find_extent(*state, reinterpret_cast<const void*>(info));
   for (int i = 0; i < state->info.entry_count; ++i) {
     const emu::Entry& e = state->info.entries[i];
     state->kernels.push_back(
@@ -203,7 +232,7 @@ Result<Module> compile(const std::string& text, const CompileOptions& options) {
   const std::lock_guard lock(mutex);
   std::weak_ptr<ModuleState>& known = loaded[path.string()];
   if (auto there = known.lock()) return Module(there);
-  std::shared_ptr<ModuleState> state = HEDDLE_TRY(load(path));
+  std::shared_ptr<ModuleState> state = HEDDLE_TRY(load(path, options.races));
   known = state;
   return Module(state);
 }

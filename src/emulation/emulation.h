@@ -22,7 +22,7 @@ struct CompileOptions {
   std::string cache_dir = {};   ///< keeps what was compiled; empty: this process only
 };
 
-/// A `__global__` function. One template argument per parameter is not needed: they are found.
+/// A `__global__` function of the text.
 struct Kernel {
   std::string symbol;
   std::vector<std::size_t> parameter_bytes;
@@ -45,7 +45,8 @@ class Module {
   std::shared_ptr<ModuleState> state_;
 };
 
-/// Compiles CUDA text that includes "heddle.cuh". Equal text and options give the same module.
+/// Compiles CUDA text that includes "heddle.cuh"; kernels are `extern "C"`, written out (not made by
+/// macros), at global scope or in namespace hd. Equal text and options give the same module.
 /// Errors: missing (no C++ compiler), failed (with the compiler's messages; the text is
 /// "kernel.cu"). Thread-safe.
 Result<Module> compile(const std::string& text, const CompileOptions& options = {});

@@ -168,5 +168,127 @@ TEST(Emulation, WrongTextIsAnErrorWithTheCompilersWords) {
   EXPECT_EQ(none.error().code, ErrorCode::missing);
 }
 
+constexpr const char* kRaces = R"(
+extern "C" __global__ void rotate(float* x) {
+  __shared__ float s[64];
+  s[threadIdx.x] = x[threadIdx.x];
+#ifndef DROP
+  hd::block_sync();
+#endif
+  x[threadIdx.x] = s[(threadIdx.x + 1) % 64];
+}
+extern "C" __global__ void neighbours(float* x) {
+  HD_DYNAMIC_SHARED(shared);
+  float* s = reinterpret_cast<float*>(shared);
+  s[threadIdx.x] = 1;
+  hd::warp_sync();
+  x[threadIdx.x] = s[threadIdx.x ^ 1];   // of the same warp
+  if (threadIdx.x >= 32) x[threadIdx.x] += s[threadIdx.x ^ 32];  // of another warp
+}
+extern "C" __global__ void bytes(signed char* x) { x[blockIdx.x * blockDim.x + threadIdx.x] = 1; }
+extern "C" __global__ void blocks(float* x) {
+  if (threadIdx.x == 0) x[blockIdx.x] = x[(blockIdx.x + 1) % gridDim.x];
+}
+extern "C" __global__ void handed(float* x, unsigned* flag, int mode) {
+  if (threadIdx.x == 0 && blockIdx.x == 0) {
+    x[0] = 1;
+    if (mode == 0) hd::store_release(flag, 1);
+    if (mode == 1) hd::add_relaxed(flag, 1u);
+    if (mode == 2) hd::fence_device(), hd::add_relaxed(flag, 1u);
+    if (mode == 3) hd::fence_block(), hd::add_relaxed(flag, 1u);
+  }
+  if (threadIdx.x == 0 && blockIdx.x == 1) {
+    while (hd::load_acquire(flag) == 0) {}
+    x[1] = x[0];
+  }
+}
+extern "C" __global__ void staged(const float* x, float* y) {
+  HD_DYNAMIC_SHARED(shared);
+  float* s = reinterpret_cast<float*>(shared);
+  hd::copy_async<4>(s + threadIdx.x, x + threadIdx.x);
+  hd::copy_commit();
+#ifndef DROP
+  hd::copy_wait<0>();
+#endif
+  y[threadIdx.x] = s[threadIdx.x];
+#ifdef DROP
+  hd::copy_wait<0>();
+#endif
+}
+extern "C" __global__ void beyond(float* x, int n) { x[n + threadIdx.x] = 0; }
+extern "C" __global__ void beyond_shared(float* x) {
+  HD_DYNAMIC_SHARED(shared);
+  x[threadIdx.x] = reinterpret_cast<float*>(shared)[threadIdx.x];
+}
+extern "C" __global__ void crooked(float* x) { hd::store_vec(x + 1, hd::load_vec<4>(x)); }
+)";
+
+TEST(Races, ARemovedBarrierIsFoundWithBothLines) {
+  Array<float> x(64);
+  EXPECT_EQ(run(compiled(kRaces, {.races = true}), "rotate", {.block = {64}}, x.data), "");
+  for (Order order : {Order::forward, Order::reverse, Order::random}) {
+    const std::string found = run(compiled(std::string("#define DROP\n") + kRaces, {.races = true}),
+                                  "rotate", {.block = {64}, .order = order}, x.data);
+    expect_error(found, "race on shared memory");
+    expect_error(found, "kernel.cu:6");
+    expect_error(found, "kernel.cu:10");
+  }
+}
+
+TEST(Races, AWarpsBarrierOrdersItsLanesOnly) {
+  const Module m = compiled(kRaces, {.races = true});
+  Array<float> x(64);
+  expect_error(run(m, "neighbours", {.block = {64}, .shared_bytes = 256}, x.data),
+               "read, at kernel.cu:17, and an access of block 0 thread 31, at kernel.cu:14");
+}
+
+TEST(Races, NeighbouringBytesAreApart) {
+  const Module m = compiled(kRaces, {.races = true});
+  Array<signed char> x(64);
+  EXPECT_EQ(run(m, "bytes", {.grid = {2}, .block = {32}}, x.data), "");
+}
+
+TEST(Races, BlocksAreNotOrdered) {
+  const Module m = compiled(kRaces, {.races = true});
+  Array<float> x(4);
+  expect_error(run(m, "blocks", {.grid = {4}, .block = {32}}, x.data), "race on global memory");
+  EXPECT_EQ(run(m, "blocks", {.grid = {1}, .block = {32}}, x.data), "");
+}
+
+TEST(Races, ReleaseAndAcquireOrder) {
+  const Module m = compiled(kRaces, {.races = true});
+  Array<float> x(2);
+  Array<unsigned> flag(1);
+  const Launch how{.grid = {2}, .block = {32}, .cooperative = true};
+  const bool fine[] = {true, false, true, false};
+  for (int mode = 0; mode < 4; ++mode) {
+    flag[0] = 0;
+    const std::string found = run(m, "handed", how, x.data, flag.data, mode);
+    if (fine[mode])
+      EXPECT_EQ(found, "") << mode;
+    else
+      expect_error(found, "race on global memory");
+  }
+}
+
+TEST(Races, AnAsynchronousCopyIsThereOnceWaitedFor) {
+  Array<float> x(32), y(32);
+  const Launch how{.block = {32}, .shared_bytes = 128};
+  EXPECT_EQ(run(compiled(kRaces, {.races = true}), "staged", how, x.data, y.data), "");
+  expect_error(run(compiled(std::string("#define DROP\n") + kRaces, {.races = true}), "staged", how,
+                   x.data, y.data),
+               "by an asynchronous operation");
+}
+
+TEST(Races, BoundsAndAlignmentAreChecked) {
+  const Module m = compiled(kRaces, {.races = true});
+  Array<float> x(60);
+  expect_error(run(m, "beyond", {.block = {32}}, x.data, 60), "write of 4 bytes outside");
+  EXPECT_EQ(run(m, "beyond", {.block = {32}}, x.data, 28), "");
+  expect_error(run(m, "beyond_shared", {.block = {32}, .shared_bytes = 100}, x.data),
+               "outside the block's 100 bytes of shared memory");
+  expect_error(run(m, "crooked", {.block = {1}}, x.data), "misaligned or null access, at kernel.cu:54 (memory.cuh:");
+}
+
 }  // namespace
 }  // namespace heddle::emulation

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 
@@ -30,10 +31,13 @@ constexpr std::size_t kStackBytes = 64 << 10;
 #endif
 constexpr std::size_t kSlabStacks = 64;
 constexpr std::size_t kSharedAlign = 1024;
+constexpr std::size_t kValueAlign = 64;  ///< of tensor maps
 /// Rounds in which all threads poll and nothing else happens, before it is a deadlock.
 constexpr int kIdleRounds = 1000;
 /// Written at the end of each stack; an overflow changes it.
 constexpr std::uint64_t kCanary = 0x5ca1ab1e0ddba11ull;
+
+std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
 bool same(emu::Site a, emu::Site b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
 
@@ -59,10 +63,16 @@ Machine::Machine(const ModuleState& module, const Kernel& kernel, const Launch& 
                  void** arguments)
     : module_(module), kernel_(kernel), how_(how), blocks_(how.grid.count()), random_(how.seed) {
   together_ = how.cooperative ? blocks_ : how.cluster.count();
+  static std::atomic<std::uint32_t> launches{0};
+  if (module.races) races_.emplace(++launches);
+  for (std::size_t bytes : kernel.parameter_bytes) values_bytes_ += round_up(bytes, kValueAlign);
+  values_.reset(static_cast<std::byte*>(std::aligned_alloc(kValueAlign, values_bytes_ + kValueAlign)));
+  if (!values_) throw std::bad_alloc();
+  std::byte* to = values_.get();
   for (std::size_t i = 0; i < kernel.parameter_bytes.size(); ++i) {
-    const auto* from = static_cast<const std::byte*>(arguments[i]);
-    values_.emplace_back(from, from + kernel.parameter_bytes[i]);
-    arguments_.push_back(values_.back().data());
+    std::memcpy(to, arguments[i], kernel.parameter_bytes[i]);
+    arguments_.push_back(to);
+    to += round_up(kernel.parameter_bytes[i], kValueAlign);
   }
 }
 Machine::~Machine() {
@@ -85,8 +95,18 @@ std::byte* Machine::new_stack() {
   return stack;
 }
 
-/// Blocks run in the order of their numbers, in the reverse order, or shuffled; clusters stay
-/// together.
+void Machine::start_cluster() {
+  const auto cluster = std::make_shared<Cluster>();
+  for (std::int64_t i = 0; i < how_.cluster.count(); ++i) {
+    start_block();
+    Block& block = *resident_.back();
+    block.cluster = cluster;
+    cluster->blocks.push_back(&block);
+    cluster->alive += block.alive;
+  }
+}
+
+/// In the order of numbers of clusters, or in the reverse order.
 void Machine::start_block() {
   const std::int64_t group = next_ / how_.cluster.count(), in_cluster = next_ % how_.cluster.count();
   const Dim clusters{how_.grid.x / how_.cluster.x, how_.grid.y / how_.cluster.y,
@@ -100,12 +120,16 @@ void Machine::start_block() {
                   outer.z * how_.cluster.z + inner.z};
   block->number = (block->index.z * how_.grid.y + block->index.y) * how_.grid.x + block->index.x;
   const auto threads = static_cast<std::size_t>(how_.block.count());
-  const std::size_t bytes = (how_.shared_bytes + kSharedAlign) / kSharedAlign * kSharedAlign;
+  const std::size_t bytes = round_up(how_.shared_bytes + 1, kSharedAlign);
   block->dynamic = static_cast<unsigned char*>(std::aligned_alloc(kSharedAlign, bytes));
   if (!block->dynamic) throw std::bad_alloc();
   std::memset(block->dynamic, 0xff, bytes);
   block->statics.assign(static_cast<std::size_t>(module_.info.shared_end - module_.info.shared_begin),
                         0xff);
+  if (races_) {
+    block->static_cells.resize(block->statics.size() / 4 + 1);
+    block->dynamic_cells.resize(bytes / 4);
+  }
   block->threads.resize(threads);
   block->warps.resize((threads + 31) / 32);
   block->alive = static_cast<int>(threads);
@@ -113,6 +137,8 @@ void Machine::start_block() {
     Thread& t = block->threads[i];
     t.block = block.get();
     t.number = static_cast<unsigned>(i);
+    t.knowledge.self = {block->number, t.number};
+    t.knowledge.copier = {block->number, static_cast<unsigned>(threads) + t.number};
     t.warp = &block->warps[i / 32];
     t.warp->present |= 1u << i % 32;
     t.warp->lanes.push_back(&t);
@@ -126,6 +152,8 @@ void Machine::start_block() {
     t.context = fiber::make_fcontext(top, static_cast<std::size_t>(top - t.stack), &Machine::enter);
     block->ready.push_back(&t);
   }
+  // Threads, their copies, and the products of warps are agents; then barriers in shared memory.
+  block->agents = static_cast<std::uint32_t>(2 * threads + block->warps.size());
   resident_.push_back(std::move(block));
 }
 
@@ -137,6 +165,8 @@ void Machine::enter(fiber::transfer_t from) {
   Thread& t = *m.thread_;
   if (!t.started.empty() || !t.groups.empty())
     m.fail_at("a thread ends with asynchronous copies in flight");
+  if (!t.products.empty() || !t.product_groups.empty())
+    m.fail_at("a thread ends with products in flight");
   t.state = State::done;
   m.leave(true);
 }
@@ -165,22 +195,26 @@ void Machine::make_ready(Thread& t) {
   t.block->ready.push_back(&t);
 }
 
-void Machine::fail_at(const std::string& what, const void* pc) {
+void Machine::fail_at(const std::string& what, const void* pc, const std::string& more,
+                      const void* other_pc) {
   if (error_.empty()) {
     error_ = fmt::format("block {} thread {}: {}", thread_->block->number, thread_->number, what);
     error_pc_ = pc;
+    error_more_ = more;
+    other_pc_ = other_pc;
   }
   thread_->state = State::done;
   leave(true);
   std::abort();  // not reached: a failed launch resumes nobody
 }
 
-void Machine::open(Block& block, Barrier& barrier) {
+void Machine::open(Barrier& barrier) {
   ++progress_;
-  std::vector<Thread*> waiting = std::move(barrier.waiting);
-  barrier = {};
-  for (Thread* t : waiting) make_ready(*t);
-  (void)block;
+  const Barrier opened = std::exchange(barrier, {});
+  for (Thread* t : opened.waiting) {
+    if (races_) t->knowledge.known = opened.gathered;
+    make_ready(*t);
+  }
 }
 
 void Machine::barrier(int id, int threads, emu::Site site) {
@@ -196,9 +230,10 @@ void Machine::barrier(int id, int threads, emu::Site site) {
   ++b.arrived;
   b.threads = threads;
   b.site = t.site = site;
+  if (races_) t.knowledge.release_to(b.gathered);
   t.state = State::at_barrier;
   b.waiting.push_back(&t);
-  if (b.arrived == (threads ? threads : t.block->alive)) open(*t.block, b);
+  if (b.arrived == (threads ? threads : t.block->alive)) open(b);
   leave();
 }
 
@@ -211,7 +246,8 @@ void Machine::arrive(int id, int threads, emu::Site site) {
   ++b.arrived;
   b.threads = threads;
   b.site = site;
-  if (b.arrived == threads) open(*thread_->block, b);
+  if (races_) thread_->knowledge.release_to(b.gathered);
+  if (b.arrived == threads) open(b);
 }
 
 const emu::Meeting* Machine::exchange(int operation, const void* in, int bytes, emu::Site site) {
@@ -225,6 +261,8 @@ const emu::Meeting* Machine::exchange(int operation, const void* in, int bytes, 
   emu::Meeting& m = w.meetings[w.generation % 2];
   if (bytes) std::memcpy(m.lanes[t.self->lane].bytes, in, static_cast<std::size_t>(bytes));
   w.arrived |= 1u << t.self->lane;
+  const bool orders = races_ && operation == emu::kWarpSync;
+  if (orders) t.knowledge.release_to(w.gathered);
   if (w.arrived != w.present) {
     t.state = State::in_warp;
     leave();
@@ -234,56 +272,20 @@ const emu::Meeting* Machine::exchange(int operation, const void* in, int bytes, 
   w.arrived = 0;
   ++w.generation;
   ++progress_;
+  if (orders) {
+    for (Thread* lane : w.lanes) lane->knowledge.known = w.gathered;
+    w.gathered = {};
+  }
   for (Thread* other : w.lanes)
     if (other != &t) make_ready(*other);
   return &m;
 }
 
-void Machine::spin() {
+void Machine::poll(emu::Site site) {
   thread_->state = State::spinning;
-  thread_->site = {"a polling load", 0};
+  thread_->site = site;
   thread_->block->spinning.push_back(thread_);
   leave();
-}
-
-void Machine::atomic(const void* at, int bytes, int access, int order, const void* pc) {
-  (void)order;
-  if (reinterpret_cast<std::uintptr_t>(at) % static_cast<unsigned>(bytes) != 0)
-    fail_at("misaligned atomic", pc);
-  progress_ += access != emu::kRead;
-}
-
-unsigned Machine::shared_address(const void* p, const void* pc) {
-  const auto* at = static_cast<const unsigned char*>(p);
-  const emu::ModuleInfo& info = module_.info;
-  if (at >= info.shared_begin && at < info.shared_end)
-    return static_cast<unsigned>(at - info.shared_begin);
-  const unsigned char* dynamic = thread_->block->dynamic;
-  if (at < dynamic || at > dynamic + how_.shared_bytes) fail_at("not an address in shared memory", pc);
-  const auto statics = static_cast<unsigned>(info.shared_end - info.shared_begin);
-  return (statics + 1023) / 1024 * 1024 + static_cast<unsigned>(at - dynamic);
-}
-
-void Machine::copy_async(Copy copy, const void* pc) {
-  const auto mask = static_cast<std::uintptr_t>(copy.bytes - 1);
-  const auto at = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
-  if ((at(copy.shared) | (copy.valid ? at(copy.global) : 0)) & mask)
-    fail_at("misaligned asynchronous copy", pc);
-  thread_->started.push_back(copy);
-}
-void Machine::copy_commit() {
-  thread_->groups.push_back(std::move(thread_->started));
-  thread_->started.clear();
-}
-void Machine::copy_wait(int left) {
-  auto& groups = thread_->groups;
-  for (; groups.size() > static_cast<std::size_t>(left); groups.pop_front())
-    for (const Copy& c : groups.front()) {
-      if (c.valid)
-        std::memcpy(c.shared, c.global, static_cast<std::size_t>(c.bytes));
-      else
-        std::memset(c.shared, 0, static_cast<std::size_t>(c.bytes));
-    }
 }
 
 /// Static shared variables have one place in the module: the block that runs has it.
@@ -322,10 +324,16 @@ void Machine::run_block(Block& block) {
                            t.number, kStackBytes);
     ++progress_;
     --block.alive;
+    Cluster& cluster = *block.cluster;
+    if (--cluster.alive > 0 && cluster.arrived == cluster.alive) open(cluster);
     free_stacks_.push_back(t.stack);
     for (Barrier& b : block.barriers)
-      if (b.arrived > 0 && b.threads == 0 && b.arrived == block.alive) open(block, b);
+      if (b.arrived > 0 && b.threads == 0 && b.arrived == block.alive) open(b);
   }
+  if (block.alive == 0 && error_.empty())
+    for (const auto& [address, barrier] : block.mbarriers)
+      if (!barrier.copies.empty())
+        error_ = fmt::format("block {} ends with copies of tiles in flight", block.number);
   for (Thread* t : block.spinning) make_ready(*t);
   block.spinning.clear();
 }
@@ -336,12 +344,11 @@ std::string Machine::deadlock() const {
   for (const auto& block : resident_)
     for (const Thread& t : block->threads) {
       if (t.state == State::done || shown++ >= 3) continue;
-      const char* where = t.state == State::at_barrier ? "at the barrier of"
-                          : t.state == State::in_warp  ? "in its warp's operation of"
-                                                       : "in";
-      out += fmt::format(" block {} thread {} waits {} {};", block->number, t.number, where,
-                         t.state == State::spinning || t.state == State::ready ? "a polling load"
-                                                                               : name_of(t.site));
+      const char* where = t.state == State::at_barrier ? "at the barrier of "
+                          : t.state == State::in_warp  ? "in its warp's operation of "
+                                                       : "for ";
+      out += fmt::format(" block {} thread {} waits {}{};", block->number, t.number, where,
+                         t.site.file ? name_of(t.site) : "what a polling load reads");
     }
   return out;
 }
@@ -351,12 +358,18 @@ Status Machine::run() {
   std::int64_t last = 0;
   while (error_.empty() && (next_ < blocks_ || !resident_.empty())) {
     if (resident_.empty())
-      for (std::int64_t i = 0; i < together_; ++i) start_block();
+      for (std::int64_t i = 0; i < together_; i += how_.cluster.count()) start_cluster();
     if (how_.order == Order::random) std::shuffle(resident_.begin(), resident_.end(), random_);
     for (std::size_t i = 0; i < resident_.size() && error_.empty(); ++i) run_block(*resident_[i]);
+    // Its memory is there until the cluster ends.
     std::erase_if(resident_, [&](const auto& b) {
-      if (b->alive == 0 && inside_ == b.get()) inside_ = nullptr;
-      return b->alive == 0;
+      if (b->cluster->alive > 0) return false;
+      if (inside_ == b.get()) inside_ = nullptr;
+      if (races_) {
+        races_->forget(b->dynamic, b->dynamic + how_.shared_bytes);
+        races_->forget(b->statics.data(), b->statics.data() + b->statics.size());
+      }
+      return true;
     });
     idle = progress_ == last ? idle + 1 : 0;
     last = progress_;
@@ -365,7 +378,9 @@ Status Machine::run() {
     if (error_.empty() && !resident_.empty() && (stuck || idle > kIdleRounds)) error_ = deadlock();
   }
   resident_.clear();
-  if (!error_.empty() && error_pc_) error_ += ", at " + source_of(module_, error_pc_);
+  if (error_pc_) error_ += ", at " + source_of(module_, error_pc_);
+  error_ += error_more_;
+  if (other_pc_) error_ += ", at " + source_of(module_, other_pc_);
   if (!error_.empty()) return fail("emulation: kernel '{}': {}", kernel_.symbol, error_);
   return Ok{};
 }
@@ -398,7 +413,7 @@ Status launch(const Module& module, const Kernel& kernel, const Launch& how, voi
   HEDDLE_TRY(check(kernel, how));
   const std::lock_guard lock(one);
   Machine machine(module.state(), kernel, how, arguments);
-  *module.state().info.runtime = &runtime();
+  *module.state().info.runtime = runtime();
   Machine::current = &machine;
   Status status = machine.run();
   Machine::current = nullptr;

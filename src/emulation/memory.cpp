@@ -8,6 +8,7 @@
 #include <new>
 
 #include "emulation/emulation.h"
+#include "emulation/races.h"
 
 namespace heddle::emulation {
 namespace {
@@ -31,7 +32,7 @@ std::byte* allocate(std::int64_t bytes) {
   if (!memory) throw std::bad_alloc();
   std::memset(memory, 0xff, room);
   const std::lock_guard lock(heap().mutex);
-  heap().all[memory] = {memory, bytes};
+  heap().all[memory] = {memory, bytes, nullptr};
   return memory;
 }
 

@@ -10,7 +10,9 @@ namespace heddle::emulation {
 struct ModuleState {
   std::filesystem::path path;
   void* handle = nullptr;
+  bool races = false;  ///< built with checks of accesses
   emu::ModuleInfo info{};
+  const std::byte *begin = nullptr, *end = nullptr;  ///< where it is loaded
   std::vector<Kernel> kernels;
   ModuleState() = default;
   ModuleState(const ModuleState&) = delete;

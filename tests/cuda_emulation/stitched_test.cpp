@@ -1,88 +1,11 @@
 // Every stitched kernel of the cases, as CUDA text, agrees with the primitives' reference under the
 // emulation.
-#include <thread>
+#include <gtest/gtest.h>
 
-#include "cuda_emulation/run.h"
-#include "lower/stitch/test_cases.h"
+#include "cuda_emulation/stitched.h"
 
 namespace heddle {
 namespace {
-
-using lower::cases::Case;
-using lower::cases::in;
-using lower::cases::out;
-
-/// The cases of driver/cuda_kernels_test.cpp that the stitch cases lack, on smaller, odd shapes.
-const Case kMore[] = {
-    {"wide softmax", [](auto& g, auto& b) { out(g, b.softmax(in(g, {7, 1023}), {1})); }},
-    {"middle softmax", [](auto& g, auto& b) { out(g, b.softmax(in(g, {2, 130, 3, 5}), {1})); }},
-    {"wide bf16 norm",
-     [](auto& g, auto& b) {
-       const auto n = b.normalize(in(g, {5, 771}, DType::bf16), {1}, 1e-5);
-       out(g, b.add(b.mul(n, in(g, {771}, DType::bf16)), in(g, {771}, DType::bf16)));
-     }},
-    {"wide batch norm",
-     [](auto& g, auto& b) { out(g, b.normalize(in(g, {3, 5, 13, 7}), {0, 2, 3}, 1e-5)); }},
-    {"wide argmax",
-     [](auto& g, auto& b) { out(g, b.reduce(ir::Monoid::argmax, in(g, {5, 1000}), {1}, false)); }},
-    {"wide half", [](auto& g, auto& b) { out(g, b.softmax(in(g, {9, 515}, DType::f16), {1})); }},
-};
-
-struct One {
-  std::string name;
-  prim::Graph graph;
-  lower::Prepared prepared;
-  codegen::cuda::KernelText text;
-};
-
-/// All cases with several layouts, in units that are compiled at the same time.
-class Stitched {
- public:
-  static constexpr int kUnits = 2, kRounds = 3;
-
-  Stitched() {
-    std::mt19937 rng(11);
-    for (const Case& c : lower::cases::kCases) add(c, rng);
-    for (const Case& c : kMore) add(c, rng);
-  }
-  /// Unit u holds kernels u, u + kUnits, …
-  std::string unit(int u) const {
-    std::string text = codegen::cuda::unit_header();
-    for (std::size_t i = static_cast<std::size_t>(u); i < all.size(); i += kUnits)
-      text += all[i]->text.text;
-    return text;
-  }
-  std::vector<std::unique_ptr<One>> all;
-  std::string problems;
-
- private:
-  void add(const Case& c, std::mt19937& rng) {
-    for (int round = 0; round < kRounds; ++round) {
-      auto one = std::make_unique<One>();
-      one->name = fmt::format("{} round {}", c.name, round);
-      prim::Builder builder(one->graph);
-      c.build(one->graph, builder);
-      lower::CheckOptions options;
-      options.random_layouts = round > 0;
-      options.free_outputs = round == 2;
-      options.target = lower::gpu_target(round < 2 ? 4 : 132);
-      auto prepared = lower::prepare(one->graph, rng, options);
-      if (!prepared) {
-        if (prepared.error().message != "refused")
-          problems += fmt::format("{}: {}\n", one->name, prepared.error().message);
-        continue;
-      }
-      one->prepared = *std::move(prepared);
-      auto text = codegen::cuda::to_text(one->prepared.lowered.kernel, fmt::format("k{}", all.size()));
-      if (!text) {
-        problems += fmt::format("{}: {}\n", one->name, text.error().message);
-        continue;
-      }
-      one->text = *std::move(text);
-      all.push_back(std::move(one));
-    }
-  }
-};
 
 const Stitched& stitched() {
   static const Stitched one;
@@ -94,24 +17,14 @@ void run_all(const emulation::CompileOptions& options, emulation::Order order) {
   const Stitched& kernels = stitched();
   ASSERT_EQ(kernels.problems, "");
   ASSERT_GT(kernels.all.size(), 2 * std::size(lower::cases::kCases));
-  std::vector<std::optional<emulation::Module>> modules(Stitched::kUnits);
-  std::vector<std::string> messages(Stitched::kUnits);
-  std::vector<std::thread> compilers;
-  for (int u = 0; u < Stitched::kUnits; ++u)
-    compilers.emplace_back([&, u] {
-      auto module = emulation::compile(kernels.unit(u), options);
-      const auto at = static_cast<std::size_t>(u);
-      if (module)
-        modules[at] = *module;
-      else
-        messages[at] = module.error().message;
-    });
-  for (std::thread& t : compilers) t.join();
-  for (const std::string& message : messages) ASSERT_EQ(message, "");
+  std::vector<std::string> units;
+  for (int u = 0; u < Stitched::kUnits; ++u) units.push_back(kernels.unit(u));
+  std::vector<emulation::Module> modules;
+  ASSERT_EQ(compile_all(units, options, modules), "");
   for (std::size_t i = 0; i < kernels.all.size(); ++i) {
-    const One& one = *kernels.all[i];
+    const StitchedKernel& one = *kernels.all[i];
     const auto got =
-        emulate(*modules[i % Stitched::kUnits], one.text, one.prepared.bytes, order, static_cast<unsigned>(i));
+        emulate(modules[i % Stitched::kUnits], one.text, one.prepared.bytes, order, static_cast<unsigned>(i));
     const std::string bad =
         got ? lower::wrong_output(one.graph, one.prepared, *got) : got.error().message;
     EXPECT_EQ(bad, "") << one.name << one.text.text;
@@ -121,6 +34,10 @@ void run_all(const emulation::CompileOptions& options, emulation::Order order) {
 TEST(StitchedEmulation, AgreesInForwardOrder) { run_all({}, emulation::Order::forward); }
 TEST(StitchedEmulation, AgreesInReverseOrder) { run_all({}, emulation::Order::reverse); }
 TEST(StitchedEmulation, AgreesInRandomOrder) { run_all({}, emulation::Order::random); }
+TEST(StitchedEmulation, HasNoRaces) { run_all({.races = true}, emulation::Order::forward); }
+TEST(StitchedEmulation, HasDefinedBehaviour) {
+  run_all({.undefined = true}, emulation::Order::forward);
+}
 
 }  // namespace
 }  // namespace heddle

@@ -35,7 +35,7 @@ struct alignas(16) float4 {
 
 namespace emu {
 inline const Self* self;
-inline const Runtime* runtime;
+inline Runtime runtime;  // filled in at each launch
 
 constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return {file, line};
@@ -44,7 +44,7 @@ constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LI
 template <int... I>
 struct Indices {};
 template <class... A, int... I>
-void call_at(void (*kernel)(A...), void** arguments, Indices<I...>) {
+__attribute__((no_sanitize("thread"))) void call_at(void (*kernel)(A...), void** arguments, Indices<I...>) {
   kernel(*static_cast<A*>(arguments[I])...);
 }
 template <class T>
@@ -116,7 +116,7 @@ HEDDLE_EMU uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { re
 HEDDLE_EMU float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 HEDDLE_EMU unsigned __float_as_uint(float f) { return emu::to_bits(f); }
 HEDDLE_EMU float __uint_as_float(unsigned u) { return emu::from_bits(u); }
-HEDDLE_EMU void __syncthreads(emu::Site site = emu::here()) { emu::runtime->barrier(0, 0, site); }
+HEDDLE_EMU void __syncthreads(emu::Site site = emu::here()) { emu::runtime.barrier(0, 0, site); }
 
 #define HEDDLE_EMU_MATH1(name) \
   extern "C" double name(double) noexcept; \

@@ -6,7 +6,7 @@
 #define HEDDLE_EMU_HOOK extern "C" __attribute__((visibility("hidden"), no_sanitize("thread")))
 #define HEDDLE_EMU_ACCESS(name, bytes, write)                                         \
   HEDDLE_EMU_HOOK void __tsan_##name(void* at) {                                      \
-    emu::runtime->access(at, bytes, write, __builtin_return_address(0));              \
+    emu::runtime.access(at, bytes, write, __builtin_return_address(0));              \
   }
 #define HEDDLE_EMU_ACCESSES(bytes)                      \
   HEDDLE_EMU_ACCESS(read##bytes, bytes, 0)              \
@@ -21,24 +21,17 @@ HEDDLE_EMU_ACCESSES(16)
 HEDDLE_EMU_HOOK void __tsan_init() {}
 HEDDLE_EMU_HOOK void __tsan_vptr_update(void**, void*) {}
 HEDDLE_EMU_HOOK void __tsan_read_range(void* at, long bytes) {
-  emu::runtime->access(at, bytes, 0, __builtin_return_address(0));
+  emu::runtime.access(at, bytes, 0, __builtin_return_address(0));
 }
 HEDDLE_EMU_HOOK void __tsan_write_range(void* at, long bytes) {
-  emu::runtime->access(at, bytes, 1, __builtin_return_address(0));
+  emu::runtime.access(at, bytes, 1, __builtin_return_address(0));
 }
 #endif
 
-#ifdef HEDDLE_EMULATE_UB
-namespace emu {
-/// What every handler's first argument begins with (compiler-rt, ubsan_value.h, SourceLocation).
-struct UndefinedAt {
-  const char* file;
-  unsigned line, column;
-};
-}  // namespace emu
-#define HEDDLE_EMU_UNDEFINED(name, what)                                                          \
-  extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_##name(emu::UndefinedAt* at) { \
-    emu::runtime->undefined(what, at->file, at->line);                                            \
+#if defined(HEDDLE_EMULATE_UB) || defined(HEDDLE_EMULATE_RACES)
+#define HEDDLE_EMU_UNDEFINED(name, what)                                             \
+  extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_##name() {    \
+    emu::runtime.undefined(what, __builtin_return_address(0));                       \
   }
 HEDDLE_EMU_UNDEFINED(type_mismatch_v1, "misaligned or null access")
 HEDDLE_EMU_UNDEFINED(out_of_bounds, "array index out of bounds")

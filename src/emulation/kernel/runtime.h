@@ -47,7 +47,7 @@ struct Runtime {
   void (*fence)(int device);
   void (*spin)();  ///< called by loads that poll
   void (*access)(const void* at, long bytes, int write, const void* pc);  ///< instrumented code
-  void (*undefined)(const char* what, const char* file, unsigned line);
+  void (*undefined)(const char* what, const void* pc);
 
   unsigned (*shared_address)(const void* p);
   void (*copy_async)(void* shared, const void* global, int bytes, int valid);
@@ -55,6 +55,22 @@ struct Runtime {
   void (*copy_wait)(int left);
   void (*load_matrix)(unsigned* r, int count, const void* row, int transposed, Site site);
   void (*multiply)(int element, float* d, const unsigned* a, const unsigned* b, Site site);
+
+  void (*cluster_arrive)(Site site);
+  void (*cluster_wait)(Site site);
+  void* (*cluster_map)(void* shared, unsigned rank);
+  void (*mbarrier_init)(void* barrier, int count);
+  void (*mbarrier_fence)();
+  void (*mbarrier_arrive)(void* barrier, int bytes);
+  void (*mbarrier_wait)(void* barrier, int parity, Site site);
+  void (*tma_load)(void* shared, const void* map, const int* at, int rank, void* barrier);
+  void (*fence_async)();
+  void (*products_fence)();
+  void (*products_commit)();
+  void (*products_wait)(int left, Site site);
+  /// d[64, n] += a b^T of a warpgroup.
+  void (*product)(int element, int n, float* d, unsigned long long a, unsigned long long b,
+                  Site site);
 };
 
 /// A kernel of a module.
@@ -69,8 +85,8 @@ struct ModuleInfo {
   const Entry* entries;
   int entry_count;
   unsigned char *shared_begin, *shared_end;  ///< its static shared variables
-  const Self** self;                         ///< set before a thread runs
-  const Runtime** runtime;
+  const Self** self;  ///< set before a thread runs
+  Runtime* runtime;
 };
 
 }  // namespace emu
