@@ -16,13 +16,15 @@ unsigned Machine::shared_address(const void* p, const void* pc) {
   if (at >= info.shared_begin && at < info.shared_end)
     return static_cast<unsigned>(at - info.shared_begin);
   const unsigned char* dynamic = thread_->block->dynamic;
-  if (at < dynamic || at > dynamic + how_.shared_bytes) fail_at("not an address in shared memory", pc);
+  if (at < dynamic || at > dynamic + how_.shared_bytes)
+    fail_at("not an address in shared memory", pc);
   const auto statics = static_cast<unsigned>(info.shared_end - info.shared_begin);
   return (statics + 1023) / 1024 * 1024 + static_cast<unsigned>(at - dynamic);
 }
 
 std::byte* Machine::shared_pointer(const Block& block, std::uint32_t address) const {
-  const auto statics = static_cast<std::uint32_t>(module_.info.shared_end - module_.info.shared_begin);
+  const auto statics =
+      static_cast<std::uint32_t>(module_.info.shared_end - module_.info.shared_begin);
   const std::uint32_t dynamic = (statics + 1023) / 1024 * 1024;
   if (address < statics) return reinterpret_cast<std::byte*>(module_.info.shared_begin) + address;
   if (address < dynamic || address - dynamic >= how_.shared_bytes) return nullptr;
@@ -36,8 +38,8 @@ std::string Machine::place_of(const Thread& thread, const void* at) const {
   if (p >= block.dynamic && p < block.dynamic + how_.shared_bytes)
     return fmt::format("shared memory (byte {})", p - block.dynamic);
   if (const Allocation* a = find_allocation(at))
-    return fmt::format("global memory (byte {} of {})", static_cast<const std::byte*>(at) - a->begin,
-                       a->bytes);
+    return fmt::format("global memory (byte {} of {})",
+                       static_cast<const std::byte*>(at) - a->begin, a->bytes);
   return "shared memory";
 }
 
@@ -57,13 +59,15 @@ std::pair<Cell*, std::size_t> Machine::cells_of(Thread& issuer, const std::byte*
     if (at < dynamic || at >= dynamic + b.dynamic_cells.size() * 4) return {};
     const auto offset = static_cast<std::size_t>(at - dynamic);
     if (offset + bytes > how_.shared_bytes)
-      outside(fmt::format("the block's {} bytes of shared memory (byte {})", how_.shared_bytes, offset));
+      outside(fmt::format("the block's {} bytes of shared memory (byte {})", how_.shared_bytes,
+                          offset));
     return {b.dynamic_cells.data(), offset};
   };
   if (const auto found = in_block(*issuer.block); found.first) return found;
   if (at >= module_.begin && at < module_.end) {
     const auto* statics = reinterpret_cast<const std::byte*>(module_.info.shared_begin);
-    if (at < statics || at >= reinterpret_cast<const std::byte*>(module_.info.shared_end)) return {};
+    if (at < statics || at >= reinterpret_cast<const std::byte*>(module_.info.shared_end))
+      return {};
     return {issuer.block->static_cells.data(), static_cast<std::size_t>(at - statics)};
   }
   if (at >= values_.get() && at < values_.get() + values_bytes_) {
@@ -95,8 +99,7 @@ void Machine::check_access(Thread& issuer, const Access& access, const void* at,
   const auto [cells, offset] =
       cells_of(issuer, static_cast<const std::byte*>(at), bytes, write, access.pc);
   if (!cells) return;
-  const Access* other =
-      races_->check(cells, offset, bytes, issuer.knowledge, access, write);
+  const Access* other = races_->check(cells, offset, bytes, issuer.knowledge, access, write);
   const auto threads = static_cast<unsigned>(issuer.block->threads.size());
   if (!other && !write && access.agent.index >= 2 * threads) {
     // An asynchronous reader sees an ordinary write only after the writer's fence_async.

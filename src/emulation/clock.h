@@ -14,10 +14,10 @@ struct Agent {
   bool operator==(const Agent&) const = default;
 };
 
-/// A vector clock: the last event of each agent that is known to have happened (Fidge, Mattern 1988;
-/// accesses are kept as in FastTrack, Flanagan and Freund, PLDI'09). Agents of a block have their
-/// ticks in one array, which clocks share until one changes it: after a barrier all threads of a
-/// block know the same.
+/// A vector clock: the last event of each agent that is known to have happened (Fidge, Mattern
+/// 1988; accesses are kept as in FastTrack, Flanagan and Freund, PLDI'09). Agents of a block have
+/// their ticks in one array, which clocks share until one changes it: after a barrier all threads
+/// of a block know the same.
 class Clock {
  public:
   Tick at(Agent a) const {

@@ -42,7 +42,8 @@ Result<std::pair<int, std::string>> run(const std::vector<std::string>& command)
   posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
   posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
   pid_t child = 0;
-  const int code = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int code =
+      ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
   std::string out;
@@ -85,7 +86,8 @@ Result<fs::path> folder_for(const CompileOptions& options) {
 /// The table of the text's kernels, which the loader reads.
 std::string table_of(const std::string& text) {
   static const std::regex kernel(
-      R"(__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\(\s*(\d+)[^)]*\)\s*)?(?:__cluster_dims__\s*\([^)]*\)\s*)?(?:void\s+)?(?!__)([A-Za-z_]\w*)\s*\()");
+      R"(__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\(\s*(\d+)[^)]*\)\s*)?)"
+      R"((?:__cluster_dims__\s*\([^)]*\)\s*)?(?:void\s+)?(?!__)([A-Za-z_]\w*)\s*\()");
   std::string calls, rows;
   int count = 0;
   for (std::sregex_iterator at(text.begin(), text.end(), kernel), end; at != end; ++at) {
@@ -96,23 +98,34 @@ std::string table_of(const std::string& text) {
   }
   return fmt::format(
       "using namespace hd;\n"
-      "extern \"C\" unsigned char __start_emu_shared[] __attribute__((weak, visibility(\"hidden\")));\n"
-      "extern \"C\" unsigned char __stop_emu_shared[] __attribute__((weak, visibility(\"hidden\")));\n"
+      "extern \"C\" unsigned char __start_emu_shared[] __attribute__((weak, "
+      "visibility(\"hidden\")));\n"
+      "extern \"C\" unsigned char __stop_emu_shared[] __attribute__((weak, "
+      "visibility(\"hidden\")));\n"
       "namespace emu_table {{\n{}const emu::Entry entries[] = {{\n{}    {{}}}};\n}}\n"
-      "extern \"C\" __attribute__((visibility(\"default\"))) emu::ModuleInfo heddle_emulation_module() "
+      "extern \"C\" __attribute__((visibility(\"default\"))) emu::ModuleInfo "
+      "heddle_emulation_module() "
       "{{\n  return {{emu_table::entries, {}, __start_emu_shared, __stop_emu_shared, &emu::self, "
       "&emu::runtime}};\n}}\n",
       calls, rows, count);
 }
 
 std::vector<std::string> flags_of(const CompileOptions& options) {
-  std::vector<std::string> flags = {"-std=c++20", "-O1", "-g1", "-gdwarf-4", "-fPIC",
-                                    "-shared",    "-w",   "-fvisibility=hidden",
-                                    "-DHEDDLE_EMULATE", "-ffp-contract=off"};
+  std::vector<std::string> flags = {"-std=c++20",
+                                    "-O1",
+                                    "-g1",
+                                    "-gdwarf-4",
+                                    "-fPIC",
+                                    "-shared",
+                                    "-w",
+                                    "-fvisibility=hidden",
+                                    "-DHEDDLE_EMULATE",
+                                    "-ffp-contract=off"};
   // The instrumentation's calls go to the emulator, so the sanitizer's library is not linked.
   if (options.races)
-    flags.insert(flags.end(), {"-fsanitize=thread,alignment", "--param=tsan-instrument-func-entry-exit=0",
-                               "-DHEDDLE_EMULATE_RACES"});
+    flags.insert(flags.end(),
+                 {"-fsanitize=thread,alignment", "--param=tsan-instrument-func-entry-exit=0",
+                  "-DHEDDLE_EMULATE_RACES"});
   if (options.undefined) flags.insert(flags.end(), {"-fsanitize=undefined", "-DHEDDLE_EMULATE_UB"});
 #if defined(__SANITIZE_ADDRESS__)
   // The program has the address sanitizer's library, so its kernels may be checked by it as well.
@@ -137,13 +150,16 @@ Status build(const std::string& text, const std::vector<std::string>& command_he
   fs::create_directories(folder, error);
   for (const codegen::cuda::Header& h : headers()) HEDDLE_TRY(write(folder / h.name, h.text));
   HEDDLE_TRY(write(folder / "kernel.cu", text));
-  HEDDLE_TRY(write(folder / "unit.cpp", "#include \"heddle.cuh\"\n#include \"instrument.h\"\n"
-                                        "#include \"kernel.cu\"\n" + table_of(text)));
+  HEDDLE_TRY(write(folder / "unit.cpp",
+                   "#include \"heddle.cuh\"\n#include \"instrument.h\"\n"
+                   "#include \"kernel.cu\"\n" +
+                       table_of(text)));
   std::vector<std::string> command = command_head;
   const fs::path made = folder / "module.so";
   // Names in messages do not depend on the folder.
-  command.insert(command.end(), {"-ffile-prefix-map=" + folder.string() + "/=", "-I", folder.string(),
-                                 (folder / "unit.cpp").string(), "-o", made.string(), "-lm", "-lc"});
+  command.insert(command.end(),
+                 {"-ffile-prefix-map=" + folder.string() + "/=", "-I", folder.string(),
+                  (folder / "unit.cpp").string(), "-o", made.string(), "-lm", "-lc"});
   auto ran = run(command);
   if (ran && ran->first == 0) fs::rename(made, target, error);
   fs::remove_all(folder, error);
@@ -242,7 +258,8 @@ std::string source_of(const ModuleState& module, const void* pc) {
   if (!pc || !::dladdr(pc, &info)) return "an unknown place";
   // A return address: the call is before it.
   const auto offset = static_cast<const char*>(pc) - static_cast<const char*>(info.dli_fbase) - 1;
-  const auto ran = run({"addr2line", "-i", "-e", module.path.string(), fmt::format("{:#x}", offset)});
+  const auto ran =
+      run({"addr2line", "-i", "-e", module.path.string(), fmt::format("{:#x}", offset)});
   if (!ran || ran->first != 0) return fmt::format("offset {:#x}", offset);
   // Innermost first: helpers of the prelude, then the kernel that calls them.
   std::string inner, outer;
@@ -252,7 +269,8 @@ std::string source_of(const ModuleState& module, const void* pc) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (const std::size_t note = line.find(" (discriminator"); note != line.npos)
       line = line.substr(0, note);
-    if (const std::size_t slash = line.rfind('/'); slash != line.npos) line.remove_prefix(slash + 1);
+    if (const std::size_t slash = line.rfind('/'); slash != line.npos)
+      line.remove_prefix(slash + 1);
     if (inner.empty()) inner = line;
     if (line.starts_with("kernel.cu:")) outer = line;
   }

@@ -8,18 +8,18 @@
 
 #include "support/result.h"
 
-/// Runs CUDA text on the CPU, to test it where there is no GPU. The text that NVRTC gets is compiled
-/// by the C++ compiler; each CUDA thread is a fiber. What a GPU may do late is done as late as
-/// allowed, memory is poisoned, and misuse is an error that names a source line.
+/// Runs CUDA text on the CPU, to test it where there is no GPU. The text that NVRTC gets is
+/// compiled by the C++ compiler; each CUDA thread is a fiber. What a GPU may do late is done as
+/// late as allowed, memory is poisoned, and misuse is an error that names a source line.
 namespace heddle::emulation {
 
 struct CompileOptions {
   /// Accesses are checked: races, bounds of shared and global memory, alignment. Global memory must
   /// then come from allocate().
   bool races = false;
-  bool undefined = false;  ///< undefined behaviour (array bounds, shifts, overflow) is an error
-  std::string compiler = {};    ///< empty: the one that built Heddle
-  std::string cache_dir = {};   ///< keeps what was compiled; empty: this process only
+  bool undefined = false;      ///< undefined behaviour (array bounds, shifts, overflow) is an error
+  std::string compiler = {};   ///< a g++; empty: the one that built Heddle
+  std::string cache_dir = {};  ///< keeps what was compiled; empty: this process only
 };
 
 /// A `__global__` function of the text.
@@ -45,8 +45,8 @@ class Module {
   std::shared_ptr<ModuleState> state_;
 };
 
-/// Compiles CUDA text that includes "heddle.cuh"; kernels are `extern "C"`, written out (not made by
-/// macros), at global scope or in namespace hd. Equal text and options give the same module.
+/// Compiles CUDA text that includes "heddle.cuh"; kernels are `extern "C"`, written out (not made
+/// by macros), at global scope or in namespace hd. Equal text and options give the same module.
 /// Errors: missing (no C++ compiler), failed (with the compiler's messages; the text is
 /// "kernel.cu"). Thread-safe.
 Result<Module> compile(const std::string& text, const CompileOptions& options = {});
@@ -67,8 +67,9 @@ struct Launch {
   unsigned seed = 1;
 };
 /// Runs a kernel to its end; `arguments[i]` points to the value of parameter i. Errors: usage (a
-/// shape that no GPU takes), failed (deadlock, race, misaligned access, trap, …, with source lines).
-/// After an error the kernel's results are undefined. One launch runs at a time in a process.
+/// shape that no GPU takes), failed (deadlock, race, misaligned access, trap, …, with source
+/// lines). After an error the kernel's results are undefined. One launch runs at a time in a
+/// process.
 Status launch(const Module& module, const Kernel& kernel, const Launch& how, void** arguments);
 
 /// Global memory, aligned to 256 bytes, filled with 0xff. Never null; throws std::bad_alloc.

@@ -135,7 +135,8 @@ TEST(Emulation, MisuseNamesItsLines) {
   expect_error(run(m, "divergent", {.block = {64}}),
                "threads of a block wait at different barriers, at kernel.cu:21 and kernel.cu:23");
   expect_error(run(m, "missing", {.block = {32}}), "in its warp's operation of kernel.cu:26");
-  expect_error(run(m, "different", {.block = {32}}), "different operations, at kernel.cu:30 and kernel.cu:29");
+  expect_error(run(m, "different", {.block = {32}}),
+               "different operations, at kernel.cu:30 and kernel.cu:29");
   expect_error(run(m, "unpublished", {.block = {32}, .shared_bytes = 512}, x.data), "in flight");
   expect_error(run(m, "crooked", {.block = {32}, .shared_bytes = 512}, x.data),
                "misaligned asynchronous copy, at kernel.cu:39");
@@ -146,7 +147,8 @@ TEST(Emulation, ShapesThatNoGpuTakesAreRefused) {
   Array<float> x(1024);
   expect_error(run(m, "sums", {.block = {512}}, x.data, x.data), "its bound is 256");
   expect_error(run(m, "index", {.block = {1025}}, x.data, 3), "1 to 1024");
-  expect_error(run(m, "index", {.grid = {3}, .block = {32}, .cluster = {2}}, x.data, 3), "clusters");
+  expect_error(run(m, "index", {.grid = {3}, .block = {32}, .cluster = {2}}, x.data, 3),
+               "clusters");
 }
 
 TEST(Emulation, KernelsAreDescribed) {
@@ -160,7 +162,8 @@ TEST(Emulation, KernelsAreDescribed) {
 }
 
 TEST(Emulation, WrongTextIsAnErrorWithTheCompilersWords) {
-  const auto m = compile("#include \"heddle.cuh\"\nextern \"C\" __global__ void f() { nothing(); }");
+  const auto m =
+      compile("#include \"heddle.cuh\"\nextern \"C\" __global__ void f() { nothing(); }");
   ASSERT_FALSE(m);
   expect_error(m.error().message, "kernel.cu:2");
   const auto none = compile("", {.compiler = "/nonexistent/compiler"});
@@ -287,7 +290,8 @@ TEST(Races, BoundsAndAlignmentAreChecked) {
   EXPECT_EQ(run(m, "beyond", {.block = {32}}, x.data, 28), "");
   expect_error(run(m, "beyond_shared", {.block = {32}, .shared_bytes = 100}, x.data),
                "outside the block's 100 bytes of shared memory");
-  expect_error(run(m, "crooked", {.block = {1}}, x.data), "misaligned or null access, at kernel.cu:54 (memory.cuh:");
+  expect_error(run(m, "crooked", {.block = {1}}, x.data),
+               "misaligned or null access, at kernel.cu:54 (memory.cuh:");
 }
 
 }  // namespace

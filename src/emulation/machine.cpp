@@ -13,7 +13,8 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #define HEDDLE_FIBER_START(fake, bottom, bytes) __sanitizer_start_switch_fiber(fake, bottom, bytes)
-#define HEDDLE_FIBER_FINISH(fake, bottom, bytes) __sanitizer_finish_switch_fiber(fake, bottom, bytes)
+#define HEDDLE_FIBER_FINISH(fake, bottom, bytes) \
+  __sanitizer_finish_switch_fiber(fake, bottom, bytes)
 #else
 #define HEDDLE_FIBER_START(fake, bottom, bytes) (void)0
 #define HEDDLE_FIBER_FINISH(fake, bottom, bytes) (void)0
@@ -66,7 +67,8 @@ Machine::Machine(const ModuleState& module, const Kernel& kernel, const Launch& 
   static std::atomic<std::uint32_t> launches{0};
   if (module.races) races_.emplace(++launches);
   for (std::size_t bytes : kernel.parameter_bytes) values_bytes_ += round_up(bytes, kValueAlign);
-  values_.reset(static_cast<std::byte*>(std::aligned_alloc(kValueAlign, values_bytes_ + kValueAlign)));
+  values_.reset(
+      static_cast<std::byte*>(std::aligned_alloc(kValueAlign, values_bytes_ + kValueAlign)));
   if (!values_) throw std::bad_alloc();
   std::byte* to = values_.get();
   for (std::size_t i = 0; i < kernel.parameter_bytes.size(); ++i) {
@@ -108,7 +110,8 @@ void Machine::start_cluster() {
 
 /// In the order of numbers of clusters, or in the reverse order.
 void Machine::start_block() {
-  const std::int64_t group = next_ / how_.cluster.count(), in_cluster = next_ % how_.cluster.count();
+  const std::int64_t group = next_ / how_.cluster.count(),
+                     in_cluster = next_ % how_.cluster.count();
   const Dim clusters{how_.grid.x / how_.cluster.x, how_.grid.y / how_.cluster.y,
                      how_.grid.z / how_.cluster.z};
   const std::int64_t last = clusters.count() - 1;
@@ -124,8 +127,8 @@ void Machine::start_block() {
   block->dynamic = static_cast<unsigned char*>(std::aligned_alloc(kSharedAlign, bytes));
   if (!block->dynamic) throw std::bad_alloc();
   std::memset(block->dynamic, 0xff, bytes);
-  block->statics.assign(static_cast<std::size_t>(module_.info.shared_end - module_.info.shared_begin),
-                        0xff);
+  block->statics.assign(
+      static_cast<std::size_t>(module_.info.shared_end - module_.info.shared_begin), 0xff);
   if (races_) {
     block->static_cells.resize(block->statics.size() / 4 + 1);
     block->dynamic_cells.resize(bytes / 4);
@@ -145,9 +148,13 @@ void Machine::start_block() {
     t.stack = new_stack();
     std::byte* top = t.stack + kStackBytes - sizeof(emu::Self);
     top -= reinterpret_cast<std::uintptr_t>(top) % 64;
-    t.self = new (top) emu::Self{index_in(static_cast<std::int64_t>(i), how_.block), block->index,
-                                 dim(how_.block), dim(how_.grid), block->dynamic,
-                                 static_cast<int>(i % 32), static_cast<unsigned>(in_cluster),
+    t.self = new (top) emu::Self{index_in(static_cast<std::int64_t>(i), how_.block),
+                                 block->index,
+                                 dim(how_.block),
+                                 dim(how_.grid),
+                                 block->dynamic,
+                                 static_cast<int>(i % 32),
+                                 static_cast<unsigned>(in_cluster),
                                  static_cast<unsigned>(how_.cluster.count())};
     t.context = fiber::make_fcontext(top, static_cast<std::size_t>(top - t.stack), &Machine::enter);
     block->ready.push_back(&t);

@@ -60,7 +60,8 @@ struct Thread {
   std::unordered_map<float*, Accumulator> accumulators;
   Tick product_group = 1;  ///< of the next product; groups before it are committed
   bool products_fenced = false;
-  std::vector<std::uint32_t> unfenced_barriers;  ///< initialised, not yet seen by asynchronous copies
+  std::vector<std::uint32_t>
+      unfenced_barriers;  ///< initialised, not yet seen by asynchronous copies
   int cluster_arrivals = 0;
   Knowledge knowledge;
 };
@@ -125,7 +126,7 @@ struct Block {
   std::shared_ptr<Cluster> cluster;
   std::unordered_map<std::uint32_t, Mbarrier> mbarriers;  ///< by shared address
   std::uint32_t agents = 0;                               ///< numbers given out
-  std::vector<Cell> static_cells, dynamic_cells;  ///< if accesses are checked
+  std::vector<Cell> static_cells, dynamic_cells;          ///< if accesses are checked
   ~Block();
 };
 

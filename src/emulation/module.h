@@ -22,7 +22,8 @@ struct ModuleState {
 /// The headers of kernel/, which emulated text includes besides the prelude.
 std::span<const codegen::cuda::Header> language();
 
-/// "kernel.cu:12 (memory.cuh:17)": the kernel's line of a return address, and the helper's inside it.
+/// "kernel.cu:12 (memory.cuh:17)": the kernel's line of a return address, and the helper's inside
+/// it.
 std::string source_of(const ModuleState& module, const void* pc);
 
 }  // namespace heddle::emulation

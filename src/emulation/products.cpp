@@ -10,8 +10,8 @@
 namespace heddle::emulation {
 namespace {
 
-constexpr unsigned kGroup = 128;      ///< threads of a warpgroup
-constexpr int kRowBytes = 32;         ///< of an operand's row in one product
+constexpr unsigned kGroup = 128;  ///< threads of a warpgroup
+constexpr int kRowBytes = 32;     ///< of an operand's row in one product
 
 /// An operand in shared memory, contiguous along k (PTX manual, "Matrix descriptor format").
 struct Operand {
@@ -28,7 +28,8 @@ struct Operand {
   std::uint32_t at(int row, int byte) const {
     const auto r = static_cast<std::uint32_t>(row), b = static_cast<std::uint32_t>(byte);
     if (swizzle == 0) return start + r / 8 * stride + b / 16 * leading + r % 8 * 16 + b % 16;
-    return swizzled(start + r / 8 * stride + r % 8 * static_cast<std::uint32_t>(swizzle) + b, swizzle);
+    return swizzled(start + r / 8 * stride + r % 8 * static_cast<std::uint32_t>(swizzle) + b,
+                    swizzle);
   }
 };
 
@@ -58,7 +59,8 @@ void Machine::product(const Product& p, emu::Site site, const void* pc) {
   Thread& t = *thread_;
   if (t.number / kGroup * kGroup + kGroup > t.block->threads.size())
     fail_at("a product by part of a warpgroup, at " + name_of(site));
-  if (p.n < 8 || p.n > 256 || p.n % 8 != 0) fail_at(fmt::format("a product of {} columns", p.n), pc);
+  if (p.n < 8 || p.n > 256 || p.n % 8 != 0)
+    fail_at(fmt::format("a product of {} columns", p.n), pc);
   // The warp starts it together.
   (void)exchange(emu::kMultiply, nullptr, 0, site);
   if (!t.products_fenced)
@@ -88,7 +90,8 @@ void Machine::products_wait(int left, emu::Site site) {
   const unsigned first = t.number / kGroup * kGroup;
   if (first + kGroup > block.threads.size())
     fail_at("a wait for products by part of a warpgroup, at " + name_of(site));
-  const Tick done = t.product_group > static_cast<Tick>(left) ? t.product_group - static_cast<Tick>(left) : 1;
+  const Tick done =
+      t.product_group > static_cast<Tick>(left) ? t.product_group - static_cast<Tick>(left) : 1;
   for (bool all = false; !all;) {
     all = true;
     for (unsigned i = first; i < first + kGroup; ++i)

@@ -16,9 +16,8 @@ void keep_last_of_each(std::vector<Access>& reads) {
   std::stable_sort(reads.begin(), reads.end(),
                    [&](const Access& a, const Access& b) { return key(a) < key(b); });
   // The newest of each agent comes last: unique from the back.
-  const auto kept = std::unique(reads.rbegin(), reads.rend(), [&](const Access& a, const Access& b) {
-    return key(a) == key(b);
-  });
+  const auto kept = std::unique(reads.rbegin(), reads.rend(),
+                                [&](const Access& a, const Access& b) { return key(a) == key(b); });
   reads.erase(reads.begin(), kept.base());
 }
 
@@ -80,8 +79,8 @@ const Access* RaceDetector::check_cell(Cell& cell, const Knowledge& who, const A
 /// A read that is known to the new one need not be kept: who knows the new one knows it too.
 void RaceDetector::add_read(Cell& cell, const Knowledge& who, const Access& access) {
   const auto covered = [&](const Access& old) {
-    return old.tick == 0 || ((old.agent == access.agent || who.knows(old)) &&
-                             (!access.atomic || old.atomic));
+    return old.tick == 0 ||
+           ((old.agent == access.agent || who.knows(old)) && (!access.atomic || old.atomic));
   };
   if (covered(cell.read) && !cell.reads) {
     cell.read = access;
@@ -89,7 +88,8 @@ void RaceDetector::add_read(Cell& cell, const Knowledge& who, const Access& acce
   }
   if (!cell.reads) cell.reads = std::make_unique<std::vector<Access>>();
   std::vector<Access>& reads = *cell.reads;
-  if (!reads.empty() && reads.back().agent == access.agent && reads.back().atomic == access.atomic) {
+  if (!reads.empty() && reads.back().agent == access.agent &&
+      reads.back().atomic == access.atomic) {
     reads.back() = access;
     return;
   }
@@ -115,7 +115,8 @@ void RaceDetector::atomic(const void* at, Knowledge& who, bool load, bool store,
   if (load) {
     Clock& to = acquire ? who.known : who.seen;
     to.join(p.device);
-    if (const auto mine = p.block.find(who.self.block); mine != p.block.end()) to.join(mine->second);
+    if (const auto mine = p.block.find(who.self.block); mine != p.block.end())
+      to.join(mine->second);
   }
   if (!store) return;
   // A store that does not load begins anew; an update continues what was released before.

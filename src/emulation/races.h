@@ -27,11 +27,11 @@ struct Cell {
 /// What a thread knows of others.
 struct Knowledge {
   Agent self;
-  Agent copier;         ///< makes the thread's asynchronous copies
-  Tick now = 1;         ///< of the thread's next access
-  Tick copied = 0;      ///< groups of copies that it waited for
-  Tick copying = 1;     ///< group of the next copy
-  Tick proxied = 0;     ///< accesses before it are seen by asynchronous readers (fence_async)
+  Agent copier;      ///< makes the thread's asynchronous copies
+  Tick now = 1;      ///< of the thread's next access
+  Tick copied = 0;   ///< groups of copies that it waited for
+  Tick copying = 1;  ///< group of the next copy
+  Tick proxied = 0;  ///< accesses before it are seen by asynchronous readers (fence_async)
   Clock known;
   Clock seen;  ///< through relaxed loads: known after a fence
   /// At the last fence: what relaxed stores publish, and to which scope.

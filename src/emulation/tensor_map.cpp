@@ -28,7 +28,8 @@ Result<TensorMap> encode(const TensorMapRequest& r) {
     return bad(fmt::format("elements of {} bytes", r.element_bytes));
   if (r.swizzle != 0 && r.swizzle != 32 && r.swizzle != 64 && r.swizzle != 128)
     return bad(fmt::format("swizzle of {} bytes", r.swizzle));
-  if (reinterpret_cast<std::uintptr_t>(r.base) % 16 != 0) return bad("base not aligned to 16 bytes");
+  if (reinterpret_cast<std::uintptr_t>(r.base) % 16 != 0)
+    return bad("base not aligned to 16 bytes");
   TensorMap map{};
   map.base = static_cast<const std::byte*>(r.base);
   map.rank = static_cast<std::uint8_t>(rank);
@@ -38,7 +39,8 @@ Result<TensorMap> encode(const TensorMapRequest& r) {
   for (std::size_t d = 0; d < rank; ++d) {
     if (r.extents[d] < 1 || r.extents[d] > std::uint64_t{1} << 32)
       return bad(fmt::format("extent {} of dimension {}", r.extents[d], d));
-    if (r.box[d] < 1 || r.box[d] > 256) return bad(fmt::format("box {} of dimension {}", r.box[d], d));
+    if (r.box[d] < 1 || r.box[d] > 256)
+      return bad(fmt::format("box {} of dimension {}", r.box[d], d));
     map.extents[d] = r.extents[d];
     map.box[d] = static_cast<std::uint16_t>(r.box[d]);
     if (d == 0) continue;

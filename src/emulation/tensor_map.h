@@ -13,10 +13,10 @@ namespace heddle::emulation {
 struct TensorMapRequest {
   const void* base = nullptr;
   int element_bytes = 2;
-  std::vector<std::uint64_t> extents;        ///< elements
-  std::vector<std::uint64_t> stride_bytes;   ///< of dimensions 1 and up
-  std::vector<std::uint32_t> box;            ///< elements of a tile
-  int swizzle = 0;                           ///< 0, 32, 64 or 128 bytes
+  std::vector<std::uint64_t> extents;       ///< elements
+  std::vector<std::uint64_t> stride_bytes;  ///< of dimensions 1 and up
+  std::vector<std::uint32_t> box;           ///< elements of a tile
+  int swizzle = 0;                          ///< 0, 32, 64 or 128 bytes
 };
 
 /// The emulator's form of a CUtensorMap (hd::TensorMap in a kernel).

@@ -6,7 +6,9 @@
 namespace heddle::emulation {
 namespace {
 
-bool aligned(const void* p, std::size_t to) { return reinterpret_cast<std::uintptr_t>(p) % to == 0; }
+bool aligned(const void* p, std::size_t to) {
+  return reinterpret_cast<std::uintptr_t>(p) % to == 0;
+}
 
 }  // namespace
 
@@ -16,8 +18,7 @@ Mbarrier& Machine::mbarrier_at(void* barrier, bool store, const void* pc) {
   if (!aligned(barrier, 8)) fail_at("misaligned mbarrier", pc);
   const auto found = t.block->mbarriers.find(shared_address(barrier, pc));
   if (found == t.block->mbarriers.end()) fail_at("an mbarrier that was not initialised", pc);
-  if (races_)
-    check_access(t, {t.knowledge.self, t.knowledge.now, pc, true}, barrier, 8, store);
+  if (races_) check_access(t, {t.knowledge.self, t.knowledge.now, pc, true}, barrier, 8, store);
   return found->second;
 }
 
@@ -89,7 +90,8 @@ void Machine::tma_load(void* shared, const void* map, const int* at, int rank, v
   if (!b.fenced) fail_at("an mbarrier gets copies before mbarrier_fence", pc);
   const std::uint32_t first = shared_address(shared, pc);
   const auto bytes = static_cast<std::uint32_t>(copy.map.tile_bytes());
-  if (!shared_pointer(*t.block, first + bytes - 1)) fail_at("a tile ends outside shared memory", pc);
+  if (!shared_pointer(*t.block, first + bytes - 1))
+    fail_at("a tile ends outside shared memory", pc);
   copy.shared = static_cast<std::byte*>(shared);
   std::memcpy(copy.at, at, sizeof(int) * static_cast<std::size_t>(rank));
   copy.tick = ++b.issued;

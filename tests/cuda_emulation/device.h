@@ -77,7 +77,8 @@ class EmulatedDevice : public TextDevice {
           status = map.error();
         values[i] = &maps[i];
       } else {
-        values[i] = const_cast<void*>(std::visit([](const auto& v) -> const void* { return &v; }, arguments[i]));
+        values[i] = const_cast<void*>(
+            std::visit([](const auto& v) -> const void* { return &v; }, arguments[i]));
       }
     }
     if (status) status = emulation::launch(module, *kernel, how, values.data());

@@ -1,5 +1,5 @@
-// Each helper of the prelude against plain C++. The texts and data do not know that they are emulated:
-// another TextDevice runs them on a GPU.
+// Each helper of the prelude against plain C++. The texts and data do not know that they are
+// emulated: another TextDevice runs them on a GPU.
 #include "cuda_emulation/text_cases.h"
 #include "support/dtype.h"
 
@@ -11,7 +11,8 @@ using std::size_t;
 
 class Helpers : public testing::Test {
  protected:
-  void run_on_device(const std::string& symbol, const Launch& how, const std::vector<Argument>& arguments) {
+  void run_on_device(const std::string& symbol, const Launch& how,
+                     const std::vector<Argument>& arguments) {
     static EmulatedDevice device({.races = true});
     static const std::string text = read_text("helpers");
     const Status status = device.run(text, symbol, how, arguments);
@@ -20,16 +21,17 @@ class Helpers : public testing::Test {
 };
 
 // Nothing is compared after a failed launch.
-#define RUN(...)              \
-  do {                        \
-    run_on_device(__VA_ARGS__); \
+#define RUN(...)                   \
+  do {                             \
+    run_on_device(__VA_ARGS__);    \
     if (HasFatalFailure()) return; \
   } while (false)
 
 std::vector<float> interesting() {
-  std::vector<float> x = {0.0f,    -0.0f,    1.0f,     1.0009766f, 1.0004883f, 1.0014648f, 65504.0f,
-                          65519.0f, 65520.0f, -70000.0f, 6.1e-5f,  5.96e-8f,   2.98e-8f,   2.99e-8f,
-                          1e-10f,  3e38f,    1e-40f,   INFINITY,   -INFINITY,  0.33333f};
+  std::vector<float> x = {0.0f,       -0.0f,    1.0f,     1.0009766f, 1.0004883f,
+                          1.0014648f, 65504.0f, 65519.0f, 65520.0f,   -70000.0f,
+                          6.1e-5f,    5.96e-8f, 2.98e-8f, 2.99e-8f,   1e-10f,
+                          3e38f,      1e-40f,   INFINITY, -INFINITY,  0.33333f};
   std::mt19937 rng(1);
   while (x.size() < 100) x.push_back(std::ldexp(static_cast<float>(rng() % 65536) - 32768, -14));
   return x;
@@ -48,16 +50,19 @@ TEST_F(Helpers, Conversions) {
   const std::vector<float> x = interesting();
   const size_t n = x.size();
   Buffer X(x), half = Buffer::zeros<std::uint16_t>(n), brain = half,
-            tensor = Buffer::zeros<std::uint32_t>(n), pairs = Buffer::zeros<std::uint32_t>(2 * n),
-            back = Buffer::zeros<float>(3 * n);
-  RUN("convert", {.grid = {4}, .block = {32}}, {&X, &half, &brain, &tensor, &pairs, &back, static_cast<int>(n)});
+               tensor = Buffer::zeros<std::uint32_t>(n),
+               pairs = Buffer::zeros<std::uint32_t>(2 * n), back = Buffer::zeros<float>(3 * n);
+  RUN("convert", {.grid = {4}, .block = {32}},
+      {&X, &half, &brain, &tensor, &pairs, &back, static_cast<int>(n)});
   for (size_t i = 0; i < n; ++i) {
     EXPECT_EQ(half.as<std::uint16_t>()[i], f32_to_f16(x[i])) << x[i];
     EXPECT_EQ(brain.as<std::uint16_t>()[i], f32_to_bf16(x[i])) << x[i];
     EXPECT_EQ(tensor.as<std::uint32_t>()[i], tf32_of(x[i])) << x[i];
     const float other = x[n - 1 - i];
-    EXPECT_EQ(pairs.as<std::uint32_t>()[2 * i], f32_to_f16(x[i]) | std::uint32_t{f32_to_f16(other)} << 16);
-    EXPECT_EQ(pairs.as<std::uint32_t>()[2 * i + 1], f32_to_bf16(x[i]) | std::uint32_t{f32_to_bf16(other)} << 16);
+    EXPECT_EQ(pairs.as<std::uint32_t>()[2 * i],
+              f32_to_f16(x[i]) | std::uint32_t{f32_to_f16(other)} << 16);
+    EXPECT_EQ(pairs.as<std::uint32_t>()[2 * i + 1],
+              f32_to_bf16(x[i]) | std::uint32_t{f32_to_bf16(other)} << 16);
     EXPECT_EQ(back.as<float>()[3 * i], f16_to_f32(f32_to_f16(x[i])));
     EXPECT_EQ(back.as<float>()[3 * i + 1], f16_to_f32(f32_to_f16(x[i])));
     EXPECT_EQ(back.as<float>()[3 * i + 2], bf16_to_f32(f32_to_bf16(other)));
@@ -72,10 +77,22 @@ TEST_F(Helpers, Functions) {
   for (size_t i = 0; i < x.size(); ++i) {
     const double v = x[i], a = std::abs(v), rest = std::fmod(x[i], 0.7f);
     const double hundred = std::trunc(static_cast<double>(x[i] * 100.0f));
-    const double want[] = {std::exp(v), std::log(a), std::sqrt(a), 1 / std::sqrt(a), std::sin(v),
-                           std::cos(v), std::tanh(v), std::erf(v), std::floor(v), std::nearbyint(v),
-                           std::pow(a, 1.5), rest, rest < 0 ? rest + 0.7f : rest, NAN,
-                           std::clamp(hundred, -128.0, 127.0), std::atan2(v, 0.5)};
+    const double want[] = {std::exp(v),
+                           std::log(a),
+                           std::sqrt(a),
+                           1 / std::sqrt(a),
+                           std::sin(v),
+                           std::cos(v),
+                           std::tanh(v),
+                           std::erf(v),
+                           std::floor(v),
+                           std::nearbyint(v),
+                           std::pow(a, 1.5),
+                           rest,
+                           rest < 0 ? rest + 0.7f : rest,
+                           NAN,
+                           std::clamp(hundred, -128.0, 127.0),
+                           std::atan2(v, 0.5)};
     for (size_t f = 0; f < 16; ++f) {
       const float got = out.as<float>()[16 * i + f];
       if (std::isnan(want[f]))
@@ -95,8 +112,14 @@ TEST_F(Helpers, Lanes) {
   std::uint32_t odd = 0;
   for (unsigned i = 0; i < 32; ++i) odd |= (x[i] & 1) << i;
   for (size_t i = 0; i < 32; ++i) {
-    const auto group = [&](size_t width) { return x.begin() + static_cast<long>(i / width * width); };
-    const std::uint32_t want[] = {x[3], x[i ^ 5], x[i + 4 < 32 ? i + 4 : i], x[i >= 4 ? i - 4 : i], odd,
+    const auto group = [&](size_t width) {
+      return x.begin() + static_cast<long>(i / width * width);
+    };
+    const std::uint32_t want[] = {x[3],
+                                  x[i ^ 5],
+                                  x[i + 4 < 32 ? i + 4 : i],
+                                  x[i >= 4 ? i - 4 : i],
+                                  odd,
                                   std::accumulate(group(8), group(8) + 8, 0u),
                                   *std::max_element(x.begin(), x.end()),
                                   *std::min_element(group(4), group(4) + 4)};
@@ -120,7 +143,7 @@ TEST_F(Helpers, Blocks) {
 
 TEST_F(Helpers, Atomics) {
   Buffer count = Buffer::zeros<std::uint32_t>(3), sum = Buffer::zeros<float>(1),
-            extremes = Buffer::zeros<int>(2), slots = Buffer::zeros<std::uint32_t>(192);
+         extremes = Buffer::zeros<int>(2), slots = Buffer::zeros<std::uint32_t>(192);
   RUN("atomics", {.grid = {3}, .block = {64}}, {&count, &sum, &extremes, &slots});
   EXPECT_EQ(count.as<std::uint32_t>()[0], 192u);
   EXPECT_EQ(count.as<std::uint32_t>()[2], 3 * 192u);
@@ -256,16 +279,24 @@ TEST_F(Helpers, Tiles) {
   std::vector<std::uint16_t> x(72 * 50);
   std::iota(x.begin(), x.end(), std::uint16_t{1});
   for (int swizzle : {0, 32, 64, 128})
-    for (const auto& [x0, y0] : {std::pair{0, 0}, std::pair{5, 3}, std::pair{48, 40}, std::pair{-3, -2}}) {
+    for (const auto& [x0, y0] :
+         {std::pair{0, 0}, std::pair{5, 3}, std::pair{48, 40}, std::pair{-3, -2}}) {
       const int columns = swizzle ? swizzle / 2 : 64, rows = 2048 / columns;
       Buffer X(x), out = Buffer::zeros<std::uint16_t>(2048);
-      const Tiles tiles{&X, {nullptr, 2, {70, 50}, {144}, {static_cast<unsigned>(columns), static_cast<unsigned>(rows)}, swizzle}};
+      const Tiles tiles{&X,
+                        {nullptr,
+                         2,
+                         {70, 50},
+                         {144},
+                         {static_cast<unsigned>(columns), static_cast<unsigned>(rows)},
+                         swizzle}};
       RUN("tile_2d", {.block = {64}, .shared_bytes = 4096}, {tiles, &out, x0, y0});
       const auto got = out.as<std::uint16_t>();
       for (int i = 0; i < 2048; ++i) {
         const int column = x0 + i % columns, row = y0 + i / columns;
         const bool inside = column >= 0 && column < 70 && row >= 0 && row < 50;
-        const size_t place = swizzled_byte(static_cast<size_t>(2 * i), static_cast<size_t>(swizzle)) / 2;
+        const size_t place =
+            swizzled_byte(static_cast<size_t>(2 * i), static_cast<size_t>(swizzle)) / 2;
         ASSERT_EQ(got[place], inside ? x[static_cast<size_t>(row * 72 + column)] : 0)
             << swizzle << ": " << column << ", " << row;
       }

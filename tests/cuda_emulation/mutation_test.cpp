@@ -1,8 +1,7 @@
-// Deletes each synchronisation of kernels in turn: the emulation must find every deletion, by a race,
-// a deadlock, another error or a wrong result.
-#include <regex>
-
+// Deletes each synchronisation of kernels in turn: the emulation must find every deletion, by a
+// race, a deadlock, another error or a wrong result.
 #include "codegen/cuda/nvrtc.h"
+#include "cuda_emulation/mutants.h"
 #include "cuda_emulation/stitched.h"
 #include "cuda_emulation/text_cases.h"
 
@@ -10,38 +9,6 @@ namespace heddle {
 namespace {
 
 using emulation::Order;
-
-constexpr const char* kSynchronisations =
-    R"((hd::)?(block_sync|warp_sync|named_sync|named_arrive|copy_commit|copy_wait<[^>]*>|grid_barrier|cluster_sync|mbarrier_fence|mbarrier_arrive|mbarrier_arrive_expect|mbarrier_wait|fence_async|wgmma_fence|wgmma_commit|wgmma_wait<[^>]*>)\([^;]*\);)";
-
-struct Mutant {
-  std::string text;
-  std::string what;  ///< "line 12: hd::block_sync();"
-};
-
-/// The text without one of what the pattern finds in [from, to), each in turn.
-std::vector<Mutant> mutants_of(const std::string& text, const std::string& pattern,
-                               std::size_t from = 0, std::size_t to = std::string::npos) {
-  const std::regex expression(pattern);
-  std::vector<Mutant> out;
-  to = std::min(to, text.size());
-  const auto begin = text.begin() + static_cast<long>(from), end = text.begin() + static_cast<long>(to);
-  for (std::sregex_iterator at(begin, end, expression), last; at != last; ++at) {
-    const std::size_t place = from + static_cast<std::size_t>(at->position());
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<long>(place), '\n');
-    out.push_back({text.substr(0, place) + ";" + text.substr(place + static_cast<std::size_t>(at->length())),
-                   fmt::format("line {}: {}", line, at->str())});
-  }
-  return out;
-}
-
-/// What the first order that notices says; "" if none does.
-template <class Run>
-std::string first_notice(Run&& run) {
-  for (Order order : {Order::forward, Order::reverse, Order::random})
-    if (std::string said = run(order); !said.empty()) return said;
-  return "";
-}
 
 TEST(Mutations, OfHandWrittenKernelsAreFound) {
   EmulatedDevice device({.races = true});
@@ -63,13 +30,15 @@ std::string own_copy(const std::string& text, const std::string& name) {
   for (const codegen::cuda::Header& h : codegen::cuda::prelude())
     if (std::string(h.name) == "collective.cuh") header = h.text;
   std::size_t begin = header.find(" " + name + "(");
-  begin = header.rfind("\n\n", begin);
-  const std::size_t template_at = header.find("template", begin), fn_at = header.find("HD_FN", begin);
+  begin = header.rfind("\n}\n", begin) + 3;
+  const std::size_t template_at = header.find("template", begin),
+                    fn_at = header.find("HD_FN", begin);
   begin = std::min(template_at, fn_at);
   const std::size_t end = header.find("\n}\n", begin) + 3;
   const std::string call = "hd::" + name;
   std::string out = text;
-  for (std::size_t at = 0; (at = out.find(call, at)) != std::string::npos;) out.replace(at, 4, "own::");
+  for (std::size_t at = 0; (at = out.find(call, at)) != std::string::npos;)
+    out.replace(at, 4, "own::");
   const std::string include = "#include \"heddle.cuh\"\n";
   const std::size_t after = out.find(include) + include.size();
   return out.substr(0, after) + "namespace own {\nusing namespace hd;\n" +
@@ -84,7 +53,8 @@ TEST(Mutations, OfTheGridBarrierAreFound) {
   const std::size_t end = c.text.find("// end");
   std::vector<Mutant> mutants = mutants_of(c.text, R"(block_sync\(\);)", 0, end);
   ASSERT_EQ(mutants.size(), 2u);
-  for (const auto& [from, to] : {std::pair("add_release(", "add_relaxed("), std::pair("load_acquire(", "load_relaxed(")}) {
+  for (const auto& [from, to] :
+       {std::pair("add_release(", "add_relaxed("), std::pair("load_acquire(", "load_relaxed(")}) {
     Mutant m{c.text, from};
     m.text.replace(m.text.find(from), std::strlen(from), to);
     mutants.push_back(m);
@@ -111,10 +81,12 @@ extern "C" __global__ void reductions(const float* x, float* out) {
   const float sum = hd::block_reduce<96>(x[threadIdx.x], hd::Sum{}, scratch);
   const float most = hd::block_reduce<96>(x[threadIdx.x], hd::Max{}, scratch);
   if (threadIdx.x == 0) out[0] = sum, out[1] = most;
-})", "block_reduce");
+})",
+                                    "block_reduce");
   EmulatedDevice device({.races = true});
   const auto said = [&](const std::string& t) {
-    return first_notice([&](Order order) { return run_reductions(device, t, "reductions", order); });
+    return first_notice(
+        [&](Order order) { return run_reductions(device, t, "reductions", order); });
   };
   ASSERT_EQ(said(text), "");
   const auto mutants = mutants_of(text, R"(block_sync\(\);)", 0, text.find("// end"));
@@ -122,47 +94,86 @@ extern "C" __global__ void reductions(const float* x, float* out) {
   for (const Mutant& m : mutants) EXPECT_NE(said(m.text), "") << m.what;
 }
 
-/// A mutant of a generated kernel.
-struct Generated {
-  const StitchedKernel* kernel;
-  codegen::cuda::KernelText text;  ///< with symbols of its own
-  std::string what;
-};
-
-std::string renamed(std::string text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
-  return text;
-}
-
-std::string said_of(const emulation::Module& module, const Generated& g) {
-  return first_notice([&](Order order) -> std::string {
-    const auto got = emulate(module, g.text, g.kernel->prepared.bytes, order);
-    if (!got) return got.error().message;
-    return lower::wrong_output(g.kernel->graph, g.kernel->prepared, *got);
-  });
-}
-
-TEST(Mutations, OfStitchedKernelsAreFound) {
-  const Stitched kernels;
-  std::vector<Generated> all;
-  for (const auto& one : kernels.all) {
-    const std::string prefix = one->text.phases.empty() ? "" : one->text.phases[0].symbol;
-    for (const Mutant& m : mutants_of(one->text.text, R"(hd::(block|warp)_sync\(\);)")) {
-      Generated g{one.get(), one->text, one->name + " without " + m.what};
-      const std::string stem = prefix.substr(0, prefix.find('_') + 1), own = fmt::format("m{}_", all.size());
-      g.text.text = renamed(m.text, " " + stem, " " + own);
-      for (codegen::cuda::PhaseInfo& phase : g.text.phases) phase.symbol = renamed(phase.symbol, stem, own);
-      all.push_back(std::move(g));
+// Each statement of kernel IR that orders threads, where it is needed: block and warp barriers, and
+// sorting, which reads what others wrote and overwrites what others read.
+constexpr std::string_view kExchanges = R"(kernel "exchanges" vars=2 {
+  buffer b0 "x" f32[128] grid arg=0
+  buffer b1 "y" f32[128] grid arg=1 written
+  buffer b2 "z" i64[128] grid arg=2 written
+  buffer b3 "s" f32[65] block
+  buffer b4 "order" i64[65] block
+  for grid d0 in 0..2 {
+    for thread d1 in 0..64 {
+      b3[d1 + 1] = load.f32 b0[d0*64 + d1]
+      barrier block
+      b1[d0*64 + d1] = load.f32 b3[d1]
+      barrier block
+      b3[d1] = load.f32 b0[d0*64 + d1]
+      routine heddle_sort(b3, b4; 64, 64, 0, 0, 0)
+      b2[d0*64 + d1] = load.i64 b4[d1 + 1]
+      routine heddle_sort(b3, b4; 64, 64, 1, 0, 0)
+      if 0 <= d1 < 32 {
+        b2[d0*64 + d1] = load.i64 b4[d1]
+      }
     }
   }
-  ASSERT_FALSE(all.empty());
-  std::vector<std::string> units(2, codegen::cuda::unit_header());
-  for (std::size_t i = 0; i < all.size(); ++i) units[i % 2] += all[i].text.text;
-  std::vector<emulation::Module> modules;
-  ASSERT_EQ(compile_all(units, {.races = true}, modules), "");
-  for (std::size_t i = 0; i < all.size(); ++i)
-    EXPECT_NE(said_of(modules[i % 2], all[i]), "") << all[i].what << all[i].text.text;
+}
+)";
+constexpr std::string_view kWarpExchange = R"(kernel "warp_exchange" vars=2 {
+  buffer b0 "x" f32[64] grid arg=0
+  buffer b1 "y" f32[64] grid arg=1 written
+  buffer b2 "s" f32[33] block
+  for grid d0 in 0..2 {
+    for thread d1 in 0..32 {
+      b2[d1 + 1] = load.f32 b0[d0*32 + d1]
+      barrier warp
+      b1[d0*32 + d1] = load.f32 b2[d1]
+    }
+  }
+}
+)";
+
+/// What is said of the text of a kernel without synchronisation number `gone` (-1: as it is), and
+/// how many there are.
+std::pair<std::string, std::size_t> said_without(std::string_view kernel, int gone) {
+  const auto parsed = kernel::parse_kernel(kernel);
+  if (!parsed) return {parsed.error().message, 0};
+  auto text = codegen::cuda::to_text(*parsed, "k");
+  if (!text) return {text.error().message, 0};
+  const auto mutants = mutants_of(text->text, R"(hd::(block|warp)_sync\(\);)");
+  const std::string unit = codegen::cuda::unit_header() +
+                           (gone < 0 ? text->text : mutants[static_cast<std::size_t>(gone)].text);
+  const auto module = emulation::compile(unit, {.races = true});
+  if (!module) return {module.error().message, 0};
+  std::vector<std::vector<std::byte>> bytes;
+  for (std::int32_t i = 0; i < parsed->arguments(); ++i)
+    bytes.emplace_back(static_cast<std::size_t>(parsed->buffers[kernel::BufferId{i}].size * 8));
+  return {first_notice([&](Order order) -> std::string {
+            const auto got = emulate(*module, *text, bytes, order);
+            return got ? "" : got.error().message;
+          }),
+          mutants.size()};
+}
+
+TEST(Mutations, OfWhatTheGeneratorEmitsAreFound) {
+  for (const auto& [kernel, count] : {std::pair(kExchanges, 4), std::pair(kWarpExchange, 1)}) {
+    EXPECT_EQ(said_without(kernel, -1), (std::pair<std::string, std::size_t>("", count)));
+    for (int gone = 0; gone < count; ++gone) {
+      const std::string said = said_without(kernel, gone).first;
+      const bool first_sort = count == 4 && gone == 2;
+      // Sorting begins with a barrier of its own: the first one finds nobody to wait for.
+      if (first_sort) continue;
+      EXPECT_NE(said.find("race on shared memory"), std::string::npos) << gone << said;
+    }
+  }
+}
+
+std::string said_of(const emulation::Module& module, const StitchedKernel& one) {
+  return first_notice([&](Order order) -> std::string {
+    const auto got = emulate(module, one.text, one.prepared.bytes, order);
+    if (!got) return got.error().message;
+    return lower::wrong_output(one.graph, one.prepared, *got);
+  });
 }
 
 /// The functions that generated text calls: a deletion must show in at least one kernel.
@@ -184,7 +195,7 @@ TEST(Mutations, OfTheGeneratedHelpersAreFound) {
     std::vector<emulation::Module> modules;
     ASSERT_EQ(compile_all({text}, {.races = true}, modules), "");
     const bool found = std::any_of(used.begin(), used.end(), [&](const StitchedKernel* one) {
-      return !said_of(modules[0], {one, one->text, ""}).empty();
+      return !said_of(modules[0], *one).empty();
     });
     EXPECT_TRUE(found) << m.what;
   }

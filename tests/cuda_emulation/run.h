@@ -1,8 +1,13 @@
 #pragma once
 // Runs generated kernels under the emulation.
+#include <cstring>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
 #include "codegen/cuda/cuda.h"
 #include "emulation/emulation.h"
-#include "lower/stitch/test_util.h"
 
 namespace heddle {
 
@@ -15,7 +20,8 @@ class DeviceBytes {
   }
   explicit DeviceBytes(std::int64_t size)
       : size_(static_cast<std::size_t>(size)), at_(emulation::allocate(size)) {}
-  DeviceBytes(DeviceBytes&& other) noexcept : size_(other.size_), at_(std::exchange(other.at_, nullptr)) {}
+  DeviceBytes(DeviceBytes&& other) noexcept
+      : size_(other.size_), at_(std::exchange(other.at_, nullptr)) {}
   ~DeviceBytes() { emulation::release(at_); }
   std::byte* data() const { return at_; }
   template <class T>
@@ -55,6 +61,29 @@ inline Result<std::vector<std::vector<std::byte>>> emulate(
   std::vector<std::vector<std::byte>> out;
   for (std::size_t i = 0; i < bytes.size(); ++i) out.push_back(memory[i].bytes());
   return out;
+}
+
+/// Compiles texts at the same time; "" or what the compiler says.
+inline std::string compile_all(const std::vector<std::string>& texts,
+                               const emulation::CompileOptions& options,
+                               std::vector<emulation::Module>& out) {
+  std::vector<std::optional<emulation::Module>> modules(texts.size());
+  std::vector<std::string> messages(texts.size());
+  std::vector<std::thread> compilers;
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    compilers.emplace_back([&, i] {
+      auto module = emulation::compile(texts[i], options);
+      if (module)
+        modules[i] = *module;
+      else
+        messages[i] = module.error().message;
+    });
+  for (std::thread& t : compilers) t.join();
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (!modules[i]) return messages[i];
+    out.push_back(*modules[i]);
+  }
+  return "";
 }
 
 }  // namespace heddle

@@ -1,8 +1,5 @@
 #pragma once
 // Every stitched kernel of the cases as CUDA text, with data.
-#include <optional>
-#include <thread>
-
 #include "cuda_emulation/run.h"
 #include "lower/stitch/test_cases.h"
 
@@ -14,21 +11,39 @@ using lower::cases::out;
 
 /// The cases of driver/cuda_kernels_test.cpp that the stitch cases lack, on smaller, odd shapes.
 inline const Case kMore[] = {
-    {"wide softmax", [](auto& g, auto& b) { out(g, b.softmax(in(g, {7, 1023}), {1})); }},
-    {"middle softmax", [](auto& g, auto& b) { out(g, b.softmax(in(g, {2, 130, 3, 5}), {1})); }},
+    {"wide softmax",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {7, 1023}), {1}));
+     }},
+    {"middle softmax",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {2, 130, 3, 5}), {1}));
+     }},
     {"wide bf16 norm",
      [](auto& g, auto& b) {
        const auto n = b.normalize(in(g, {5, 771}, DType::bf16), {1}, 1e-5);
        out(g, b.add(b.mul(n, in(g, {771}, DType::bf16)), in(g, {771}, DType::bf16)));
      }},
     {"wide batch norm",
-     [](auto& g, auto& b) { out(g, b.normalize(in(g, {3, 5, 13, 7}), {0, 2, 3}, 1e-5)); }},
+     [](auto& g, auto& b) {
+       out(g, b.normalize(in(g, {3, 5, 13, 7}), {0, 2, 3}, 1e-5));
+     }},
     {"wide argmax",
-     [](auto& g, auto& b) { out(g, b.reduce(ir::Monoid::argmax, in(g, {5, 1000}), {1}, false)); }},
-    {"sort", [](auto& g, auto& b) { out(g, b.sort_indices(in(g, {5, 37}), 1, false, 37)); }},
+     [](auto& g, auto& b) {
+       out(g, b.reduce(ir::Monoid::argmax, in(g, {5, 1000}), {1}, false));
+     }},
+    {"sort",
+     [](auto& g, auto& b) {
+       out(g, b.sort_indices(in(g, {5, 37}), 1, false, 37));
+     }},
     {"first of many equal",
-     [](auto& g, auto& b) { out(g, b.sort_indices(in(g, {4, 45}, DType::i32), 1, true, 10)); }},
-    {"wide half", [](auto& g, auto& b) { out(g, b.softmax(in(g, {9, 515}, DType::f16), {1})); }},
+     [](auto& g, auto& b) {
+       out(g, b.sort_indices(in(g, {4, 45}, DType::i32), 1, true, 10));
+     }},
+    {"wide half",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {9, 515}, DType::f16), {1}));
+     }},
 };
 
 struct StitchedKernel {
@@ -76,7 +91,8 @@ class Stitched {
         continue;
       }
       one->prepared = *std::move(prepared);
-      auto text = codegen::cuda::to_text(one->prepared.lowered.kernel, fmt::format("k{}", all.size()));
+      auto text =
+          codegen::cuda::to_text(one->prepared.lowered.kernel, fmt::format("k{}", all.size()));
       if (!text) {
         problems += fmt::format("{}: {}\n", one->name, text.error().message);
         continue;
@@ -86,28 +102,5 @@ class Stitched {
     }
   }
 };
-
-/// Compiles texts at the same time; "" or what the compiler says.
-inline std::string compile_all(const std::vector<std::string>& texts,
-                               const emulation::CompileOptions& options,
-                               std::vector<emulation::Module>& out) {
-  std::vector<std::optional<emulation::Module>> modules(texts.size());
-  std::vector<std::string> messages(texts.size());
-  std::vector<std::thread> compilers;
-  for (std::size_t i = 0; i < texts.size(); ++i)
-    compilers.emplace_back([&, i] {
-      auto module = emulation::compile(texts[i], options);
-      if (module)
-        modules[i] = *module;
-      else
-        messages[i] = module.error().message;
-    });
-  for (std::thread& t : compilers) t.join();
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (!modules[i]) return messages[i];
-    out.push_back(*modules[i]);
-  }
-  return "";
-}
 
 }  // namespace heddle

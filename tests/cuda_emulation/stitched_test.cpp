@@ -12,6 +12,14 @@ const Stitched& stitched() {
   return one;
 }
 
+void check(const emulation::Module& module, const StitchedKernel& one, emulation::Order order,
+           unsigned seed = 1) {
+  const auto got = emulate(module, one.text, one.prepared.bytes, order, seed);
+  const std::string bad =
+      got ? lower::wrong_output(one.graph, one.prepared, *got) : got.error().message;
+  EXPECT_EQ(bad, "") << one.name << one.text.text;
+}
+
 /// Compiles all units, then runs each kernel in the order given.
 void run_all(const emulation::CompileOptions& options, emulation::Order order) {
   const Stitched& kernels = stitched();
@@ -21,22 +29,25 @@ void run_all(const emulation::CompileOptions& options, emulation::Order order) {
   for (int u = 0; u < Stitched::kUnits; ++u) units.push_back(kernels.unit(u));
   std::vector<emulation::Module> modules;
   ASSERT_EQ(compile_all(units, options, modules), "");
-  for (std::size_t i = 0; i < kernels.all.size(); ++i) {
-    const StitchedKernel& one = *kernels.all[i];
-    const auto got =
-        emulate(modules[i % Stitched::kUnits], one.text, one.prepared.bytes, order, static_cast<unsigned>(i));
-    const std::string bad =
-        got ? lower::wrong_output(one.graph, one.prepared, *got) : got.error().message;
-    EXPECT_EQ(bad, "") << one.name << one.text.text;
-  }
+  for (std::size_t i = 0; i < kernels.all.size(); ++i)
+    check(modules[i % Stitched::kUnits], *kernels.all[i], order, static_cast<unsigned>(i));
 }
 
 TEST(StitchedEmulation, AgreesInForwardOrder) { run_all({}, emulation::Order::forward); }
 TEST(StitchedEmulation, AgreesInReverseOrder) { run_all({}, emulation::Order::reverse); }
 TEST(StitchedEmulation, AgreesInRandomOrder) { run_all({}, emulation::Order::random); }
 TEST(StitchedEmulation, HasNoRaces) { run_all({.races = true}, emulation::Order::forward); }
+// Checks of undefined behaviour take the compiler long: the first layouts only.
 TEST(StitchedEmulation, HasDefinedBehaviour) {
-  run_all({.undefined = true}, emulation::Order::forward);
+  std::vector<std::string> units(2, codegen::cuda::unit_header());
+  std::vector<const StitchedKernel*> some;
+  for (const auto& one : stitched().all)
+    if (one->name.ends_with("round 0")) some.push_back(one.get());
+  for (std::size_t i = 0; i < some.size(); ++i) units[i % 2] += some[i]->text.text;
+  std::vector<emulation::Module> modules;
+  ASSERT_EQ(compile_all(units, {.undefined = true}, modules), "");
+  for (std::size_t i = 0; i < some.size(); ++i)
+    check(modules[i % 2], *some[i], emulation::Order::forward);
 }
 
 }  // namespace

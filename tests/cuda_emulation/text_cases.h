@@ -1,9 +1,10 @@
 #pragma once
-// Hand-written kernels with all kinds of synchronisation (texts/), their data, and what they compute.
+// Hand-written kernels with all kinds of synchronisation (texts/), their data, and what they
+// compute.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <numeric>
 #include <random>
@@ -59,14 +60,20 @@ inline std::string run_gemm(TextDevice& device, const std::string& text, const s
   const auto a = random_bf16(static_cast<std::size_t>(M * K), rng);
   const auto b = random_bf16(static_cast<std::size_t>(N * K), rng);
   Buffer A(a), B(b), C = Buffer::zeros<std::uint16_t>(static_cast<std::size_t>(M * N));
-  emulation::Launch how{.grid = {2, 2}, .block = {128}, .shared_bytes = 3 * 128 * 40 * 2, .order = order};
+  emulation::Launch how{
+      .grid = {2, 2}, .block = {128}, .shared_bytes = 3 * 128 * 40 * 2, .order = order};
   Status status = Ok{};
   if (hopper) {
     how.block.x = 160;
     how.shared_bytes = 4 * 2 * 8192 + 64;
     const auto tiles = [&](Buffer& buffer, int rows) {
-      return Tiles{&buffer, {nullptr, 2, {static_cast<std::uint64_t>(K), static_cast<std::uint64_t>(rows)},
-                             {static_cast<std::uint64_t>(K) * 2}, {64, 64}, 128}};
+      return Tiles{&buffer,
+                   {nullptr,
+                    2,
+                    {static_cast<std::uint64_t>(K), static_cast<std::uint64_t>(rows)},
+                    {static_cast<std::uint64_t>(K) * 2},
+                    {64, 64},
+                    128}};
     };
     status = device.run(text, symbol, how, {tiles(A, M), tiles(B, N), &C, M, N, K});
   } else {
@@ -133,7 +140,8 @@ inline std::string run_cluster(TextDevice& device, const std::string& text,
     for (int i = 0; i < 128; ++i) sum += x[static_cast<std::size_t>(b / 2 * 128 + i)];
     want.push_back(sum);
   }
-  for (int i = 0; i < 256; ++i) want.push_back(x[static_cast<std::size_t>(i / 32 * 32 + 31 - i % 32)]);
+  for (int i = 0; i < 256; ++i)
+    want.push_back(x[static_cast<std::size_t>(i / 32 * 32 + 31 - i % 32)]);
   return compare(got, want, 0);
 }
 

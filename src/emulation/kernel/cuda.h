@@ -1,5 +1,5 @@
-// The CUDA language for a C++ compiler, as far as generated kernels and the prelude use it. No other
-// header is included: what is needed of the C library is declared here.
+// The CUDA language for a C++ compiler, as far as generated kernels and the prelude use it. No
+// other header is included: what is needed of the C library is declared here.
 #pragma once
 #include "runtime.h"
 
@@ -44,22 +44,14 @@ constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LI
 template <int... I>
 struct Indices {};
 template <class... A, int... I>
-__attribute__((no_sanitize("thread"))) void call_at(void (*kernel)(A...), void** arguments, Indices<I...>) {
+__attribute__((no_sanitize("thread"))) void call_at(void (*kernel)(A...), void** arguments,
+                                                    Indices<I...>) {
   kernel(*static_cast<A*>(arguments[I])...);
 }
-template <class T>
-struct Bare {
-  using type = T;
-};
-template <class T>
-struct Bare<const T> {
-  using type = T;
-};
 /// Calls a kernel with arguments as cuLaunchKernel takes them.
 template <class... A>
 void call(void (*kernel)(A...), void** arguments) {
-  call_at<typename Bare<A>::type...>(reinterpret_cast<void (*)(typename Bare<A>::type...)>(kernel),
-                                     arguments, Indices<__integer_pack(sizeof...(A))...>{});
+  call_at(kernel, arguments, Indices<__integer_pack(sizeof...(A))...>{});
 }
 template <class... A>
 struct Sizes {
@@ -88,9 +80,10 @@ inline unsigned short f32_to_f16(float x) {
   if (magnitude >= 0x477ff000u) return static_cast<unsigned short>(sign | 0x7c00u);
   // Below 2^-14 the unit of the result is fixed: adding one half of it aligns and rounds.
   if (magnitude < 0x38800000u)
-    return static_cast<unsigned short>(sign | (to_bits(from_bits(magnitude) + 0.5f) - to_bits(0.5f)));
-  return static_cast<unsigned short>(
-      sign | (magnitude + 0xc8000fffu + (magnitude >> 13 & 1)) >> 13);
+    return static_cast<unsigned short>(sign |
+                                       (to_bits(from_bits(magnitude) + 0.5f) - to_bits(0.5f)));
+  return static_cast<unsigned short>(sign |
+                                     (magnitude + 0xc8000fffu + (magnitude >> 13 & 1)) >> 13);
 }
 inline unsigned short f32_to_bf16(float x) {
   const unsigned bits = to_bits(x);
@@ -118,23 +111,26 @@ HEDDLE_EMU unsigned __float_as_uint(float f) { return emu::to_bits(f); }
 HEDDLE_EMU float __uint_as_float(unsigned u) { return emu::from_bits(u); }
 HEDDLE_EMU void __syncthreads(emu::Site site = emu::here()) { emu::runtime.barrier(0, 0, site); }
 
-#define HEDDLE_EMU_MATH1(name) \
+#define HEDDLE_EMU_MATH1(name)             \
   extern "C" double name(double) noexcept; \
   extern "C" float name##f(float) noexcept;
-#define HEDDLE_EMU_MATH2(name) \
+#define HEDDLE_EMU_MATH2(name)                     \
   extern "C" double name(double, double) noexcept; \
   extern "C" float name##f(float, float) noexcept;
-HEDDLE_EMU_MATH1(exp) HEDDLE_EMU_MATH1(log) HEDDLE_EMU_MATH1(sqrt) HEDDLE_EMU_MATH1(sin)
-HEDDLE_EMU_MATH1(cos) HEDDLE_EMU_MATH1(tan) HEDDLE_EMU_MATH1(asin) HEDDLE_EMU_MATH1(acos)
-HEDDLE_EMU_MATH1(atan) HEDDLE_EMU_MATH1(sinh) HEDDLE_EMU_MATH1(cosh) HEDDLE_EMU_MATH1(tanh)
-HEDDLE_EMU_MATH1(asinh) HEDDLE_EMU_MATH1(acosh) HEDDLE_EMU_MATH1(atanh) HEDDLE_EMU_MATH1(erf)
-HEDDLE_EMU_MATH1(floor) HEDDLE_EMU_MATH1(ceil) HEDDLE_EMU_MATH1(rint) HEDDLE_EMU_MATH1(trunc)
-HEDDLE_EMU_MATH1(fabs) HEDDLE_EMU_MATH1(exp2) HEDDLE_EMU_MATH1(log2)
-HEDDLE_EMU_MATH2(pow) HEDDLE_EMU_MATH2(atan2) HEDDLE_EMU_MATH2(fmod) HEDDLE_EMU_MATH2(fmax)
-HEDDLE_EMU_MATH2(fmin)
+HEDDLE_EMU_MATH1(exp)
+HEDDLE_EMU_MATH1(log) HEDDLE_EMU_MATH1(sqrt) HEDDLE_EMU_MATH1(sin) HEDDLE_EMU_MATH1(cos)
+    HEDDLE_EMU_MATH1(tan) HEDDLE_EMU_MATH1(asin) HEDDLE_EMU_MATH1(acos) HEDDLE_EMU_MATH1(atan)
+        HEDDLE_EMU_MATH1(sinh) HEDDLE_EMU_MATH1(cosh) HEDDLE_EMU_MATH1(tanh) HEDDLE_EMU_MATH1(asinh)
+            HEDDLE_EMU_MATH1(acosh) HEDDLE_EMU_MATH1(atanh) HEDDLE_EMU_MATH1(erf)
+                HEDDLE_EMU_MATH1(floor) HEDDLE_EMU_MATH1(ceil) HEDDLE_EMU_MATH1(rint)
+                    HEDDLE_EMU_MATH1(trunc) HEDDLE_EMU_MATH1(fabs) HEDDLE_EMU_MATH1(exp2)
+                        HEDDLE_EMU_MATH1(log2) HEDDLE_EMU_MATH2(pow) HEDDLE_EMU_MATH2(atan2)
+                            HEDDLE_EMU_MATH2(fmod) HEDDLE_EMU_MATH2(fmax) HEDDLE_EMU_MATH2(fmin)
 #undef HEDDLE_EMU_MATH1
 #undef HEDDLE_EMU_MATH2
-HEDDLE_EMU float rsqrtf(float x) { return static_cast<float>(1 / ::sqrt(static_cast<double>(x))); }
+                                HEDDLE_EMU float rsqrtf(float x) {
+  return static_cast<float>(1 / ::sqrt(static_cast<double>(x)));
+}
 HEDDLE_EMU double rsqrt(double x) { return 1 / ::sqrt(x); }
 inline double sinpi(double x) {
   const double r = ::fmod(x, 2.0);  // exact

@@ -1,5 +1,5 @@
-// Emulated bodies of the prelude's helpers (codegen/cuda/prelude/*.cuh has the device bodies and says
-// what they do). Included by heddle.cuh after its types.
+// Emulated bodies of the prelude's helpers (codegen/cuda/prelude/*.cuh has the device bodies and
+// says what they do). Included by heddle.cuh after its types.
 #pragma once
 
 namespace hd {
@@ -93,7 +93,8 @@ HEDDLE_EMU void named_arrive(int id, int threads, emu::Site site = emu::here()) 
 }
 inline u32 emulated_shuffle(u32 v, int from, emu::Site site) {
   const emu::Meeting* all = emu::runtime.exchange(emu::kShuffle, &v, 4, site);
-  if ((emulated_load(&all->present) >> from & 1) == 0) emu::runtime.fail("shuffle from a lane that does not exist");
+  if ((emulated_load(&all->present) >> from & 1) == 0)
+    emu::runtime.fail("shuffle from a lane that does not exist");
   return emulated_load(reinterpret_cast<const u32*>(all->lanes[from].bytes));
 }
 HEDDLE_EMU u32 shuffle(u32 v, int from, emu::Site site = emu::here()) {
@@ -121,19 +122,19 @@ inline u32 ballot(bool p, emu::Site site = emu::here()) {
 }
 
 // mma.cuh
-#define HEDDLE_EMU_LOAD_MATRIX(name, count, transposed)                                       \
-  HEDDLE_EMU void name(u32(&r)[count], const void* row, emu::Site site = emu::here()) {      \
-    emu::runtime.load_matrix(r, count, row, transposed, site);                              \
+#define HEDDLE_EMU_LOAD_MATRIX(name, count, transposed)                                 \
+  HEDDLE_EMU void name(u32(&r)[count], const void* row, emu::Site site = emu::here()) { \
+    emu::runtime.load_matrix(r, count, row, transposed, site);                          \
   }
 HEDDLE_EMU_LOAD_MATRIX(load_matrix_x4, 4, 0)
 HEDDLE_EMU_LOAD_MATRIX(load_matrix_x2, 2, 0)
 HEDDLE_EMU_LOAD_MATRIX(load_matrix_x4_transposed, 4, 1)
 HEDDLE_EMU_LOAD_MATRIX(load_matrix_x2_transposed, 2, 1)
 #undef HEDDLE_EMU_LOAD_MATRIX
-#define HEDDLE_EMU_MULTIPLY(name, element)                                             \
-  HEDDLE_EMU void name(float(&d)[4], const u32(&a)[4], const u32(&b)[2],               \
-                       emu::Site site = emu::here()) {                                 \
-    emu::runtime.multiply(emu::element, d, a, b, site);                               \
+#define HEDDLE_EMU_MULTIPLY(name, element)                               \
+  HEDDLE_EMU void name(float(&d)[4], const u32(&a)[4], const u32(&b)[2], \
+                       emu::Site site = emu::here()) {                   \
+    emu::runtime.multiply(emu::element, d, a, b, site);                  \
   }
 HEDDLE_EMU_MULTIPLY(mma_bf16, kBf16)
 HEDDLE_EMU_MULTIPLY(mma_f16, kF16)
@@ -145,7 +146,9 @@ struct TensorMap;
 HEDDLE_EMU void mbarrier_init(u64* b, int count) { emu::runtime.mbarrier_init(b, count); }
 HEDDLE_EMU void mbarrier_fence() { emu::runtime.mbarrier_fence(); }
 HEDDLE_EMU void mbarrier_arrive(u64* b) { emu::runtime.mbarrier_arrive(b, 0); }
-HEDDLE_EMU void mbarrier_arrive_expect(u64* b, int bytes) { emu::runtime.mbarrier_arrive(b, bytes); }
+HEDDLE_EMU void mbarrier_arrive_expect(u64* b, int bytes) {
+  emu::runtime.mbarrier_arrive(b, bytes);
+}
 HEDDLE_EMU void mbarrier_wait(u64* b, int parity, emu::Site site = emu::here()) {
   emu::runtime.mbarrier_wait(b, parity, site);
 }

@@ -4,14 +4,14 @@
 
 #ifdef HEDDLE_EMULATE_RACES
 #define HEDDLE_EMU_HOOK extern "C" __attribute__((visibility("hidden"), no_sanitize("thread")))
-#define HEDDLE_EMU_ACCESS(name, bytes, write)                                         \
-  HEDDLE_EMU_HOOK void __tsan_##name(void* at) {                                      \
-    emu::runtime.access(at, bytes, write, __builtin_return_address(0));              \
+#define HEDDLE_EMU_ACCESS(name, bytes, write)                           \
+  HEDDLE_EMU_HOOK void __tsan_##name(void* at) {                        \
+    emu::runtime.access(at, bytes, write, __builtin_return_address(0)); \
   }
-#define HEDDLE_EMU_ACCESSES(bytes)                      \
-  HEDDLE_EMU_ACCESS(read##bytes, bytes, 0)              \
-  HEDDLE_EMU_ACCESS(write##bytes, bytes, 1)             \
-  HEDDLE_EMU_ACCESS(unaligned_read##bytes, bytes, 0)    \
+#define HEDDLE_EMU_ACCESSES(bytes)                   \
+  HEDDLE_EMU_ACCESS(read##bytes, bytes, 0)           \
+  HEDDLE_EMU_ACCESS(write##bytes, bytes, 1)          \
+  HEDDLE_EMU_ACCESS(unaligned_read##bytes, bytes, 0) \
   HEDDLE_EMU_ACCESS(unaligned_write##bytes, bytes, 1)
 HEDDLE_EMU_ACCESSES(1)
 HEDDLE_EMU_ACCESSES(2)
@@ -29,9 +29,9 @@ HEDDLE_EMU_HOOK void __tsan_write_range(void* at, long bytes) {
 #endif
 
 #if defined(HEDDLE_EMULATE_UB) || defined(HEDDLE_EMULATE_RACES)
-#define HEDDLE_EMU_UNDEFINED(name, what)                                             \
-  extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_##name() {    \
-    emu::runtime.undefined(what, __builtin_return_address(0));                       \
+#define HEDDLE_EMU_UNDEFINED(name, what)                                          \
+  extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_##name() { \
+    emu::runtime.undefined(what, __builtin_return_address(0));                    \
   }
 HEDDLE_EMU_UNDEFINED(type_mismatch_v1, "misaligned or null access")
 HEDDLE_EMU_UNDEFINED(out_of_bounds, "array index out of bounds")

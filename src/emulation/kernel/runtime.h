@@ -37,7 +37,7 @@ enum Element { kBf16, kF16, kTf32 };
 /// The emulator's functions, given to a module when it is loaded: modules need no symbol of the
 /// program that loads them.
 struct Runtime {
-  void (*fail)(const char* what);  ///< ends the launch; does not return
+  void (*fail)(const char* what);                   ///< ends the launch; does not return
   void (*barrier)(int id, int threads, Site site);  ///< threads 0: all of the block
   void (*arrive)(int id, int threads, Site site);
   /// The lanes of a warp meet: each brings `bytes`, and sees what all brought.
@@ -85,7 +85,7 @@ struct ModuleInfo {
   const Entry* entries;
   int entry_count;
   unsigned char *shared_begin, *shared_end;  ///< its static shared variables
-  const Self** self;  ///< set before a thread runs
+  const Self** self;                         ///< set before a thread runs
   Runtime* runtime;
 };
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <random>
 
 #include "lower/lower.h"
@@ -86,8 +87,11 @@ inline Request request_of(const Case& c) {
   return r;
 }
 
-/// Runs the kernel in the kernel interpreter; "" if the outputs are those of the primitives.
-inline std::string run(const Case& c, const Lowered& lowered) {
+/// Runs a kernel on its arguments' bytes.
+using Execute = std::function<Status(std::vector<std::vector<std::byte>>&)>;
+
+/// Runs the kernel with `execute`; "" if the outputs are those of the primitives.
+inline std::string run(const Case& c, const Lowered& lowered, const Execute& execute) {
   const auto want = prim::interpret(c.g, c.inputs);
   if (!want.ok()) return want.error().message;
   const Request r = request_of(c);
@@ -110,8 +114,7 @@ inline std::string run(const Case& c, const Lowered& lowered) {
     else
       memory.push_back(laid_out(value, layout_of(c, a.node)));
   }
-  std::vector<std::span<std::byte>> args(memory.begin(), memory.end());
-  const auto ran = kernel::interpret(lowered.kernel, args);
+  const Status ran = execute(memory);
   if (!ran.ok()) return ran.error().message;
 
   for (std::size_t i = 0; i < want->size(); ++i) {
@@ -132,6 +135,13 @@ inline std::string run(const Case& c, const Lowered& lowered) {
         return fmt::format("output {} element {} is {}, not {}", i, j, got.at(j), ref.at(j));
   }
   return "";
+}
+
+/// The same in the kernel interpreter.
+inline std::string run(const Case& c, const Lowered& lowered) {
+  return run(c, lowered, [&](std::vector<std::vector<std::byte>>& memory) {
+    return kernel::interpret(lowered.kernel, {memory.begin(), memory.end()});
+  });
 }
 
 /// Lowers the whole case as one contraction and compares the kernel with the primitives.
