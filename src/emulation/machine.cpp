@@ -170,7 +170,9 @@ void Machine::enter(fiber::transfer_t from) {
   HEDDLE_FIBER_FINISH(nullptr, &m.scheduler_bottom_, &m.scheduler_bytes_);
   m.kernel_.call(m.arguments_.data());
   Thread& t = *m.thread_;
-  if (!t.started.empty() || !t.groups.empty())
+  const bool copies = std::any_of(t.groups.begin(), t.groups.end(),
+                                  [](const std::vector<Copy>& group) { return !group.empty(); });
+  if (!t.started.empty() || copies)
     m.fail_at("a thread ends with asynchronous copies in flight");
   if (!t.products.empty() || !t.product_groups.empty())
     m.fail_at("a thread ends with products in flight");

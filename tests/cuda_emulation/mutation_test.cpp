@@ -108,7 +108,7 @@ constexpr std::string_view kExchanges = R"(kernel "exchanges" vars=2 {
       barrier block
       b1[d0*64 + d1] = load.f32 b3[d1]
       barrier block
-      b3[d1] = load.f32 b0[d0*64 + d1]
+      b3[d1 + 1] = load.f32 b0[d0*64 + d1]
       routine heddle_sort(b3, b4; 64, 64, 0, 0, 0)
       b2[d0*64 + d1] = load.i64 b4[d1 + 1]
       routine heddle_sort(b3, b4; 64, 64, 1, 0, 0)

@@ -52,7 +52,6 @@ extern "C" __global__ void __launch_bounds__(128) gemm(const hd::bf16* __restric
         }
     }
   }
-  hd::copy_wait<0>();  // not needed for the result: a thread must not end with copies in flight
   HD_UNROLL
   for (int i = 0; i < 2; ++i)
     HD_UNROLL
