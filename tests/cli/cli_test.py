@@ -64,7 +64,8 @@ class Cli(unittest.TestCase):
                 ("bench", self.good, "--duration", "0.05"), ("check", self.good),
                 ("bench", self.good, "--duration", "0.05", "--ablation"),
                 ("verify", self.good), ("explain", self.good), ("profile", self.good), ("ops",),
-                ("doctor",), ("cache", "ls")]
+                ("doctor",), ("cache", "ls"), ("cache", "verify"), ("cache", "prune"),
+                ("cache", "export", self.path / "t.db"), ("cache", "merge", self.path / "t.db")]
         for row in rows:
             done = heddle(*row, "--json")
             self.assertEqual(done.returncode, 0, f"{row}: {done.stderr}")
@@ -135,8 +136,8 @@ class Cli(unittest.TestCase):
             for name in ("jax", "iree"):  # the second is tried though the first failed
                 self.assertIn(wanted, peers[name]["error"], body)
                 self.assertNotIn("\n", peers[name]["error"])
-        absent = self.versus("ort", "--venv", self.path / "absent")["ort"]["error"]
-        self.assertIn("setup_peers.sh", absent)
+        self.assert_fails(6, "setup_peers.sh", "bench", self.good, "--vs", "ort", "--venv",
+                          self.path / "absent")
 
     def test_versus_a_peer_that_computes_something_else(self):
         venv = self.fake_peer(
@@ -149,6 +150,100 @@ class Cli(unittest.TestCase):
         self.assertAlmostEqual(peer["median_ms"], 1)
         done = heddle("bench", self.good, "--vs", "tvm", "--venv", venv, "--duration", 0.05)
         self.assertIn("DIFFERENT", done.stdout)
+
+    def test_quantiles_of_few_samples(self):
+        done = heddle("bench", self.good, "--duration", 0.01, "--rounds", 1, "--json")
+        heddle_ms = json.loads(done.stdout)["heddle"]
+        for name in ("median", "p90", "p95", "p99"):
+            self.assertGreaterEqual(heddle_ms[f"{name}_ms"], heddle_ms["min_ms"])
+            self.assertIn(f"{name}_ci_ms", heddle_ms)
+
+    def test_vector_levels(self):
+        x = np.random.default_rng(1).normal(size=(3, 37)).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        e = np.exp(x - x.max(1, keepdims=True))
+        for level in ("sse", "avx2", "avx512"):
+            done = heddle("compile", self.good, "-o", self.path / f"{level}.heddle", "--cpu", level)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            done = heddle("run", self.good, "--cpu", level, "--input", f"x={self.path}/x.npy",
+                          "--save", self.path / "y.npy")
+            if done.returncode == 6:  # this machine has no such vectors
+                self.assertIn("this machine has", done.stderr)
+                continue
+            self.assertEqual(done.returncode, 0, done.stderr)
+            np.testing.assert_allclose(np.load(self.path / "y.npy"),
+                                       e / e.sum(1, keepdims=True) + x, rtol=1e-5, atol=1e-6)
+        self.assert_fails(2, "'mmx'", "compile", self.good, "--cpu", "mmx", "-o", self.path / "o")
+
+    def test_trace_is_one_run(self):
+        chain = self.save("chain", model(
+            [helper.make_node("Softmax", ["x"], ["a"], axis=1),
+             helper.make_node("MatMul", ["a", "a"], ["b"]), helper.make_node("CumSum", ["b", "k"], ["c"]),
+             helper.make_node("MatMul", ["c", "a"], ["y"])],
+            [("x", [64, 64])], [("y", [64, 64])], [helper.make_tensor("k", TensorProto.INT64, [], [0])]))
+        done = heddle("profile", chain, "--iterations", 9, "--trace", self.path / "t.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        events = json.loads((self.path / "t.json").read_text())["traceEvents"]
+        kernels = [e for e in events if e["ph"] == "X"]
+        self.assertGreater(len(kernels), 1)
+        for one, next_one in zip(kernels, kernels[1:]):
+            self.assertLessEqual(one["ts"] + one["dur"], next_one["ts"] + 1e-3)
+
+    def test_verbs_that_need_the_graph(self):
+        artefact = self.path / "a.heddle"
+        heddle("compile", self.good, "-o", artefact)
+        for verb in ("verify", "check", "compile"):
+            self.assert_fails(2, "holds no graph; want the ONNX file", verb, artefact)
+            self.assertNotIn("or compiled artefact", heddle(verb, "--help").stdout)
+
+    def test_heddle_opt_reads_what_heddle_writes(self):
+        rng = np.random.default_rng(1)
+        path = self.save("two", model(
+            [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["s"]),
+             helper.make_node("MatMul", ["s", "w"], ["y"])], [("x", [16, 16])], [("y", [16, 16])],
+            [onnx.numpy_helper.from_array(rng.normal(size=(16, 16)).astype(np.float32), "w")]))
+        opt = pathlib.Path(HEDDLE).with_name("heddle-opt")
+        texts = []
+        for level in ("prim", "kernel"):
+            texts.append(self.path / f"two.{level}")
+            self.assertEqual(heddle("compile", path, "--emit", level, "-o", texts[-1]).returncode, 0)
+        self.assertGreater(texts[1].read_text().count("kernel \""), 1)
+        dumps = self.path / "dumps"
+        heddle("compile", path, "-o", self.path / "o", "--dump", "prim,kernel", "--dump-dir", dumps)
+        texts += sorted(dumps.glob("*.txt"))
+        self.assertGreater(len(texts), 4)
+        for text in texts:
+            done = subprocess.run([opt, text], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, f"{text}: {done.stderr}")
+            want = text.read_text().strip()
+            if "kernel" in text.name:
+                self.assertEqual(done.stdout.strip(), want)
+            else:  # values are numbered anew
+                self.assertEqual(done.stdout.strip().count("\n"), want.count("\n"))
+
+    def test_where_inputs_come_from(self):
+        folder = self.path / "seeded"
+        (folder / "test_data_set_0").mkdir(parents=True)
+        (folder / "model.onnx").write_bytes(self.good.read_bytes())
+        x = np.zeros((3, 37), np.float32)
+        for name, value in (("input_0", x), ("output_0", x + np.float32(1 / 37))):
+            (folder / "test_data_set_0" / f"{name}.pb").write_bytes(
+                onnx.numpy_helper.from_array(value).SerializeToString())
+        np.save(self.path / "x.npy", x)
+        rows = [((folder,), "test_data_set_0", True),
+                ((folder / "model.onnx", "--seed", 1), "random numbers of seed 1", False),
+                ((self.good,), "random numbers of seed 0", False),
+                ((folder, "--input", f"x={self.path}/x.npy"), "files", False)]
+        means = []
+        for flags, wanted, expected in rows:
+            done = heddle("run", *flags, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            reply = json.loads(done.stdout)
+            self.assertEqual(reply["inputs"], wanted)
+            self.assertEqual("expected" in reply["outputs"][0], expected)
+            means.append(reply["outputs"][0]["mean"])
+        self.assertNotEqual(means[1], means[2])
+        self.assertIn("inputs: test_data_set_0", heddle("run", folder).stdout)
 
     def test_no_budget_is_deterministic(self):
         plans = []

@@ -124,8 +124,10 @@ void print_markdown(const json& j) {
 }
 
 Result<json> measure(const BenchFlags& flags) {
+  std::string venv;
+  if (!flags.peers.empty()) venv = HEDDLE_TRY(peers_venv(flags.venv));
   const Model model = HEDDLE_TRY(open_model(flags));
-  const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
+  const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(*model.program, flags)).values;
   std::vector<double> first;
   std::vector<Tensor> outputs = HEDDLE_TRY(model.session->run(inputs));
   HEDDLE_TRY(time_ours(model, inputs, outputs, 1, first));
@@ -143,7 +145,7 @@ Result<json> measure(const BenchFlags& flags) {
     terms.seconds_a_round = flags.duration / flags.rounds;
     terms.load_seconds = flags.peer_timeout;
     terms.quiet = !lists("trace,debug,info", global_options().log);
-    terms.venv = flags.venv;
+    terms.venv = venv;
     const json inputs_of_peers = HEDDLE_TRY(files.write(*model.program, inputs));
     for (const std::string& name : flags.peers)
       contestants.push_back(
@@ -192,7 +194,7 @@ Status ablation(const BenchFlags& flags) {
     with.strategy = step.strategy;
     global_options().disable = disabled.empty() ? step.disable : disabled + "," + step.disable;
     Entrant e{HEDDLE_TRY(open_model(with)), {}, {}};
-    if (inputs.empty()) inputs = HEDDLE_TRY(make_inputs(*e.model.program, flags));
+    if (inputs.empty()) inputs = HEDDLE_TRY(make_inputs(*e.model.program, flags)).values;
     e.outputs = HEDDLE_TRY(e.model.session->run(inputs));
     entrants.push_back(std::move(e));
   }

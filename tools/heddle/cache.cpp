@@ -49,32 +49,46 @@ Status list(const CacheFlags& flags) {
   return Ok{};
 }
 
-Status verify(const CacheFlags&) {
-  fmt::print("{} damaged entries removed\n", driver::verify_cache(folder()));
+Status verify(const CacheFlags& flags) {
+  const int removed = driver::verify_cache(folder());
+  if (!flags.json) fmt::print("{} damaged entries removed\n", removed);
   HEDDLE_TRY(HEDDLE_TRY(driver::open_tuning_db(folder()))->verify());
-  fmt::print("the tuning database is sound\n");
+  if (flags.json)
+    fmt::print("{}\n", json{{"damaged_removed", removed}, {"tuning_sound", true}}.dump(2));
+  else
+    fmt::print("the tuning database is sound\n");
   return Ok{};
 }
 
 Status prune(const CacheFlags& flags) {
-  fmt::print("{} entries removed\n", driver::prune_cache(folder(), flags.days));
+  const int entries = driver::prune_cache(folder(), flags.days);
   const codegen::cpu::Machine machine = HEDDLE_TRY(driver::machine_for(global_options()));
   const auto db = HEDDLE_TRY(driver::open_tuning_db(folder()));
   const int rows = HEDDLE_TRY(db->prune(
       plan::machine_name(driver::machine_threads(), machine.vector_bytes), driver::build_id()));
-  fmt::print("{} measurements of other machines or builds removed\n", rows);
+  if (flags.json)
+    fmt::print("{}\n", json{{"entries_removed", entries}, {"measurements_removed", rows}}.dump(2));
+  else
+    fmt::print("{} entries removed\n{} measurements of other machines or builds removed\n", entries,
+               rows);
   return Ok{};
 }
 
 Status export_to(const CacheFlags& flags) {
   HEDDLE_TRY(HEDDLE_TRY(driver::open_tuning_db(folder()))->export_to(flags.file));
-  fmt::print("{}\n", flags.file);
+  if (flags.json)
+    fmt::print("{}\n", json{{"file", flags.file}}.dump(2));
+  else
+    fmt::print("{}\n", flags.file);
   return Ok{};
 }
 
 Status merge(const CacheFlags& flags) {
   const int rows = HEDDLE_TRY(HEDDLE_TRY(driver::open_tuning_db(folder()))->merge(flags.file));
-  fmt::print("{} measurements taken\n", rows);
+  if (flags.json)
+    fmt::print("{}\n", json{{"file", flags.file}, {"measurements_taken", rows}}.dump(2));
+  else
+    fmt::print("{} measurements taken\n", rows);
   return Ok{};
 }
 
@@ -95,8 +109,10 @@ constexpr Row kRows[] = {
 Verb add_cache(CLI::App& verb) {
   auto flags = std::make_shared<CacheFlags>();
   std::vector<std::pair<CLI::App*, const Row*>> rows;
-  for (const Row& row : kRows) rows.emplace_back(verb.add_subcommand(row.name, row.help), &row);
-  rows[0].first->add_flag("--json", flags->json, "print JSON");
+  for (const Row& row : kRows) {
+    rows.emplace_back(verb.add_subcommand(row.name, row.help), &row);
+    rows.back().first->add_flag("--json", flags->json, "print JSON");
+  }
   rows[0].first->add_flag("--all", flags->all, "every measurement too");
   rows[2]
       .first->add_option("--days", flags->days, "age in days")

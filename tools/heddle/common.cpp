@@ -5,7 +5,9 @@
 #include <cmath>
 #include <filesystem>
 #include <random>
+#include <set>
 
+#include "driver/measure.h"
 #include "onnx/reader.h"
 #include "onnx/tensor_file.h"
 #include "progress.h"
@@ -13,8 +15,11 @@
 
 namespace heddle::tool {
 
-void add_model_flags(CLI::App& verb, ModelFlags& flags) {
-  verb.add_option("model", flags.model, "ONNX file, ONNX test-data folder, or compiled artefact");
+void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
+  verb.add_option("model", flags.model,
+                  artefacts
+                      ? "ONNX file, ONNX test-data folder, or compiled artefact"
+                      : "ONNX file or ONNX test-data folder (a compiled artefact has no graph)");
   verb.add_option("--onnx,--model", flags.model, "the same");
   verb.add_option("--device", flags.device, "cpu")->capture_default_str();
   verb.add_option("--shape,--shapes", flags.shapes,
@@ -30,10 +35,19 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags) {
   verb.add_option("--memory-limit", flags.memory_limit_mb,
                   "refuse (exit code 5) a program that needs more MB than this")
       ->check(CLI::PositiveNumber);
-  verb.add_option("--seed", flags.seed, "seed of random inputs")->capture_default_str();
-  verb.add_option("--input,--loadInputs", flags.inputs,
-                  "NAME=FILE (.npy or .pb); random otherwise");
+  verb.add_option("--seed", flags.seed,
+                  "random inputs of this seed, even where the folder has test data (default: its "
+                  "test data, else seed 0)");
+  verb.add_option("--input,--loadInputs", flags.inputs, "NAME=FILE (.npy or .pb) for an input");
   verb.add_flag("--json", flags.json, "print JSON");
+}
+
+Status want_graph(const ModelFlags& flags, std::string_view verb) {
+  if (flags.model.empty() || !runtime::is_artefact(flags.model)) return Ok{};
+  return fail(ErrorCode::usage,
+              "{}: '{}' is a compiled artefact, which holds no graph; want the ONNX file or "
+              "test-data folder that it was compiled from",
+              verb, flags.model);
 }
 
 Options& global_options() {
@@ -162,13 +176,20 @@ Result<TestData> test_data_of(const std::string& model, const runtime::Program& 
   return data;
 }
 
-Result<std::vector<Tensor>> make_inputs(const runtime::Program& program, const ModelFlags& flags) {
-  std::vector<Tensor> inputs = HEDDLE_TRY(test_data_of(flags.model, program)).inputs;
-  if (inputs.empty()) {
-    std::mt19937_64 random(flags.seed);
+Result<Inputs> make_inputs(const runtime::Program& program, const ModelFlags& flags) {
+  if (!global_options().cpu.empty())
+    HEDDLE_TRY(driver::runs_here(HEDDLE_TRY(driver::machine_for(global_options()))));
+  Inputs inputs;
+  if (!flags.seed) inputs.values = HEDDLE_TRY(test_data_of(flags.model, program)).inputs;
+  inputs.test_data = !inputs.values.empty() && flags.inputs.empty();
+  inputs.from = "test_data_set_0";
+  if (inputs.values.empty()) {
+    std::mt19937_64 random(flags.seed.value_or(0));
     for (const runtime::Port& port : program.inputs)
-      inputs.push_back(random_tensor(port.type, random));
+      inputs.values.push_back(random_tensor(port.type, random));
+    inputs.from = fmt::format("random numbers of seed {}", flags.seed.value_or(0));
   }
+  std::set<std::size_t> files;
   for (const std::string& text : flags.inputs) {
     const std::size_t split = text.find('=');
     const std::string name = text.substr(0, split);
@@ -180,8 +201,11 @@ Result<std::vector<Tensor>> make_inputs(const runtime::Program& program, const M
       return fail(ErrorCode::usage, "--input: found '{}', want NAME=FILE with NAME one of{}", text,
                   names);
     }
-    inputs[port] = HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1)));
+    inputs.values[port] = HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1)));
+    files.insert(port);
   }
+  if (!files.empty())
+    inputs.from = files.size() == inputs.values.size() ? "files" : "files, others " + inputs.from;
   return inputs;
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,14 @@ struct ModelFlags {
   std::string budget = "none";
   std::string strategy = "full";
   double memory_limit_mb = 0;  ///< 0: none
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed;  ///< given: random inputs whatever else there is
   std::vector<std::string> inputs;  ///< NAME=FILE
   bool json = false;
 };
-/// Adds the positional MODEL and the common flags to a verb.
-void add_model_flags(CLI::App& verb, ModelFlags& flags);
+/// Adds the positional MODEL and the common flags to a verb; `artefacts`: it may be a compiled one.
+void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts = true);
+/// For verbs that need the graph: an error where the model is a compiled artefact.
+Status want_graph(const ModelFlags& flags, std::string_view verb);
 
 /// The options of the run: environment, then flags (one table, support/options).
 Options& global_options();
@@ -46,9 +49,15 @@ struct TestData {
 };
 Result<TestData> test_data_of(const std::string& model, const runtime::Program& program);
 
-/// --input files, else the folder's test data, else seeded random numbers (normal for floats, small
-/// integers, coin flips for booleans).
-Result<std::vector<Tensor>> make_inputs(const runtime::Program& program, const ModelFlags& flags);
+struct Inputs {
+  std::vector<Tensor> values;
+  std::string from;        ///< in words: "test_data_set_0", "random numbers of seed 0"
+  bool test_data = false;  ///< all of them are: the folder's expected outputs apply
+};
+/// --input files; the others from the folder's test data, or, with --seed or where there is none,
+/// seeded random numbers (normal for floats, small integers, coin flips for booleans). An error if
+/// this machine cannot run code for --cpu.
+Result<Inputs> make_inputs(const runtime::Program& program, const ModelFlags& flags);
 
 /// Largest difference |found - wanted| in units of (absolute + relative·|wanted|): at most 1 is
 /// equal.

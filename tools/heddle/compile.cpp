@@ -24,11 +24,17 @@ Status write_file(const std::string& path, std::string_view bytes) {
   return Ok{};
 }
 
-/// Text forms need the levels in memory, so the program cache is left out.
-Result<std::string> emitted_text(const CompileFlags& flags, driver::CompileOptions options) {
+/// Text forms need the levels in memory, so the program cache is left out. The constants that a
+/// graph's text only names go into a file beside `output`.
+Result<std::string> emitted_text(const CompileFlags& flags, driver::CompileOptions options,
+                                 const std::string& output) {
   options.options.cache_dir.clear();
   const driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
-  if (flags.emit == "prim") return prim::print(compiled.graph);
+  if (flags.emit == "prim") {
+    const prim::ConstantTable large = prim::large_constants(compiled.graph);
+    if (!large.empty()) HEDDLE_TRY(prim::save_constants(large, prim::constants_beside(output)));
+    return prim::print(compiled.graph);
+  }
   if (flags.emit == "plan") return plan::print(compiled.graph, compiled.plan);
   const codegen::cpu::Machine machine = HEDDLE_TRY(driver::machine_for(options.options));
   std::string text;
@@ -40,13 +46,14 @@ Result<std::string> emitted_text(const CompileFlags& flags, driver::CompileOptio
 }
 
 Status run(const CompileFlags& flags) {
+  HEDDLE_TRY(want_graph(flags, "compile"));
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   std::string output = flags.output;
   if (output.empty())
     output = std::filesystem::path(flags.model).stem().string() +
              (flags.emit == "artefact" ? ".heddle" : "." + flags.emit);
   if (flags.emit != "artefact") {
-    HEDDLE_TRY(write_file(output, HEDDLE_TRY(emitted_text(flags, options))));
+    HEDDLE_TRY(write_file(output, HEDDLE_TRY(emitted_text(flags, options, output))));
     fmt::print("{}\n", output);
     return Ok{};
   }
@@ -79,7 +86,7 @@ Status run(const CompileFlags& flags) {
 
 Verb add_compile(CLI::App& verb) {
   auto flags = std::make_shared<CompileFlags>();
-  add_model_flags(verb, *flags);
+  add_model_flags(verb, *flags, false);
   verb.add_option("-o,--output,--saveEngine", flags->output, "file to write");
   verb.add_option("--emit", flags->emit, "artefact, or the text of a level")
       ->capture_default_str()

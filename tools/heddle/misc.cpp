@@ -94,6 +94,7 @@ Status doctor(bool as_json) {
 }
 
 Status check(const ModelFlags& flags) {
+  HEDDLE_TRY(want_graph(flags, "check"));
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const onnx::CheckReport report =
       HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
@@ -121,7 +122,7 @@ Status check(const ModelFlags& flags) {
 
 Verb add_check(CLI::App& verb) {
   auto flags = std::make_shared<ModelFlags>();
-  add_model_flags(verb, *flags);
+  add_model_flags(verb, *flags, false);
   return [flags] { return check(*flags); };
 }
 

@@ -16,7 +16,8 @@ struct ProfileFlags : ModelFlags {
   bool roofline = false;
 };
 
-Status write_trace(const std::string& path, const std::vector<runtime::LaunchTime>& times) {
+Status write_trace(const std::string& path, const std::string& model,
+                   const std::vector<runtime::LaunchTime>& times) {
   json events = json::array();
   for (const runtime::LaunchTime& time : times)
     events.push_back({{"name", time.name},
@@ -25,6 +26,8 @@ Status write_trace(const std::string& path, const std::vector<runtime::LaunchTim
                       {"tid", 0},
                       {"ts", time.begin * 1e6},
                       {"dur", time.seconds * 1e6}});
+  events.push_back(
+      {{"name", "process_name"}, {"ph", "M"}, {"pid", 0}, {"args", {{"name", model}}}});
   std::ofstream file(path);
   file << json{{"traceEvents", events}, {"displayTimeUnit", "ns"}};
   file.close();
@@ -32,17 +35,27 @@ Status write_trace(const std::string& path, const std::vector<runtime::LaunchTim
   return Ok{};
 }
 
-/// Each kernel's best time of several runs.
-Result<std::vector<runtime::LaunchTime>> best_times(const Model& model,
-                                                    const std::vector<Tensor>& inputs, int runs) {
-  std::vector<runtime::LaunchTime> best;
+using Times = std::vector<runtime::LaunchTime>;
+
+struct Profiles {
+  Times best;      ///< each kernel's best time, of whichever run
+  Times shortest;  ///< of the shortest run
+};
+
+double length_of(const Times& run) {
+  return run.empty() ? 0 : run.back().begin + run.back().seconds;
+}
+
+Result<Profiles> profiles(const Model& model, const std::vector<Tensor>& inputs, int runs) {
+  Profiles p;
   for (int i = 0; i < runs; ++i) {
-    std::vector<runtime::LaunchTime> times = HEDDLE_TRY(model.session->profile(inputs));
-    if (best.empty()) best = times;
+    Times times = HEDDLE_TRY(model.session->profile(inputs));
+    if (i == 0) p.best = p.shortest = times;
     for (std::size_t k = 0; k < times.size(); ++k)
-      if (times[k].seconds < best[k].seconds) best[k] = times[k];
+      if (times[k].seconds < p.best[k].seconds) p.best[k] = times[k];
+    if (length_of(times) < length_of(p.shortest)) p.shortest = std::move(times);
   }
-  return best;
+  return p;
 }
 
 json rows_of(const std::vector<runtime::LaunchTime>& best, const json& report) {
@@ -135,12 +148,12 @@ void print_rows(json rows, const ProfileFlags& flags) {
 
 Status run(const ProfileFlags& flags) {
   const Model model = HEDDLE_TRY(open_model(flags));
-  const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
+  const Inputs inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
   const json report = json::parse(model.program->manifest, nullptr, false);
-  const auto best = HEDDLE_TRY(best_times(model, inputs, flags.iterations));
-  if (!flags.trace.empty()) HEDDLE_TRY(write_trace(flags.trace, best));
-  json rows = rows_of(best, report);
-  json result = {{"model", flags.model}, {"total_us", sum_of(rows, "us")}};
+  const Profiles measured = HEDDLE_TRY(profiles(model, inputs.values, flags.iterations));
+  if (!flags.trace.empty()) HEDDLE_TRY(write_trace(flags.trace, flags.model, measured.shortest));
+  json rows = rows_of(measured.best, report);
+  json result = {{"model", flags.model}, {"inputs", inputs.from}, {"total_us", sum_of(rows, "us")}};
   if (flags.roofline) {
     if (!report.is_object() || report["kernels"].size() != rows.size())
       return fail("{}: the artefact holds no report, want one for --roofline", flags.model);
@@ -174,7 +187,7 @@ Verb add_profile(CLI::App& verb) {
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   verb.add_option("--trace,--exportProfile", flags->trace,
-                  "write a Chrome trace (opens in Perfetto)");
+                  "write the shortest run as a Chrome trace (opens in Perfetto)");
   verb.add_flag("--roofline", flags->roofline,
                 "each kernel's floor on this machine (measured peaks), and how close it comes");
   return [flags] { return run(*flags); };

@@ -52,16 +52,17 @@ Status save_outputs(const runtime::Program& program, const std::vector<Tensor>& 
 Status run(const RunFlags& flags) {
   const Model model = HEDDLE_TRY(open_model(flags));
   const runtime::Program& program = *model.program;
-  const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(program, flags));
+  const Inputs inputs = HEDDLE_TRY(make_inputs(program, flags));
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<Tensor> outputs = HEDDLE_TRY(model.session->run(inputs));
+  const std::vector<Tensor> outputs = HEDDLE_TRY(model.session->run(inputs.values));
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   if (!flags.save.empty()) HEDDLE_TRY(save_outputs(program, outputs, flags.save));
 
   const TestData data =
-      flags.inputs.empty() ? HEDDLE_TRY(test_data_of(flags.model, program)) : TestData{};
+      inputs.test_data ? HEDDLE_TRY(test_data_of(flags.model, program)) : TestData{};
   nlohmann::json result = {{"model", flags.model},
+                           {"inputs", inputs.from},
                            {"ms", ms},
                            {"kernels", program.launches.size()},
                            {"compile_seconds", model.compile_seconds},
@@ -84,9 +85,9 @@ Status run(const RunFlags& flags) {
   if (flags.json) {
     fmt::print("{}\n", result.dump(2));
   } else {
-    fmt::print("{}: {} kernels, compiled in {:.2f} s{}, first run {:.2f} ms\n", flags.model,
-               program.launches.size(), model.compile_seconds,
-               model.from_cache ? " (from the cache)" : "", ms);
+    fmt::print("{}: {} kernels, compiled in {:.2f} s{}, first run {:.2f} ms\n  inputs: {}\n",
+               flags.model, program.launches.size(), model.compile_seconds,
+               model.from_cache ? " (from the cache)" : "", ms, inputs.from);
     for (const nlohmann::json& entry : result["outputs"]) {
       fmt::print("  {} {} = {}\n", entry["name"].get<std::string>(),
                  entry["type"].get<std::string>(), entry["preview"].get<std::string>());

@@ -10,20 +10,23 @@ struct VerifyFlags : ModelFlags {
 };
 
 Status run(const VerifyFlags& flags) {
+  HEDDLE_TRY(want_graph(flags, "verify"));
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const driver::Compiled compiled = HEDDLE_TRY(driver::compile_fresh(flags.model, options));
-  const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(*compiled.program, flags));
-  const driver::Verification v = HEDDLE_TRY(driver::verify(compiled, inputs, flags.tolerance));
+  const Inputs inputs = HEDDLE_TRY(make_inputs(*compiled.program, flags));
+  const driver::Verification v =
+      HEDDLE_TRY(driver::verify(compiled, inputs.values, flags.tolerance));
   nlohmann::json kernels = nlohmann::json::array();
   for (const driver::KernelCheck& k : v.kernels)
     kernels.push_back(
         {{"name", k.name}, {"error", k.error}, {"equal", k.equal}, {"sources", k.sources}});
   std::string expected = "none";
   bool equal = true;
-  if (const TestData data = HEDDLE_TRY(test_data_of(flags.model, *compiled.program));
-      !data.outputs.empty()) {
+  const TestData data =
+      inputs.test_data ? HEDDLE_TRY(test_data_of(flags.model, *compiled.program)) : TestData{};
+  if (!data.outputs.empty()) {
     auto session = HEDDLE_TRY(driver::load(compiled.program, options.threads));
-    const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs));
+    const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs.values));
     double worst = 0;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const Difference d = compare(outputs[i], data.outputs[i], 0, 1);
@@ -34,6 +37,7 @@ Status run(const VerifyFlags& flags) {
   }
   if (flags.json) {
     fmt::print("{}\n", nlohmann::json{{"model", flags.model},
+                                      {"inputs", inputs.from},
                                       {"kernels", kernels},
                                       {"wrong", v.wrong},
                                       {"worst", v.worst},
@@ -46,8 +50,8 @@ Status run(const VerifyFlags& flags) {
         fmt::print("WRONG {}: error {:.3g} of the scale ({})\n", k.name, k.error, k.sources);
     fmt::print(
         "{}: {} kernels against the float64 reference: {} wrong, largest error {:.3g} of a value's "
-        "scale; whole program: {:.3g}\n",
-        flags.model, v.kernels.size(), v.wrong, v.worst, v.outputs_error);
+        "scale; whole program: {:.3g}; inputs: {}\n",
+        flags.model, v.kernels.size(), v.wrong, v.worst, v.outputs_error, inputs.from);
     if (expected != "none")
       fmt::print("whole model against the expected outputs: error {} of the scale\n", expected);
   }
@@ -62,7 +66,7 @@ Status run(const VerifyFlags& flags) {
 
 Verb add_verify(CLI::App& verb) {
   auto flags = std::make_shared<VerifyFlags>();
-  add_model_flags(verb, *flags);
+  add_model_flags(verb, *flags, false);
   verb.add_option("--tolerance", flags->tolerance, "largest error, as a share of the largest value")
       ->capture_default_str();
   return [flags] { return run(*flags); };

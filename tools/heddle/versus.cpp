@@ -34,16 +34,23 @@ fs::path checkout() {
 }
 
 std::vector<std::string> command_of(const std::string& name, const Terms& terms) {
-  fs::path venv = terms.venv;
-  if (venv.empty()) {
-    venv = checkout() / "build/peers";
-    if (!fs::exists(venv / "bin/python")) venv = checkout() / "build/venv";  // has ONNX Runtime
-  }
-  return {venv / "bin/python", checkout() / "bench/peers/serve.py", name,
+  return {fs::path(terms.venv) / "bin/python", checkout() / "bench/peers/serve.py", name,
           std::to_string(terms.threads)};
 }
 
 }  // namespace
+
+Result<std::string> peers_venv(const std::string& given) {
+  std::vector<fs::path> places = {given};
+  if (given.empty())  // the second has ONNX Runtime only
+    places = {checkout() / "build/peers", checkout() / "build/venv"};
+  for (const fs::path& place : places)
+    if (fs::exists(place / "bin/python")) return place.string();
+  return fail(ErrorCode::missing,
+              "bench --vs: found no Python environment of the peers at {} (bench/setup_peers.sh "
+              "makes one in build/peers)",
+              places[0].string());
+}
 
 json statistics(std::vector<double> ms) {
   std::sort(ms.begin(), ms.end());
@@ -59,10 +66,11 @@ json statistics(std::vector<double> ms) {
   for (const auto& [name, q] :
        {std::pair{"median", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}}) {
     const double half = 1.96 * std::sqrt(n * q * (1 - q));
-    // Too few samples for this quantile's interval: say nothing rather than something false.
-    if (n * (1 - q) < 5 && q > 0.5) continue;
     j[std::string(name) + "_ms"] = at(n * q);
-    j[std::string(name) + "_ci_ms"] = {at(std::floor(n * q - half)), at(std::ceil(n * q + half))};
+    // Too few samples for this quantile's interval: say nothing rather than something false.
+    json& interval = j[std::string(name) + "_ci_ms"];
+    if (n * (1 - q) >= 5 || q <= 0.5)
+      interval = {at(std::floor(n * q - half)), at(std::ceil(n * q + half))};
   }
   return j;
 }

@@ -20,8 +20,12 @@ struct Terms {
   double seconds_a_round = 0.1;  ///< of measuring, for each peer
   double load_seconds = 600;     ///< for loading and compiling
   bool quiet = true;             ///< what the frameworks log is dropped
-  std::string venv;              ///< empty: beside this program, as bench/setup_peers.sh makes it
+  std::string venv;              ///< as peers_venv() gives it
 };
+
+/// The Python environment of the peers: `given`, or where that is empty what is beside this
+/// program. Fails, with the script that makes it, if there is none.
+Result<std::string> peers_venv(const std::string& given);
 
 /// A peer in the comparison, or the error that keeps it out.
 class Contestant {
@@ -68,7 +72,7 @@ class TensorFiles {
 };
 
 /// Order statistics of latencies in milliseconds: n, min, mean, throughput, and median, p90, p95,
-/// p99 with 95 % intervals that assume no distribution; quantiles of too few samples are left out.
+/// p99 with 95 % intervals that assume no distribution; null where the samples are too few for one.
 nlohmann::json statistics(std::vector<double> ms);
 double median(std::vector<double> values);
 

@@ -412,6 +412,13 @@ TEST(Compile, OtherMachinesCode) {
   const auto text = to_assembly_text(k, *m);
   ASSERT_TRUE(text.ok());
   EXPECT_NE(text->find("zmm"), std::string::npos) << "16 lanes of f32 fill one register";
+  const std::pair<const char*, int> levels[] = {{"sse", 16}, {"avx2", 32}, {"avx512", 64}};
+  for (const auto& [level, bytes] : levels) {
+    m = machine_named(level);
+    ASSERT_TRUE(m.ok()) << level;
+    EXPECT_EQ(m->vector_bytes, bytes);
+    EXPECT_TRUE(to_assembly_text(k, *m).ok());
+  }
 #endif
   EXPECT_FALSE(machine_named("no such processor").ok());
 }
