@@ -1,0 +1,157 @@
+// Generated GPU contractions, as CUDA text, agree with the primitives' reference under the
+// emulation; every synchronisation in them is needed, and its absence is found.
+#include "cuda_emulation/mutants.h"
+#include "cuda_emulation/run.h"
+#include "lower/contract/test_util.h"
+
+namespace heddle {
+namespace {
+
+using emulation::Order;
+using lower::Case;
+using lower::NodeId;
+
+struct Contraction {
+  std::unique_ptr<Case> graph = std::make_unique<Case>();
+  std::string name;
+  lower::Lowered lowered;
+  codegen::cuda::KernelText text;
+};
+
+class Contractions {
+ public:
+  Contractions() {
+    for (DType type : {DType::f32, DType::bf16, DType::f16}) {
+      for (const auto& [m, n, k] :
+           {std::array{5, 16, 7}, std::array{33, 24, 100}, std::array{40, 72, 48}})
+        add(fmt::format("{} {}x{}x{}", name_of(type), m, n, k), [&](Case& c) {
+          c.output(c.b.matmul(c.input({m, k}, type), c.input({k, n}, type)));
+        });
+      for (int which = 1; which < 4; ++which)
+        add(fmt::format("{} transposed {}", name_of(type), which), [&](Case& c) {
+          NodeId x = c.input(which & 1 ? Shape{41, 30} : Shape{30, 41}, type);
+          NodeId w = c.input(which & 2 ? Shape{24, 41} : Shape{41, 24}, type);
+          if (which & 1) x = c.b.transpose(x, {1, 0});
+          if (which & 2) w = c.b.transpose(w, {1, 0});
+          c.output(c.b.matmul(x, w));
+        });
+      add(fmt::format("{} epilogue", name_of(type)), [&](Case& c) {
+        NodeId y = c.b.matmul(c.input({14, 10}, type), c.constant({10, 24}, type));
+        y = c.b.add(y, c.b.broadcast(c.constant({24}, type), {14, 24}));
+        c.output(y);
+        c.output(c.b.mul(c.b.relu(y), c.input({14, 1}, type)));
+      });
+      add(fmt::format("{} prologue", name_of(type)), [&](Case& c) {
+        if (type == DType::f16) c.tolerance = 1e-2;  // operands are rounded, the reference's are not
+        c.output(c.b.matmul(c.b.exp(c.input({9, 16}, type)), c.b.tanh(c.input({16, 24}, type))));
+      });
+      add(fmt::format("{} convolution", name_of(type)), [&](Case& c) {
+        c.output(c.b.relu(c.b.conv(c.input({2, 4, 9, 7}, type), c.constant({8, 4, 3, 3}, type),
+                                   lower::conv(2, 1, 1))));
+      });
+    }
+    add("tf32", [](Case& c) {
+      c.tuning = {{"tf32", 1}};
+      c.tolerance = 2e-3;
+      c.output(c.b.matmul(c.input({33, 50}), c.b.transpose(c.input({41, 50}), {1, 0})));
+    });
+    add("f64", [](Case& c) {
+      c.output(c.b.matmul(c.input({9, 11}, DType::f64), c.input({11, 19}, DType::f64)));
+    });
+    for (DType type : {DType::f32, DType::bf16})
+      add(fmt::format("{} long", name_of(type)), [&](Case& c) {
+        c.tuning = {{"bm", 32}, {"bn", 32}};
+        c.output(c.b.matmul(c.input({40, 200}, type), c.input({200, 40}, type)));
+      });
+  }
+  std::vector<Contraction> all;
+  std::string problems;
+
+ private:
+  template <class Build>
+  void add(std::string name, Build&& build) {
+    Contraction one;
+    one.name = std::move(name);
+    one.graph->target.device = lower::Device::cuda;
+    one.graph->target.vector_bytes = 16;
+    build(*one.graph);
+    auto lowered = lower::contract::lower(lower::request_of(*one.graph));
+    if (lowered) {
+      one.lowered = *std::move(lowered);
+      auto text = codegen::cuda::to_text(one.lowered.kernel, fmt::format("k{}", all.size()));
+      if (text) {
+        one.text = *std::move(text);
+        all.push_back(std::move(one));
+        return;
+      }
+      problems += one.name + ": " + text.error().message + "\n";
+      return;
+    }
+    problems += one.name + ": " + lowered.error().message + "\n";
+  }
+};
+
+const Contractions& contractions() {
+  static const Contractions one;
+  return one;
+}
+
+std::string run(const emulation::Module& module, const Contraction& one,
+                const codegen::cuda::KernelText& text, Order order) {
+  return lower::run(*one.graph, one.lowered,
+                    [&](std::vector<std::vector<std::byte>>& memory) -> Status {
+                      memory = HEDDLE_TRY(emulate(module, text, memory, order));
+                      return Ok{};
+                    });
+}
+
+void run_all(const emulation::CompileOptions& options, std::initializer_list<Order> orders) {
+  ASSERT_EQ(contractions().problems, "");
+  std::vector<std::string> units(2, codegen::cuda::unit_header());
+  const auto& all = contractions().all;
+  for (std::size_t i = 0; i < all.size(); ++i) units[i % 2] += all[i].text.text;
+  std::vector<emulation::Module> modules;
+  ASSERT_EQ(compile_all(units, options, modules), "");
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (Order order : orders)
+      EXPECT_EQ(run(modules[i % 2], all[i], all[i].text, order), "")
+          << all[i].name << all[i].text.text;
+}
+
+TEST(ContractionEmulation, AgreesInAllOrders) {
+  run_all({}, {Order::forward, Order::reverse, Order::random});
+}
+TEST(ContractionEmulation, HasNoRaces) { run_all({.races = true}, {Order::forward}); }
+
+TEST(ContractionEmulation, MissingSynchronisationIsFound) {
+  struct Broken {
+    const Contraction* kernel;
+    codegen::cuda::KernelText text;
+    std::string what;
+  };
+  std::vector<Broken> broken;
+  std::string unit = codegen::cuda::unit_header();
+  for (const Contraction& one : contractions().all) {
+    if (!one.name.ends_with(" long")) continue;
+    const std::string stem =
+        one.text.phases[0].symbol.substr(0, one.text.phases[0].symbol.find('_') + 1);
+    for (const Mutant& m : mutants_of(one.text.text, kSynchronisations)) {
+      const std::string own = fmt::format("m{}_", broken.size());
+      Broken b{&one, one.text, one.name + " without " + m.what};
+      b.text.text = renamed(m.text, " " + stem, " " + own);
+      for (auto& phase : b.text.phases) phase.symbol = renamed(phase.symbol, stem, own);
+      unit += b.text.text;
+      broken.push_back(std::move(b));
+    }
+  }
+  ASSERT_GE(broken.size(), 10u);
+  std::vector<emulation::Module> modules;
+  ASSERT_EQ(compile_all({unit}, {.races = true}, modules), "");
+  for (const Broken& b : broken)
+    EXPECT_NE(first_notice([&](Order order) { return run(modules[0], *b.kernel, b.text, order); }),
+              "")
+        << b.what << b.text.text;
+}
+
+}  // namespace
+}  // namespace heddle
