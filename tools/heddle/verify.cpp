@@ -13,7 +13,7 @@ Status run(const VerifyFlags& flags) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const driver::Compiled compiled = HEDDLE_TRY(driver::compile_fresh(flags.model, options));
   const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(*compiled.program, flags));
-  const driver::Verification v = HEDDLE_TRY(driver::verify(compiled, inputs, flags.tolerance));
+  const driver::Verification v = HEDDLE_TRY(driver::verify(compiled, inputs, flags.tolerance, options));
   nlohmann::json kernels = nlohmann::json::array();
   for (const driver::KernelCheck& k : v.kernels)
     kernels.push_back(
@@ -22,7 +22,7 @@ Status run(const VerifyFlags& flags) {
   bool equal = true;
   if (const TestData data = HEDDLE_TRY(test_data_of(flags.model, *compiled.program));
       !data.outputs.empty()) {
-    auto session = HEDDLE_TRY(driver::load(compiled.program, options.threads));
+    auto session = HEDDLE_TRY(driver::load(compiled.program, options));
     const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs));
     double worst = 0;
     for (std::size_t i = 0; i < outputs.size(); ++i) {

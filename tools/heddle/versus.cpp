@@ -39,8 +39,8 @@ std::vector<std::string> command_of(const std::string& name, const Terms& terms)
     venv = checkout() / "build/peers";
     if (!fs::exists(venv / "bin/python")) venv = checkout() / "build/venv";  // has ONNX Runtime
   }
-  return {venv / "bin/python", checkout() / "bench/peers/serve.py", name,
-          std::to_string(terms.threads)};
+  return {venv / "bin/python", checkout() / "bench/peers/serve.py",
+          name + (terms.cuda ? "-cuda" : ""), std::to_string(terms.threads)};
 }
 
 }  // namespace
