@@ -37,6 +37,9 @@ PEERS = {
     "jax": "peer_jax",
     "iree": "peer_iree",
     "tvm": "peer_tvm",
+    "torch-cuda": "peer_torch_cuda",
+    "torch-compile-cuda": "peer_torch_compile_cuda",
+    "jax-cuda": "peer_jax_cuda",
 }
 
 

@@ -83,7 +83,7 @@ class Assembler {
         if (block != block_of_.end()) lifetimes_[block->second].last = step;
       }
       first_local_.push_back(lifetimes_.size());
-      for (std::int64_t bytes : kernel.info.local_bytes) lifetimes_.push_back({bytes, step, step});
+      for (std::int64_t bytes : kernel.code.local_bytes) lifetimes_.push_back({bytes, step, step});
     }
   }
 
@@ -107,11 +107,10 @@ class Assembler {
     runtime::Launch launch{kernel.lowered.kernel.name, {}, {}};
     for (const lower::Argument& argument : kernel.lowered.arguments)
       launch.args.push_back(slot_of(argument, memory));
-    for (std::size_t i = 0; i < kernel.info.local_bytes.size(); ++i)
+    for (std::size_t i = 0; i < kernel.code.local_bytes.size(); ++i)
       launch.args.push_back({Slot::Kind::arena, memory.offsets[first_local_[k] + i]});
-    for (const auto& phase : kernel.info.phases)
-      launch.phases.push_back({phase.symbol, phase.tasks});
-    program_.scratch_bytes = std::max(program_.scratch_bytes, kernel.info.scratch_bytes);
+    launch.phases = kernel.code.phases;
+    program_.scratch_bytes = std::max(program_.scratch_bytes, kernel.code.scratch_bytes);
     program_.launches.push_back(std::move(launch));
   }
 
@@ -140,12 +139,15 @@ class Assembler {
 }  // namespace
 
 runtime::Program assemble(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
-                          std::vector<std::string> objects, int threads) {
-  return Assembler(graph, kernels).run(std::move(objects), threads);
+                          std::vector<std::string> objects, int threads,
+                          const std::string& device) {
+  runtime::Program program = Assembler(graph, kernels).run(std::move(objects), threads);
+  program.device = device;
+  return program;
 }
 
 SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kernel,
-                           const std::string& object) {
+                           std::vector<std::string> objects, const std::string& device) {
   SingleKernel single;
   runtime::Program& p = single.program;
   ConstantPool constants(p.constants);
@@ -176,14 +178,15 @@ SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kerne
       single.input_layouts.push_back(kernel.input_layouts[i]);
     }
   }
-  for (std::int64_t bytes : kernel.info.local_bytes) {
+  for (std::int64_t bytes : kernel.code.local_bytes) {
     launch.args.push_back({Slot::Kind::arena, p.arena_bytes});
     p.arena_bytes += (bytes + 63) / 64 * 64;
   }
-  for (const auto& phase : kernel.info.phases) launch.phases.push_back({phase.symbol, phase.tasks});
-  p.scratch_bytes = kernel.info.scratch_bytes;
+  launch.phases = kernel.code.phases;
+  p.scratch_bytes = kernel.code.scratch_bytes;
   p.launches.push_back(std::move(launch));
-  p.objects = {object};
+  p.objects = std::move(objects);
+  p.device = device;
   return single;
 }
 

@@ -9,6 +9,7 @@ namespace heddle::driver {
 /// Which object a kernel's code is in and where its constants went are settled here: kernels in
 /// execution order become flat launches over one arena planned by liveness.
 runtime::Program assemble(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
-                          std::vector<std::string> objects, int threads);
+                          std::vector<std::string> objects, int threads,
+                          const std::string& device);
 
 }  // namespace heddle::driver

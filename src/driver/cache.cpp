@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "driver/code_cache.h"
+#include "driver/platform.h"
 #include "runtime/artefact.h"
 #include "support/hash.h"
 #include "support/log.h"
@@ -32,11 +33,13 @@ Result<Hash> content_of(const std::string& path) {
 }
 
 Result<Hash> program_key(const std::string& path, const CompileOptions& options) {
-  const codegen::cpu::Machine machine = HEDDLE_TRY(machine_for(options.options));
+  const Platform platform = HEDDLE_TRY(platform_for(options));
   std::string key = to_string(HEDDLE_TRY(content_of(path)));
-  key += fmt::format("|{}|{}|{}|{}|{}|{}|{}", build_id(), machine.triple, machine.cpu,
-                     machine.features, options.threads > 0 ? options.threads : machine_threads(),
-                     options.budget, options.strategy);
+  key += fmt::format("|{}|{}|{}|{}|{}|{}|{}", build_id(), platform.cpu.triple, platform.cpu.cpu,
+                     platform.cpu.features, platform.threads, options.budget, options.strategy);
+  if (platform.cuda)
+    key += fmt::format("|{}|{}|{}", platform.machine_name(), platform.gpu.l2_bytes,
+                       options.options.nvrtc);
   key += "|" + options.options.disable + "|" + std::to_string(options.options.bisect);
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
   return hash_bytes(key);
@@ -46,7 +49,7 @@ template <class F>
 int remove_if(const std::string& folder, F&& test) {
   int removed = 0;
   std::error_code error;
-  for (const char* sub : {"objects", "programs"})
+  for (const char* sub : {"objects", "cubins", "programs"})
     for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(folder) / sub, error))
       if (entry.is_regular_file(error) && test(entry))
         removed += fs::remove(entry.path(), error) ? 1 : 0;
@@ -59,6 +62,10 @@ onnx::ImportOptions import_options(const CompileOptions& options) {
   onnx::ImportOptions import;
   import.shapes = options.shapes;
   return import;
+}
+
+Result<Compiled> plan_file(const std::string& path, const CompileOptions& options) {
+  return plan_only(HEDDLE_TRY(onnx::import(path, import_options(options))), options);
 }
 
 Result<Compiled> compile_fresh(const std::string& path, const CompileOptions& options) {
@@ -105,7 +112,7 @@ CacheListing list_cache(const std::string& folder) {
   CacheListing listing;
   remove_if(folder, [&](const fs::directory_entry& entry) {
     std::error_code error;
-    (entry.path().parent_path().filename() == "objects" ? listing.objects : listing.programs) += 1;
+    (entry.path().extension() == ".heddle" ? listing.programs : listing.objects) += 1;
     listing.bytes += static_cast<std::int64_t>(entry.file_size(error));
     return false;
   });
@@ -116,6 +123,7 @@ int verify_cache(const std::string& folder) {
   return remove_if(folder, [](const fs::directory_entry& entry) {
     const std::string path = entry.path().string();
     if (entry.path().extension() == ".heddle") return !runtime::read_artefact(path).ok();
+    if (entry.path().extension() == ".cubin") return !codegen::cuda::cached_cubin_is_sound(path);
     return !cached_object_is_sound(path);
   });
 }

@@ -14,6 +14,9 @@ onnx::ImportOptions import_options(const CompileOptions& options);
 /// compile_file without the program cache: graph, plan and kernels are there.
 Result<Compiled> compile_fresh(const std::string& path, const CompileOptions& options);
 
+/// plan_only from a file.
+Result<Compiled> plan_file(const std::string& path, const CompileOptions& options);
+
 struct CacheListing {
   int objects = 0, programs = 0;
   std::int64_t bytes = 0;

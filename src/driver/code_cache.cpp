@@ -76,6 +76,20 @@ void write_cached(const std::string& path, const Object& object) {
 
 bool cached_object_is_sound(const std::string& path) { return read_cached(path).has_value(); }
 
+kernel::Kernel without_names(kernel::Kernel k) {
+  k.name = "k";
+  for (std::int32_t i = 0; i < k.buffers.size(); ++i) k.buffers[kernel::BufferId{i}].name.clear();
+  return k;
+}
+
+KernelCode to_code(const KernelInfo& info) {
+  KernelCode code;
+  for (const auto& phase : info.phases) code.phases.push_back({phase.symbol, phase.tasks, {}});
+  code.scratch_bytes = info.scratch_bytes;
+  code.local_bytes = info.local_bytes;
+  return code;
+}
+
 std::string build_id() {
   static const std::string id = [] {
     std::ifstream self("/proc/self/exe", std::ios::binary);

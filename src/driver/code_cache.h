@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cpu/cpu.h"
+#include "driver/driver.h"
 #include "support/thread_pool.h"
 
 namespace heddle::driver {
@@ -13,6 +13,10 @@ struct Code {
   std::vector<codegen::cpu::KernelInfo> kernels;  ///< by position of the kernel given
   int compiled = 0, reused = 0;                   ///< batches compiled now, found in the cache
 };
+
+/// The kernel without the names of its values: equal for equal kernels of one network.
+kernel::Kernel without_names(kernel::Kernel k);
+KernelCode to_code(const codegen::cpu::KernelInfo& info);
 
 /// Compiles kernels in batches on all threads of `pool`; each batch's object is kept in
 /// `cache_dir`/objects by content (kernel text, machine, LLVM version, build). Empty: no cache.

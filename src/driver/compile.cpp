@@ -4,7 +4,9 @@
 #include <unordered_map>
 
 #include "driver/assemble.h"
+#include "driver/choose.h"
 #include "driver/code_cache.h"
+#include "driver/cuda_code.h"
 #include "driver/driver.h"
 #include "driver/dump.h"
 #include "driver/lower_plan.h"
@@ -31,7 +33,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// Generates code, equal kernels once, and gives each kernel its symbols.
+/// Generates code for the CPU, equal kernels once, and gives each kernel its symbols.
 Result<std::vector<std::string>> generate(std::vector<CompiledKernel>& kernels,
                                           const codegen::cpu::Machine& machine,
                                           const CompileOptions& options, ThreadPool& pool) {
@@ -39,8 +41,7 @@ Result<std::vector<std::string>> generate(std::vector<CompiledKernel>& kernels,
   std::vector<kernel::Kernel> unique;
   std::vector<std::size_t> code_of;
   for (const CompiledKernel& kernel : kernels) {
-    kernel::Kernel nameless = kernel.lowered.kernel;
-    nameless.name = "k";
+    kernel::Kernel nameless = without_names(kernel.lowered.kernel);
     const Hash key = hash_bytes(kernel::to_string(nameless));
     const auto [entry, fresh] = index.try_emplace(key, unique.size());
     if (fresh) unique.push_back(std::move(nameless));
@@ -50,13 +51,38 @@ Result<std::vector<std::string>> generate(std::vector<CompiledKernel>& kernels,
     if (options.progress) options.progress("generating code", share);
   };
   Code code = HEDDLE_TRY(generate_code(unique, machine, options.options.cache_dir, pool, progress));
-  for (std::size_t k = 0; k < kernels.size(); ++k) kernels[k].info = code.kernels[code_of[k]];
+  for (std::size_t k = 0; k < kernels.size(); ++k)
+    kernels[k].code = to_code(code.kernels[code_of[k]]);
   log(LogLevel::info, "{} kernels, {} distinct; {} batches compiled, {} from the cache",
       kernels.size(), unique.size(), code.compiled, code.reused);
   return std::move(code.objects);
 }
 
+/// The same for the GPU: the text is there already, and equal text is compiled once.
+Result<std::vector<std::string>> generate_cubins(std::vector<CompiledKernel>& kernels,
+                                                 const Platform& platform,
+                                                 const CompileOptions& options, ThreadPool& pool) {
+  std::unordered_map<std::string, std::size_t> index;
+  std::vector<KernelCode> unique;
+  for (const CompiledKernel& kernel : kernels)
+    if (index.try_emplace(kernel.code.source, unique.size()).second) unique.push_back(kernel.code);
+  const auto progress = [&](double share) {
+    if (options.progress) options.progress("compiling CUDA", share);
+  };
+  std::vector<std::string> objects =
+      HEDDLE_TRY(compile_cuda(unique, platform, options.options, pool, progress));
+  for (CompiledKernel& kernel : kernels)
+    kernel.code.functions = unique[index.at(kernel.code.source)].functions;
+  log(LogLevel::info, "{} kernels, {} distinct", kernels.size(), unique.size());
+  return objects;
+}
+
 }  // namespace
+
+Result<std::string> source_of(const CompiledKernel& kernel, const Platform& platform) {
+  if (platform.cuda) return kernel.code.source;
+  return codegen::cpu::to_llvm_text(kernel.lowered.kernel, platform.cpu);
+}
 
 int machine_threads() {
   const unsigned count = std::thread::hardware_concurrency();
@@ -76,61 +102,63 @@ Status runs_here(const codegen::cpu::Machine& machine) {
               machine.cpu, 8 * machine.vector_bytes, 8 * host.vector_bytes);
 }
 
-lower::Target target_for(const codegen::cpu::Machine& machine, int threads) {
-  lower::Target target;
-  target.vector_bytes = machine.vector_bytes;
-  target.vector_registers = machine.vector_registers;
-  target.threads = threads;
-  return target;
-}
+namespace {
 
-Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
+/// Passes, plan and lowering.
+Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
+                             const Platform& platform, Dumper& dumper, ThreadPool& pool) {
   Compiled compiled;
   Stopwatch watch(compiled.times);
-  const int threads = options.threads > 0 ? options.threads : machine_threads();
-  const codegen::cpu::Machine machine = HEDDLE_TRY(machine_for(options.options));
-  Dumper dumper(options.options);
   compiled.graph =
       plan::with_copied_outputs(HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper)));
   watch.lap("passes");
-
-  plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, machine, threads));
-  ThreadPool pool(threads);
+  plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
   const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0;
-  if (measured) HEDDLE_TRY(runs_here(machine));
-  compiled.plan = HEDDLE_TRY(
-      measured ? plan_measured(compiled.graph, std::move(planning), options, machine, pool)
-               : plan::orchestrate(compiled.graph, planning));
+  if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
+  Chosen chosen = HEDDLE_TRY(choose_kernels(
+      compiled.graph, std::move(planning), platform, [&](const plan::Options& with) {
+        return measured ? plan_measured(compiled.graph, with, options, platform, pool)
+                        : plan::orchestrate(compiled.graph, with);
+      }));
+  compiled.plan = std::move(chosen.plan);
+  compiled.kernels = std::move(chosen.kernels);
   dumper.write("plan", "plan", plan::print(compiled.graph, compiled.plan));
-  watch.lap("plan");
-
-  compiled.kernels =
-      HEDDLE_TRY(lower_plan(compiled.graph, compiled.plan, target_for(machine, threads))).kernels;
   for (const CompiledKernel& kernel : compiled.kernels)
     dumper.write("kernel", kernel.lowered.kernel.name, kernel::to_string(kernel.lowered.kernel));
-  watch.lap("lower");
-
-  std::vector<std::string> objects = HEDDLE_TRY(generate(compiled.kernels, machine, options, pool));
-  if (dumper.wants("source"))
-    for (const CompiledKernel& kernel : compiled.kernels)
-      dumper.write("source", kernel.lowered.kernel.name + ".ll",
-                   HEDDLE_TRY(codegen::cpu::to_llvm_text(kernel.lowered.kernel, machine)));
-  watch.lap("code");
-
-  runtime::Program program =
-      assemble(compiled.graph, compiled.kernels, std::move(objects), threads);
-  program.manifest = report_of(compiled, machine).dump();
-  compiled.program = std::make_shared<runtime::Program>(std::move(program));
-  watch.lap("assemble");
+  watch.lap("plan, lower");
   return compiled;
 }
 
-Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
-                                               int threads) {
-  std::shared_ptr<codegen::cpu::Module> code = HEDDLE_TRY(codegen::cpu::load(program->objects));
-  const runtime::Linker linker = [&](const std::string& symbol) { return code->find(symbol); };
-  auto pool = std::make_shared<ThreadPool>(threads > 0 ? threads : program->threads);
-  return runtime::Session::create(std::move(program), linker, code, std::move(pool));
+}  // namespace
+
+Result<Compiled> plan_only(prim::Graph graph, const CompileOptions& options) {
+  const Platform platform = HEDDLE_TRY(platform_for(options));
+  Dumper dumper(options.options);
+  ThreadPool pool(platform.threads);
+  return lower_graph(std::move(graph), options, platform, dumper, pool);
+}
+
+Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
+  const Platform platform = HEDDLE_TRY(platform_for(options));
+  Dumper dumper(options.options);
+  ThreadPool pool(platform.threads);
+  Compiled compiled = HEDDLE_TRY(lower_graph(std::move(graph), options, platform, dumper, pool));
+  Stopwatch watch(compiled.times);
+  std::vector<std::string> objects =
+      platform.cuda ? HEDDLE_TRY(generate_cubins(compiled.kernels, platform, options, pool))
+                    : HEDDLE_TRY(generate(compiled.kernels, platform.cpu, options, pool));
+  if (dumper.wants("source"))
+    for (const CompiledKernel& kernel : compiled.kernels)
+      dumper.write("source", kernel.lowered.kernel.name + (platform.cuda ? ".cu" : ".ll"),
+                   HEDDLE_TRY(source_of(kernel, platform)));
+  watch.lap("code");
+
+  runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(objects),
+                                      platform.threads, platform.name());
+  program.manifest = report_of(compiled, platform).dump();
+  compiled.program = std::make_shared<runtime::Program>(std::move(program));
+  watch.lap("assemble");
+  return compiled;
 }
 
 }  // namespace heddle::driver

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codegen/cpu/cpu.h"
+#include "codegen/cuda/nvrtc.h"
 #include "lower/lower.h"
 #include "plan/plan.h"
 #include "prim/graph.h"
@@ -16,6 +17,8 @@
 namespace heddle::driver {
 
 struct CompileOptions {
+  std::string device = "cpu";     ///< cpu, cuda, cuda:N
+  std::string arch;               ///< "sm_90a", of a GPU that need not be here; empty: the GPU found
   int threads = 0;                ///< 0: as many as the machine has
   std::string budget = "none";    ///< none, seconds, or full
   std::string strategy = "full";  ///< ablation: greedy, fission, rewrites, blp, recompute, full
@@ -25,12 +28,21 @@ struct CompileOptions {
   std::function<void(const std::string& phase, double share)> progress;
 };
 
+/// Where a kernel's machine code is, and what the compiler says of it.
+struct KernelCode {
+  std::vector<runtime::Phase> phases;
+  std::int64_t scratch_bytes = 0;         ///< per CPU thread
+  std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
+  std::string source;                     ///< CUDA text, without the prelude
+  std::vector<codegen::cuda::FunctionInfo> functions;  ///< CUDA: by phase
+};
+
 /// One kernel of a compiled program, with what is needed to explain, check and time it alone.
 struct CompiledKernel {
   plan::Kernel planned;
   lower::Lowered lowered;
   std::vector<lower::Layout> input_layouts;  ///< by argument, for Argument::Kind::value inputs
-  codegen::cpu::KernelInfo info;
+  KernelCode code;
 };
 
 struct PhaseTime {
@@ -50,15 +62,33 @@ struct Compiled {
 int machine_threads();
 /// What code is generated for: the machine's vector level unless Options::cpu lowers it.
 Result<codegen::cpu::Machine> machine_for(const Options& options);
-lower::Target target_for(const codegen::cpu::Machine& machine, int threads);
 
 /// The only place that lists the phases: passes → plan → lower → code → program.
 Result<Compiled> compile(prim::Graph graph, const CompileOptions& options);
-/// The same from an ONNX file or folder, through the program cache (keyed by the content of model,
+/// compile() up to the kernels: no machine code and no program, so no GPU libraries are needed.
+Result<Compiled> plan_only(prim::Graph graph, const CompileOptions& options);
+/// compile() from an ONNX file or folder, through the program cache (keyed by the content of model,
 /// options, machine and build).
 Result<Compiled> compile_file(const std::string& path, const CompileOptions& options);
 
+/// Makes sessions of programs whose code is loaded once.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  /// `program`: the one that the code was loaded from, or a part of it (see single_kernel).
+  virtual Result<std::shared_ptr<runtime::Session>> session(
+      std::shared_ptr<const runtime::Program> program) = 0;
+};
+/// Loads code for a program's device: on the CPU with the threads of `pool` (null: a new one of
+/// `options.threads`), on the GPU that `options.device` numbers. Errors: missing (no driver, no such
+/// GPU).
+Result<std::shared_ptr<Executor>> executor_for(const runtime::Program& program,
+                                               const CompileOptions& options,
+                                               std::shared_ptr<ThreadPool> pool = nullptr);
 /// Links a program's code and makes it ready to run.
+Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
+                                               const CompileOptions& options);
+/// The same on the CPU (0 threads: as many as it was compiled for).
 Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
                                                int threads);
 
@@ -70,7 +100,7 @@ struct SingleKernel {
   std::vector<lower::Layout> input_layouts, output_layouts;
 };
 SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kernel,
-                           const std::string& object);
+                           std::vector<std::string> objects, const std::string& device);
 
 /// Row-major tensor ↔ flat storage of a layout.
 Tensor to_storage(const Tensor& value, const lower::Layout& layout);

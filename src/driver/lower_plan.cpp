@@ -2,14 +2,28 @@
 
 #include <algorithm>
 
+#include "driver/cuda_code.h"
+
 namespace heddle::driver {
 
 using prim::NodeId;
 
+namespace {
+
+Result<CompiledKernel> lower_kernel(const lower::Request& request, const plan::Kernel& planned,
+                                    const Platform& platform) {
+  CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
+  if (platform.cuda) kernel.code = HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform));
+  return kernel;
+}
+
+}  // namespace
+
 Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
-                               const lower::Target& target) {
+                               const Platform& platform) {
   LoweredPlan lowered;
-  auto& [kernels, layouts] = lowered;
+  auto& [kernels, layouts, refusals] = lowered;
+  const lower::Target target = platform.target();
   std::unordered_map<NodeId, bool> is_output;
   for (const prim::GraphOutput& output : graph.outputs) is_output[output.node] = true;
   // A value that is not computed is read from its equivalent.
@@ -27,10 +41,17 @@ Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
     if (!is_output.contains(node)) return std::nullopt;
     return lower::row_major(graph[node].type.shape);
   };
-  for (const plan::Kernel& planned : plan.kernels) {
+  for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
+    const plan::Kernel& planned = plan.kernels[k];
     const lower::Request request{&graph,    planned.cluster, target,
                                  layout_of, required,        planned.tuning};
-    CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
+    Result<CompiledKernel> made = lower_kernel(request, planned, platform);
+    if (!made) {
+      if (made.error().code != ErrorCode::unsupported) return made.error();
+      refusals.push_back({k, made.error()});
+      continue;
+    }
+    CompiledKernel kernel = *std::move(made);
     for (lower::Argument& argument : kernel.lowered.arguments) {
       const bool value = argument.kind == lower::Argument::Kind::value;
       kernel.input_layouts.push_back(value ? layout_of(argument.node) : lower::Layout{});

@@ -1,18 +1,25 @@
 #pragma once
 #include <unordered_map>
 
-#include "driver/driver.h"
+#include "driver/platform.h"
 
 namespace heddle::driver {
 
+/// A kernel of the plan that has no lowering for the target.
+struct Refusal {
+  std::size_t kernel = 0;
+  Error error;
+};
 struct LoweredPlan {
   std::vector<CompiledKernel> kernels;                      ///< in execution order, without code
   std::unordered_map<prim::NodeId, lower::Layout> layouts;  ///< of what the kernels write
+  std::vector<Refusal> refusals;
 };
 
-/// Each kernel lowered with the layouts that its producers chose.
+/// Each kernel lowered with the layouts that its producers chose; on a GPU with its text. What is
+/// refused as unsupported is listed; other errors are the result.
 Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
-                               const lower::Target& target);
+                               const Platform& platform);
 
 /// What other plans of the graph will probably store: a value that `known` lacks follows its first
 /// operand of the same rank; inputs and the rest are row-major.

@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-#include "driver/code_cache.h"
+#include "driver/cuda_code.h"
 #include "driver/lower_plan.h"
 #include "plan/calibrate.h"
 #include "support/log.h"
@@ -42,6 +42,19 @@ void push_out_of_caches([[maybe_unused]] const std::vector<Tensor>& constants) {
 #endif
 }
 
+/// Seconds of one run: wall time, on a GPU by events around the kernels.
+Result<double> seconds_of(runtime::Session& session, const std::vector<Tensor>& inputs,
+                          std::vector<Tensor>& outputs) {
+  if (session.program().device == "cpu") {
+    const double start = now();
+    HEDDLE_TRY(session.run_into(inputs, outputs));
+    return now() - start;
+  }
+  double sum = 0;
+  for (const runtime::LaunchTime& t : HEDDLE_TRY(session.profile(inputs))) sum += t.seconds;
+  return sum;
+}
+
 /// Median microseconds of a session's run.
 Result<std::pair<double, int>> median_us(runtime::Session& session,
                                          const std::vector<Tensor>& constants) {
@@ -55,9 +68,7 @@ Result<std::pair<double, int>> median_us(runtime::Session& session,
   while (static_cast<int>(times.size()) < kFewestRuns ||
          (now() - begin < kSecondsPerKernel && static_cast<int>(times.size()) < kMostRuns)) {
     push_out_of_caches(constants);
-    const double start = now();
-    HEDDLE_TRY(session.run_into(inputs, outputs));
-    times.push_back(now() - start);
+    times.push_back(HEDDLE_TRY(seconds_of(session, inputs, outputs)));
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
                    times.end());
@@ -66,11 +77,24 @@ Result<std::pair<double, int>> median_us(runtime::Session& session,
 
 struct Timer {
   const CompileOptions& options;
-  const codegen::cpu::Machine& machine;
+  const Platform& platform;
   ThreadPool& pool;
   std::function<lower::Layout(prim::NodeId)> layout_of;
   /// Shared with the caller's pool object: sessions want to own theirs.
   std::shared_ptr<ThreadPool> session_pool{&pool, [](ThreadPool*) {}};
+
+  Result<std::vector<std::string>> code_for(CompiledKernel& kernel) {
+    if (platform.cuda) {
+      std::vector<KernelCode> codes = {HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform))};
+      auto objects = HEDDLE_TRY(compile_cuda(codes, platform, options.options, pool, {}));
+      kernel.code = std::move(codes[0]);
+      return objects;
+    }
+    Code code = HEDDLE_TRY(generate_code({without_names(kernel.lowered.kernel)}, platform.cpu,
+                                         options.options.cache_dir, pool, {}));
+    kernel.code = to_code(code.kernels[0]);
+    return std::move(code.objects);
+  }
 
   Result<plan::Timing> time(const prim::Graph& graph, const lower::Request& request) {
     CompiledKernel kernel;
@@ -79,17 +103,12 @@ struct Timer {
     for (const lower::Argument& a : kernel.lowered.arguments)
       kernel.input_layouts.push_back(
           a.kind == lower::Argument::Kind::value ? request.layout_of(a.node) : lower::Layout{});
-    kernel::Kernel nameless = kernel.lowered.kernel;
-    nameless.name = "k";
-    Code code = HEDDLE_TRY(
-        generate_code({std::move(nameless)}, machine, options.options.cache_dir, pool, {}));
-    kernel.info = code.kernels[0];
-    SingleKernel single = single_kernel(graph, kernel, code.objects[0]);
+    std::vector<std::string> objects = HEDDLE_TRY(code_for(kernel));
+    SingleKernel single = single_kernel(graph, kernel, std::move(objects), platform.name());
     single.program.threads = pool.threads();
-    auto program = std::make_shared<runtime::Program>(std::move(single.program));
-    auto module = HEDDLE_TRY(codegen::cpu::load(program->objects));
-    const runtime::Linker linker = [&](const std::string& symbol) { return module->find(symbol); };
-    auto session = HEDDLE_TRY(runtime::Session::create(program, linker, module, session_pool));
+    const auto program = std::make_shared<runtime::Program>(std::move(single.program));
+    const auto executor = HEDDLE_TRY(executor_for(*program, options, session_pool));
+    const auto session = HEDDLE_TRY(executor->session(program));
     const auto [us, runs] = HEDDLE_TRY(median_us(*session, program->constants));
     return plan::Timing{us, request.tuning, runs};
   }
@@ -99,7 +118,7 @@ struct Timer {
     lower::Request request;
     request.graph = &graph;
     request.cluster = cluster;
-    request.target = target_for(machine, pool.threads());
+    request.target = platform.target();
     request.layout_of = layout_of;
     request.required_layout = [](prim::NodeId) { return std::optional<lower::Layout>(); };
     plan::Timing best = HEDDLE_TRY(time(graph, request));
@@ -136,31 +155,35 @@ Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_
 }
 
 Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& pool,
-                                              const codegen::cpu::Machine& machine) {
-  const std::string name = plan::machine_name(pool.threads(), machine.vector_bytes);
+                                              const Platform& platform) {
+  if (platform.cuda) return platform.model();
+  const std::string name = platform.machine_name();
   if (auto known = HEDDLE_TRY(db.machine(name))) return *known;
-  const plan::MachineModel model = plan::calibrate(pool, machine.vector_bytes);
+  const plan::MachineModel model = plan::calibrate(pool, platform.cpu.vector_bytes);
   HEDDLE_TRY(db.store_machine(name, model));
   return model;
 }
 
 Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
                                  const CompileOptions& options,
-                                 const codegen::cpu::Machine& machine, ThreadPool& pool,
+                                 const Platform& platform, ThreadPool& pool,
                                  plan::MeasureReport* report) {
+  if (platform.cuda && !platform.found)
+    return fail(ErrorCode::missing, "--budget {}: {} is not here to measure on, want none",
+                options.budget, platform.gpu.name);
   const auto db = HEDDLE_TRY(open_tuning_db(options.options.cache_dir));
   plan::MeasureOptions measure;
-  measure.machine = plan::machine_name(pool.threads(), machine.vector_bytes);
+  measure.machine = platform.machine_name();
   measure.build = build_id();
   measure.budget_s = HEDDLE_TRY(budget_seconds(options.budget));
   measure.db = db.get();
-  planning.machine = HEDDLE_TRY(calibrated_machine(*db, pool, machine));
+  planning.machine = HEDDLE_TRY(calibrated_machine(*db, pool, platform));
   log(LogLevel::info, "machine: {}", plan::to_string(planning.machine));
   // The model's plan shows which values are stored channels-last; others follow it.
   const plan::Plan first = HEDDLE_TRY(plan::orchestrate(graph, planning));
   measure.layout_of = likely_layouts(
-      graph, HEDDLE_TRY(lower_plan(graph, first, target_for(machine, pool.threads()))).layouts);
-  Timer timer{options, machine, pool, measure.layout_of};
+      graph, HEDDLE_TRY(lower_plan(graph, first, platform)).layouts);
+  Timer timer{options, platform, pool, measure.layout_of};
   measure.time = [&](const prim::Graph& g, const lower::Cluster& c) { return timer(g, c); };
   measure.progress = [&](int done, int waiting, double plan_us) {
     if (options.progress)

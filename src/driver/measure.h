@@ -1,5 +1,5 @@
 #pragma once
-#include "driver/driver.h"
+#include "driver/platform.h"
 #include "plan/measure.h"
 
 namespace heddle::driver {
@@ -12,16 +12,16 @@ Status runs_here(const codegen::cpu::Machine& machine);
 Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_dir);
 
 /// This machine's model as measured, from the database or measured now (about 0.3 s) and kept
-/// there.
+/// there. Of a GPU: the model from its tables.
 Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& pool,
-                                              const codegen::cpu::Machine& machine);
+                                              const Platform& platform);
 
 /// plan::orchestrate_measured() with this machine's calibrated model and its tuning database:
 /// candidates are lowered, compiled and timed alone, with constants cold (in a network other
 /// kernels have pushed them out of the caches) and values as the caches hold them.
 Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
                                  const CompileOptions& options,
-                                 const codegen::cpu::Machine& machine, ThreadPool& pool,
+                                 const Platform& platform, ThreadPool& pool,
                                  plan::MeasureReport* report = nullptr);
 
 }  // namespace heddle::driver

@@ -1,6 +1,5 @@
 #include "driver/planning.h"
 
-#include "plan/calibrate.h"
 #include "prim/alternatives.h"
 #include "prim/passes.h"
 
@@ -23,7 +22,7 @@ Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& op
 }
 
 Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& options,
-                                   const codegen::cpu::Machine& machine, int threads) {
+                                   const Platform& platform) {
   plan::Options planning;
   const auto strategy = plan::strategy_named(options.strategy);
   if (!strategy)
@@ -32,8 +31,8 @@ Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& opt
         "--strategy: found '{}', want single, operators, greedy, partition, recompute or full",
         options.strategy);
   planning.strategy = *strategy;
-  planning.legality = plan::lowering_legality();
-  planning.machine = plan::default_machine(threads, machine.vector_bytes);
+  planning.legality = plan::lowering_legality(platform.target());
+  planning.machine = platform.model();
   if (*strategy == plan::Strategy::full)
     planning.class_of =
         prim::classes_of(graph, prim::find_alternatives(graph, options.options.disable));

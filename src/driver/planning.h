@@ -1,6 +1,7 @@
 #pragma once
 #include "driver/driver.h"
 #include "driver/dump.h"
+#include "driver/platform.h"
 
 namespace heddle::driver {
 
@@ -11,6 +12,6 @@ Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& op
 /// What the orchestrator is told: strategy, what the lowering can do, the machine. Alternatives are
 /// added to the graph.
 Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& options,
-                                   const codegen::cpu::Machine& machine, int threads);
+                                   const Platform& platform);
 
 }  // namespace heddle::driver

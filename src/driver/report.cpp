@@ -67,17 +67,81 @@ json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
   j["constant_bytes"] = constants;
   j["value_bytes"] = values;
   json phases = json::array();
-  for (const auto& phase : kernel.info.phases) phases.push_back(phase.tasks);
+  for (const auto& phase : kernel.code.phases) phases.push_back(phase.tasks);
   j["tasks"] = phases;
   return j;
 }
 
+/// What a phase takes of a multiprocessor, as the assembler and the launch say.
+json phase_json(const KernelCode& code, const runtime::Phase& phase, const Platform& platform) {
+  json j = {{"symbol", phase.symbol},
+            {"blocks", phase.tasks},
+            {"threads", phase.grid.threads},
+            {"shared_bytes", phase.grid.shared_bytes}};
+  for (const codegen::cuda::FunctionInfo& f : code.functions) {
+    if (f.symbol != phase.symbol) continue;
+    const std::int64_t shared = phase.grid.shared_bytes + f.shared_bytes;
+    const auto o = runtime::cuda::occupancy(platform.gpu, phase.grid.threads, f.registers, shared);
+    j["shared_bytes"] = shared;
+    j["registers"] = f.registers;
+    j["stack_bytes"] = f.stack_bytes;
+    j["spill_bytes"] = f.spill_bytes;
+    j["blocks_per_multiprocessor"] = o.blocks;
+    j["occupancy"] = o.share;
+    j["occupancy_limit"] = o.limit;
+  }
+  return j;
+}
+
+/// The kernel's tensors once at memory bandwidth, its arithmetic at the peak: no kernel is faster.
+json roofline_json(const prim::Graph& graph, const CompiledKernel& kernel, const Platform& platform) {
+  const plan::MachineModel m = platform.model();
+  const plan::Cost& cost = kernel.planned.cost;
+  bool half = true, contract = false;
+  for (prim::NodeId id : kernel.planned.cluster.nodes) {
+    if (!std::holds_alternative<prim::Contract>(graph[id].op)) continue;
+    contract = true;
+    for (prim::NodeId a : graph[id].args) half = half && size_of(graph[a].type.dtype) <= 2;
+  }
+  const double peak = !contract ? m.peak_gflops : half ? m.half_matrix_gflops : m.matrix_gflops;
+  const auto [constants, values] = compulsory_bytes(graph, kernel);
+  const double bytes = std::min(cost.bytes, static_cast<double>(constants + values));
+  const double memory_us = bytes / (m.dram_gbs * 1e3);
+  const double compute_us = cost.flops / (peak * m.threads * 1e3);
+  const double floor = std::max(memory_us, compute_us);
+  return {{"floor_us", floor},
+          {"bound", compute_us > memory_us ? "compute" : "memory"},
+          {"share", cost.us > 0 ? floor / cost.us : 0}};
+}
+
+void add_cuda(json& j, const prim::Graph& graph, const CompiledKernel& kernel,
+              const Platform& platform) {
+  j["phases"] = json::array();
+  for (const runtime::Phase& phase : kernel.code.phases)
+    j["phases"].push_back(phase_json(kernel.code, phase, platform));
+  j["roofline"] = roofline_json(graph, kernel, platform);
+  j["source"] = kernel.code.source;
+}
+
+json machine_json(const Platform& p) {
+  if (!p.cuda) return {{"cpu", p.cpu.cpu}, {"vector_bytes", p.cpu.vector_bytes}};
+  const plan::MachineModel m = p.model();
+  return {{"gpu", p.gpu.name},
+          {"arch", p.gpu.arch()},
+          {"multiprocessors", p.gpu.multiprocessors},
+          {"here", p.found},
+          {"dram_gbs", m.dram_gbs},
+          {"f32_gflops", m.peak_gflops * m.threads},
+          {"half_matrix_gflops", m.half_matrix_gflops * m.threads}};
+}
+
 }  // namespace
 
-json report_of(const Compiled& compiled, const codegen::cpu::Machine& machine) {
+json report_of(const Compiled& compiled, const Platform& platform) {
   const plan::Plan& plan = compiled.plan;
   json report = {{"build", build_id()},
-                 {"machine", {{"cpu", machine.cpu}, {"vector_bytes", machine.vector_bytes}}},
+                 {"device", platform.name()},
+                 {"machine", machine_json(platform)},
                  {"plan",
                   {{"strategy", plan::name_of(plan.strategy)},
                    {"kernels", plan.kernels.size()},
@@ -90,8 +154,10 @@ json report_of(const Compiled& compiled, const codegen::cpu::Machine& machine) {
                    {"unique_regions", plan.stats.unique_regions}}},
                  {"kernels", json::array()},
                  {"times", json::array()}};
-  for (const CompiledKernel& kernel : compiled.kernels)
+  for (const CompiledKernel& kernel : compiled.kernels) {
     report["kernels"].push_back(kernel_json(compiled.graph, kernel));
+    if (platform.cuda) add_cuda(report["kernels"].back(), compiled.graph, kernel, platform);
+  }
   for (const PhaseTime& time : compiled.times)
     report["times"].push_back({{"phase", time.name}, {"seconds", time.seconds}});
   return report;

@@ -2,13 +2,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "driver/driver.h"
+#include "driver/platform.h"
 
 namespace heddle::driver {
 
 /// What `explain` shows, kept in the artefact so that a compiled file explains itself: plan totals,
 /// and per kernel its sources, schedule, cost with provenance, traffic, and rejected alternatives.
-nlohmann::json report_of(const Compiled& compiled, const codegen::cpu::Machine& machine);
+nlohmann::json report_of(const Compiled& compiled, const Platform& platform);
 /// The report as text for a terminal. `node`: only kernels that cover this source node, in detail.
 /// `top`: only that many, dearest first (0: all, in execution order).
 Result<std::string> explain_text(const nlohmann::json& report, const std::string& node, int top);

@@ -90,6 +90,27 @@ std::string svg_of(const std::string& dot) {
   return begin == std::string::npos ? "" : svg.substr(begin);
 }
 
+/// Launches, resources and text of a CUDA kernel; nothing for other kernels.
+std::string cuda_html(const json& kernel) {
+  if (!kernel.contains("phases")) return "";
+  std::string html =
+      "<table><tr><th>function<th>blocks<th>threads<th>registers<th>spilled bytes<th>shared "
+      "bytes<th>occupancy<th>limited by</tr>";
+  for (const json& p : kernel["phases"])
+    html += fmt::format("<tr><td><code>{}</code><td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.0f} %<td>{}</tr>",
+                        p["symbol"].get<std::string>(), p["blocks"].get<std::int64_t>(),
+                        p["threads"].get<int>(), p.value("registers", 0), p.value("spill_bytes", 0),
+                        p["shared_bytes"].get<std::int64_t>(), 100 * p.value("occupancy", 0.0),
+                        p.value("occupancy_limit", "-"));
+  html += fmt::format("</table><p>roofline: {:.2f} µs ({} bound), {:.0f} % of the {} time</p>\n",
+                      kernel["roofline"]["floor_us"].get<double>(),
+                      kernel["roofline"]["bound"].get<std::string>(),
+                      100 * kernel["roofline"]["share"].get<double>(),
+                      kernel["cost"]["provenance"].get<std::string>());
+  return html + "<details><summary>CUDA text</summary><pre>" +
+         escaped(kernel["source"].get<std::string>()) + "</pre></details>\n";
+}
+
 std::string kernel_html(std::size_t k, const json& kernel, double total) {
   const json& cost = kernel["cost"];
   std::string html = fmt::format(
@@ -102,6 +123,7 @@ std::string kernel_html(std::size_t k, const json& kernel, double total) {
                   cost["bound"].get<std::string>(), cost["provenance"].get<std::string>(),
                   cost["bytes"].get<double>() / 1e6, cost["flops"].get<double>() / 1e9,
                   escaped(kernel["schedule"].get<std::string>()));
+  html += cuda_html(kernel);
   html += "<p>covers ";
   for (const json& source : kernel["sources"])
     html += fmt::format("<code>{} {}</code> ", escaped(source["op"].get<std::string>()),
@@ -128,7 +150,7 @@ summary{cursor:pointer;display:flex;gap:.8rem;align-items:center;padding:.15rem 
 .n{width:2.5rem;text-align:right;color:#888}.us{width:6rem;text-align:right}
 .bar{width:12rem;background:#f4f4f4;height:.8rem}.bar i{display:block;height:100%}
 details[open]{background:#fafafa;border-radius:6px;padding-bottom:.5rem}
-details p,details pre{margin:.4rem 0 .4rem 3.3rem}pre{overflow:auto;font-size:13px}.rejected{color:#844}
+details p,details pre,details table{margin:.4rem 0 .4rem 3.3rem}pre{overflow:auto;font-size:13px}th,td{padding:0 .8rem 0 0;text-align:left}.rejected{color:#844}
 )";
 
 }  // namespace
@@ -150,7 +172,7 @@ std::string explain_html(const json& report) {
       plan["lower_bound_us"].get<double>(), 100 * plan["gap"].get<double>(),
       escaped(plan["strategy"].get<std::string>()), plan["candidates"].get<int>(),
       plan["regions"].get<int>(), plan["unique_regions"].get<int>(),
-      escaped(report["machine"]["cpu"].get<std::string>()));
+      escaped(report["machine"].value("gpu", report["machine"].value("cpu", ""))));
   html +=
       "<p class=legend>bound by <b style=\"background:#cfe3f7\">compute</b><b "
       "style=\"background:#fbe3c8\">"

@@ -22,17 +22,51 @@ bool covers(const json& kernel, const std::string& node) {
                      [&](const json& source) { return source["name"] == node; });
 }
 
+/// Columns of a CUDA kernel: the most registers and shared memory, the least occupancy of its
+/// phases, and the share of the roofline.
+std::string resources(const json& kernel) {
+  if (!kernel.contains("phases")) return "";
+  int registers = 0;
+  std::int64_t shared = 0;
+  double occupancy = 1;
+  for (const json& p : kernel["phases"]) {
+    registers = std::max(registers, p.value("registers", 0));
+    shared = std::max(shared, p["shared_bytes"].get<std::int64_t>());
+    occupancy = std::min(occupancy, p.value("occupancy", 1.0));
+  }
+  return fmt::format("{:5} {:7.1f} {:5.0f} {:7.1f} ", registers, static_cast<double>(shared) / 1024,
+                     100 * occupancy, 100 * kernel["roofline"]["share"].get<double>());
+}
+
 std::string row(std::size_t number, const json& kernel) {
   const json& cost = kernel["cost"];
-  return fmt::format("{:4} {:9.1f} {:>8} {:>9} {:9.2f} {:9.3f}  {}\n", number,
+  return fmt::format("{:4} {:9.1f} {:>8} {:>9} {:9.2f} {:9.3f} {} {}\n", number,
                      cost["us"].get<double>(), cost["bound"].get<std::string>(),
                      cost["provenance"].get<std::string>(), cost["bytes"].get<double>() / 1e6,
-                     cost["flops"].get<double>() / 1e9, sources_text(kernel, 6));
+                     cost["flops"].get<double>() / 1e9, resources(kernel), sources_text(kernel, 6));
+}
+
+/// "blocks 96 × 256 threads, 40 registers, …" for each phase of a CUDA kernel.
+std::string launches(const json& kernel) {
+  std::string text;
+  for (const json& p : kernel.value("phases", json::array())) {
+    text += fmt::format("     {} x {} threads, {} bytes of shared memory", p["blocks"].get<std::int64_t>(),
+                        p["threads"].get<int>(), p["shared_bytes"].get<std::int64_t>());
+    if (p.contains("registers"))
+      text += fmt::format(", {} registers, {} bytes spilled, occupancy {:.0f} % ({} blocks, by {})",
+                          p["registers"].get<int>(), p["spill_bytes"].get<int>(),
+                          100 * p["occupancy"].get<double>(),
+                          p["blocks_per_multiprocessor"].get<int>(),
+                          p["occupancy_limit"].get<std::string>());
+    text += "\n";
+  }
+  return text;
 }
 
 std::string details(const json& kernel) {
   std::string text = fmt::format("     kernel {}: {}\n", kernel["name"].get<std::string>(),
                                  kernel["schedule"].get<std::string>());
+  text += launches(kernel);
   for (const json& source : kernel["sources"])
     text += fmt::format("     covers {} '{}'\n", source["op"].get<std::string>(),
                         source["name"].get<std::string>());
@@ -57,9 +91,15 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
       plan.value("provenance", "modelled"), plan["lower_bound_us"].get<double>(),
       100 * plan["gap"].get<double>(), plan["strategy"].get<std::string>(),
       plan["candidates"].get<int>(), plan["regions"].get<int>(), plan["unique_regions"].get<int>());
-  text += fmt::format("{:>4} {:>9} {:>8} {:>9} {:>9} {:>9}  covers\n", "#", "us", "bound",
-                      "cost is", "MB", "GFLOP");
   const json& kernels = report["kernels"];
+  const bool cuda = !kernels.empty() && kernels[0].contains("phases");
+  if (cuda)
+    text += fmt::format("GPU:  {}, {}{}; compile --emit cuda writes the kernels' text\n",
+                        report["machine"]["gpu"].get<std::string>(),
+                        report["machine"]["arch"].get<std::string>(),
+                        report["machine"]["here"].get<bool>() ? "" : ", not in this machine");
+  text += fmt::format("{:>4} {:>9} {:>8} {:>9} {:>9} {:>9} {} covers\n", "#", "us", "bound", "cost is",
+                      "MB", "GFLOP", cuda ? " regs  shKB  occ% roof%   " : "");
   std::vector<std::size_t> order;
   for (std::size_t k = 0; k < kernels.size(); ++k)
     if (node.empty() || covers(kernels[k], node)) order.push_back(k);

@@ -29,14 +29,11 @@ void add(Verification& result, KernelCheck check) {
 }  // namespace
 
 Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs,
-                            double tolerance) {
+                            double tolerance, const CompileOptions& options) {
   const prim::Graph& graph = compiled.graph;
   const std::vector<Tensor> values =
       HEDDLE_TRY(prim::interpret_all(graph, {inputs.begin(), inputs.end()}));
-  std::shared_ptr<codegen::cpu::Module> code =
-      HEDDLE_TRY(codegen::cpu::load(compiled.program->objects));
-  const runtime::Linker linker = [&](const std::string& symbol) { return code->find(symbol); };
-  auto pool = std::make_shared<ThreadPool>(compiled.program->threads);
+  const auto executor = HEDDLE_TRY(executor_for(*compiled.program, options));
   const auto stored = [&](prim::NodeId node) {
     if (const Tensor* constant = graph.constant_of(node)) return *constant;
     return prim::from_reference(values[static_cast<std::size_t>(node.value)],
@@ -44,9 +41,9 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
   };
   Verification result;
   for (const CompiledKernel& kernel : compiled.kernels) {
-    SingleKernel single = single_kernel(graph, kernel, "");
-    auto session = HEDDLE_TRY(runtime::Session::create(
-        std::make_shared<runtime::Program>(std::move(single.program)), linker, code, pool));
+    SingleKernel single = single_kernel(graph, kernel, {}, compiled.program->device);
+    auto session = HEDDLE_TRY(
+        executor->session(std::make_shared<runtime::Program>(std::move(single.program))));
     std::vector<Tensor> storage;
     for (std::size_t i = 0; i < single.inputs.size(); ++i)
       storage.push_back(to_storage(stored(single.inputs[i].node), single.input_layouts[i]));
@@ -66,7 +63,7 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
     add(result, std::move(check));
   }
   // All of them together: what a run gives back.
-  auto session = HEDDLE_TRY(runtime::Session::create(compiled.program, linker, code, pool));
+  auto session = HEDDLE_TRY(executor->session(compiled.program));
   const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& wanted = values[static_cast<std::size_t>(graph.outputs[i].node.value)];

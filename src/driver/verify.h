@@ -23,6 +23,6 @@ struct Verification {
 /// types) and compares what it computes with the reference: the first wrong kernel is found
 /// directly, whatever errors upstream would have done to it. Then the whole program.
 Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs,
-                            double tolerance);
+                            double tolerance, const CompileOptions& options);
 
 }  // namespace heddle::driver

@@ -18,13 +18,33 @@ std::vector<NodeId> inputs_of(const prim::Graph& g, const Cluster& c) {
   return out;
 }
 
+Target gpu_target(int multiprocessors, int capability) {
+  Target target;
+  target.device = Device::cuda;
+  target.vector_bytes = 16;
+  target.multiprocessors = multiprocessors;
+  target.capability = capability;
+  if (capability < 90) target.shared_bytes = (capability == 80 ? 163 : 99) << 10;
+  return target;
+}
+
+namespace {
+
+bool has_main_loop(const prim::Graph& g, const Cluster& c) {
+  return std::any_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) {
+    return std::holds_alternative<prim::Contract>(g[id].op) && contract::worth_main_loop(g, id);
+  });
+}
+
+}  // namespace
+
+bool supports(const prim::Graph& g, const Cluster& c, const Target&) {
+  return has_main_loop(g, c) ? contract::supports(g, c) : stitch::supports(g, c);
+}
+
 Result<Lowered> lower(const Request& request) {
   const prim::Graph& g = *request.graph;
-  const bool main_loop =
-      std::any_of(request.cluster.nodes.begin(), request.cluster.nodes.end(), [&](NodeId id) {
-        return std::holds_alternative<prim::Contract>(g[id].op) && contract::worth_main_loop(g, id);
-      });
-  if (main_loop && contract::supports(g, request.cluster)) {
+  if (has_main_loop(g, request.cluster) && contract::supports(g, request.cluster)) {
     auto tiled = contract::lower(request);
     // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads.
     if (tiled || !request.target.is_gpu()) return tiled;

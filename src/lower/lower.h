@@ -30,6 +30,7 @@ struct Target {
   Device device = Device::cpu;
   // GPU; vector_bytes is the widest access of a thread.
   int multiprocessors = 132;
+  int capability = 90;  ///< compute capability times ten
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
@@ -80,6 +81,11 @@ struct Request {
   Tuning tuning;
 };
 
+/// A GPU of this compute capability times ten, as the generated kernels see it.
+Target gpu_target(int multiprocessors, int capability = 90);
+
+/// Cheap test used by candidate enumeration: can lower() handle this cluster for this target?
+bool supports(const prim::Graph& g, const Cluster& c, const Target& target);
 /// Lowers with the schedule family that applies: contract (one main loop with prologue and
 /// visitor epilogue) if the cluster holds a Contract that is worth one, else stitch.
 Result<Lowered> lower(const Request& request);

@@ -292,11 +292,11 @@ struct CostModel::State {
   void add_main_loop(NodeId id, double multiplications) {
     const MatmulShape s = matmul_shape(f, id);
     const bool packed = f.as<prim::Constant>(f[id].args[1]) || f.as<prim::Constant>(f[id].args[0]);
-    const double rate = m.peak_gflops * 1e3 * main_loop_efficiency(s, packed) / rate_factor(id);
-    // Tiles of about 6×32 results are the units that threads share.
-    const double units = std::max(1.0, s.batch * std::ceil(s.m * s.n / 192));
+    const double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
+    // Tiles of about 6×32 results (64×64 on a GPU) are the units that threads share.
+    const double units = std::max(1.0, s.batch * std::ceil(s.m * s.n / (m.gpu ? 4096 : 192)));
     loop_us += 2 * multiplications / rate / parallel(units);
-    if (!packed) loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));
+    if (!packed && !m.gpu) loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));
     // Operands that are evaluated for the loop pass through a packed tile.
     for (NodeId arg : f[id].args) {
       if (local[static_cast<std::size_t>(arg.value)] >= 0 && !is_plain_view(arg)) {

@@ -25,6 +25,8 @@ enum class KernelKind { loop, reduce, map };
 KernelKind kind_of_kernel(const Facts& f, const Cluster& c);
 double scale_of(KernelKind kind, const MachineModel& m);
 
+/// GFLOP/s per core of a main loop of this shape whose result has this type.
+double main_loop_rate(const MachineModel& m, const MatmulShape& s, DType type, bool packed);
 /// GFLOP/s per core that a main loop of this shape reaches, as a share of the peak.
 double main_loop_efficiency(const MatmulShape& shape, bool packed_operand);
 

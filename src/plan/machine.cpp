@@ -1,6 +1,7 @@
 #include "plan/machine.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "plan/cost.h"
 
@@ -12,6 +13,52 @@ std::string to_string(const MachineModel& m) {
       "peak_gflops={:.1f} launch_us={:.2f} scales={:.2f},{:.2f},{:.2f}",
       m.threads, m.vector_bytes, m.l1_bytes, m.l2_bytes, m.l3_bytes, m.l2_gbs, m.l3_gbs, m.dram_gbs,
       m.peak_gflops, m.launch_us, m.loop_scale, m.reduce_scale, m.map_scale);
+}
+
+namespace {
+
+/// A chip: its rates are of the whole chip with this many multiprocessors.
+struct Chip {
+  int capability, multiprocessors;
+  double dram_gbs, l2_gbs, f32_gflops, matrix_gflops, half_matrix_gflops;
+};
+// NVIDIA's data sheets (A100 80 GB, L40S, H200); matrix rates of f32 are without tf32.
+constexpr Chip kChips[] = {
+    {80, 108, 2039, 4000, 19.5e3, 19.5e3, 312e3},
+    {89, 142, 864, 3500, 91.6e3, 91.6e3, 362e3},
+    {90, 132, 4800, 5500, 67e3, 67e3, 989e3},
+};
+
+}  // namespace
+
+MachineModel gpu_machine(int capability, int multiprocessors, std::int64_t l2_bytes) {
+  const Chip* chip = &kChips[0];
+  for (const Chip& c : kChips)
+    if (c.capability <= capability) chip = &c;
+  MachineModel m;
+  m.gpu = true;
+  m.threads = multiprocessors;
+  m.vector_bytes = 16;
+  const double each = 1.0 / chip->multiprocessors;
+  // A value that another kernel wrote is in the chip's L2, never nearer.
+  m.l1_bytes = m.l2_bytes = 128 << 10;
+  m.l3_bytes = l2_bytes;
+  m.l2_gbs = m.l3_gbs = chip->l2_gbs * each;
+  m.dram_gbs = chip->dram_gbs;
+  m.peak_gflops = chip->f32_gflops * each;
+  m.matrix_gflops = chip->matrix_gflops * each;
+  m.half_matrix_gflops = chip->half_matrix_gflops * each;
+  m.launch_us = 2;
+  return m;
+}
+
+double main_loop_rate(const MachineModel& m, const MatmulShape& s, DType type, bool packed) {
+  const double wide = std::max(1.0, static_cast<double>(size_of(compute_type(type))) / 4);
+  if (!m.gpu) return m.peak_gflops * main_loop_efficiency(s, packed) / wide;
+  const double peak = size_of(type) <= 2 ? m.half_matrix_gflops : m.matrix_gflops;
+  // Tiles are padded to 16 rows; filling and draining the pipeline costs some steps of k.
+  const double narrow = std::min(s.m, s.n);
+  return 0.75 * peak / wide * narrow / (16 * std::ceil(narrow / 16)) * s.k / (s.k + 64);
 }
 
 double main_loop_efficiency(const MatmulShape& s, bool packed_operand) {

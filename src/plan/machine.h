@@ -18,8 +18,16 @@ struct MachineModel {
   double launch_us = 0.8;
   /// Measured over modelled time, by kind of kernel: with a main loop, with a reduction, neither.
   double loop_scale = 1, reduce_scale = 1, map_scale = 1;
+  /// A GPU: cores are multiprocessors, and matrix units have rates of their own: GFLOP/s per core
+  /// of main loops on f32 and on 16-bit operands.
+  bool gpu = false;
+  double matrix_gflops = 0, half_matrix_gflops = 0;
   bool operator==(const MachineModel&) const = default;
 };
 std::string to_string(const MachineModel& m);
+
+/// A GPU of this compute capability times ten, from vendors' tables scaled to the number of
+/// multiprocessors: what plans are made for where nothing was measured.
+MachineModel gpu_machine(int capability, int multiprocessors, std::int64_t l2_bytes);
 
 }  // namespace heddle::plan

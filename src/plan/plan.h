@@ -24,8 +24,8 @@ struct Legality {
 };
 /// Rules on the structure of the graph alone; what the planner's tests use.
 Legality structural_legality();
-/// What src/lower says it supports.
-Legality lowering_legality();
+/// What src/lower says it supports on a target.
+Legality lowering_legality(const lower::Target& target = {});
 
 /// Steps of the ablation.
 enum class Strategy {

@@ -193,4 +193,16 @@ Result<std::vector<LaunchTime>> Session::profile(std::span<const Tensor> inputs)
   return times;
 }
 
+Result<std::vector<double>> Session::time_runs(std::span<const Tensor> inputs, int runs) {
+  HEDDLE_TRY(check(inputs));
+  std::vector<Tensor> outputs = new_outputs();
+  std::vector<double> seconds;
+  for (int i = 0; i < runs; ++i) {
+    const double begin = now();
+    HEDDLE_TRY(execute(inputs, outputs, nullptr));
+    seconds.push_back(now() - begin);
+  }
+  return seconds;
+}
+
 }  // namespace heddle::runtime

@@ -43,15 +43,18 @@ class Session {
   Status run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs);
   /// One run with the time of each launch (CPU: a barrier on both sides of each; CUDA: by events).
   Result<std::vector<LaunchTime>> profile(std::span<const Tensor> inputs);
+  /// Seconds of each of `runs` runs on the same inputs. On a GPU they lie in its memory already and
+  /// outputs stay there: what a pipeline on the device sees, from launch to completion.
+  virtual Result<std::vector<double>> time_runs(std::span<const Tensor> inputs, int runs);
 
  protected:
   explicit Session(std::shared_ptr<const Program> program) : program_(std::move(program)) {}
   /// One run of inputs and outputs that fit the ports; fills `times` unless it is null.
   virtual Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                          std::vector<LaunchTime>* times) = 0;
+  Status check(std::span<const Tensor> inputs) const;
 
  private:
-  Status check(std::span<const Tensor> inputs) const;
   std::vector<Tensor> new_outputs() const;
 
   std::shared_ptr<const Program> program_;

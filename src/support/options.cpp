@@ -68,6 +68,10 @@ constexpr OptionRow kRows[] = {
     {"cuda-driver", "HEDDLE_CUDA_DRIVER",
      "path of the CUDA driver (default: the system's libcuda.so.1)",
      set_text<&Options::cuda_driver>, get_text<&Options::cuda_driver>},
+    {"cuda-graph", "HEDDLE_CUDA_GRAPH",
+     "replay a captured graph in every run on a GPU (0: launch kernel by kernel)",
+     [](Options& o, std::string_view text) { return set_bool(o.cuda_graph, "cuda-graph", text); },
+     [](const Options& o) { return std::string(o.cuda_graph ? "1" : "0"); }},
 };
 
 std::string default_cache_dir() {

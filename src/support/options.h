@@ -19,6 +19,7 @@ struct Options {
   bool verify = false;
   std::string cpu;
   std::string nvrtc;        ///< path of NVRTC; empty: looked for
+  bool cuda_graph = true;   ///< runs on a GPU replay a captured graph
   std::string cuda_driver;  ///< path of the CUDA driver; empty: the system's libcuda.so.1
 };
 

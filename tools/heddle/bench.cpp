@@ -19,11 +19,17 @@ struct BenchFlags : ModelFlags {
   std::vector<std::string> peers;
   bool ablation = false, markdown = false;
   double peer_timeout = 600;
-  std::string venv;
+  std::string venv, peers_model, peers_precision = "f32";
 };
 
+/// On a GPU inputs and outputs stay in its memory, as peers' do.
 Status time_ours(const Model& model, const std::vector<Tensor>& inputs,
                  std::vector<Tensor>& outputs, int runs, std::vector<double>& ms) {
+  if (model.program->device != "cpu") {
+    for (double seconds : HEDDLE_TRY(model.session->time_runs(inputs, runs)))
+      ms.push_back(1e3 * seconds);
+    return Ok{};
+  }
   for (int i = 0; i < runs; ++i) {
     const auto start = std::chrono::steady_clock::now();
     HEDDLE_TRY(model.session->run_into(inputs, outputs));
@@ -43,8 +49,8 @@ json result_of(const BenchFlags& flags, const Model& model, const std::vector<do
                double first_ms, const std::vector<Contestant>& contestants) {
   json j = {{"schema", 1},
             {"model", flags.model},
-            {"device", "cpu"},
-            {"precision", "f32"},
+            {"device", model.program->device},
+            {"precision", flags.peers_precision},
             {"threads", flags.threads > 0 ? flags.threads : driver::machine_threads()}};
   j["heddle"] = statistics(ours);
   j["heddle"]["first_ms"] = first_ms;
@@ -139,8 +145,10 @@ Result<json> measure(const BenchFlags& flags) {
       return fail(ErrorCode::usage,
                   "bench --vs: found an artefact, want the ONNX model that peers can read");
     Terms terms;
-    terms.model =
-        std::filesystem::is_directory(flags.model) ? flags.model + "/model.onnx" : flags.model;
+    const std::string& theirs = flags.peers_model.empty() ? flags.model : flags.peers_model;
+    terms.model = std::filesystem::is_directory(theirs) ? theirs + "/model.onnx" : theirs;
+    terms.precision = flags.peers_precision;
+    terms.cuda = model.program->device != "cpu";
     terms.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
     terms.seconds_a_round = flags.duration / flags.rounds;
     terms.load_seconds = flags.peer_timeout;
@@ -162,7 +170,17 @@ Result<json> measure(const BenchFlags& flags) {
     HEDDLE_TRY(time_ours(model, inputs, outputs, runs, ours));
     for (Contestant& c : contestants) c.take_turn(round);
   }
-  return result_of(flags, model, ours, first[0], contestants);
+  json result = result_of(flags, model, ours, first[0], contestants);
+  if (model.program->device == "cpu") return result;
+  std::vector<double> with_copies;
+  for (int i = 0; i < std::clamp(runs, 10, 100); ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    HEDDLE_TRY(model.session->run_into(inputs, outputs));
+    const auto took = std::chrono::steady_clock::now() - start;
+    with_copies.push_back(std::chrono::duration<double, std::milli>(took).count());
+  }
+  result["heddle"]["with_copies"] = statistics(with_copies);
+  return result;
 }
 
 struct Step {
@@ -257,6 +275,11 @@ Verb add_bench(CLI::App& verb) {
       ->check(CLI::Range(1, 10000));
   verb.add_option("--venv", flags->venv,
                   "Python environment of the peers (default: build/peers, else build/venv)");
+  verb.add_option("--peers-model", flags->peers_model,
+                  "the model that peers get (default: MODEL), with the same inputs and outputs");
+  verb.add_option("--peers-precision", flags->peers_precision, "in which peers compute it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   verb.add_flag("--ablation", flags->ablation, "measure each step of the orchestrator instead");
   return [flags] { return run(*flags); };
 }

@@ -21,7 +21,9 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
                       ? "ONNX file, ONNX test-data folder, or compiled artefact"
                       : "ONNX file or ONNX test-data folder (a compiled artefact has no graph)");
   verb.add_option("--onnx,--model", flags.model, "the same");
-  verb.add_option("--device", flags.device, "cpu")->capture_default_str();
+  verb.add_option("--device", flags.device, "cpu, cuda, or cuda:N")->capture_default_str();
+  verb.add_option("--arch", flags.arch,
+                  "compile for this GPU (sm_80, sm_89, sm_90a), which need not be here");
   verb.add_option("--shape,--shapes", flags.shapes,
                   "extents of an input with symbolic ones: x=1x3x224x224 (or x:1x3x224x224)");
   verb.add_option("--threads", flags.threads, "threads (0: all of the machine)")
@@ -91,11 +93,11 @@ Tensor random_tensor(const TensorType& type, std::mt19937_64& random) {
 }  // namespace
 
 Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
-  if (flags.device != "cpu")
-    return fail(ErrorCode::missing, "--device: found '{}', this build has: cpu", flags.device);
   if (flags.model.empty())
     return fail(ErrorCode::usage, "found no model, want an ONNX file or folder, or an artefact");
   driver::CompileOptions options;
+  options.device = flags.device;
+  options.arch = flags.arch;
   options.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
   options.budget = flags.budget;
   options.strategy = flags.strategy;
@@ -151,7 +153,7 @@ Result<Model> open_model(const ModelFlags& flags) {
   const auto compiled_at = now();
   model.compile_seconds = std::chrono::duration<double>(compiled_at - start).count();
   HEDDLE_TRY(within(flags.memory_limit_mb, *model.program, options.threads));
-  model.session = HEDDLE_TRY(driver::load(model.program, options.threads));
+  model.session = HEDDLE_TRY(driver::load(model.program, options));
   model.load_seconds = std::chrono::duration<double>(now() - compiled_at).count();
   return model;
 }

@@ -14,7 +14,7 @@ namespace heddle::tool {
 /// Flags that every verb on a model takes.
 struct ModelFlags {
   std::string model;
-  std::string device = "cpu";
+  std::string device = "cpu", arch;
   std::vector<std::string> shapes;
   int threads = 0;
   std::string budget = "none";

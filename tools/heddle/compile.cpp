@@ -1,8 +1,11 @@
 #include <filesystem>
 #include <fstream>
+#include <set>
 
-#include "codegen/cpu/cpu.h"
+#include "codegen/cuda/cuda.h"
 #include "common.h"
+#include "driver/cache.h"
+#include "driver/platform.h"
 #include "onnx/reader.h"
 #include "plan/plan.h"
 #include "prim/text.h"
@@ -24,24 +27,37 @@ Status write_file(const std::string& path, std::string_view bytes) {
   return Ok{};
 }
 
-/// Text forms need the levels in memory, so the program cache is left out. The constants that a
-/// graph's text only names go into a file beside `output`.
-Result<std::string> emitted_text(const CompileFlags& flags, driver::CompileOptions options,
+/// One unit of CUDA text: every kernel once, in execution order.
+std::string cuda_unit(const driver::Compiled& compiled) {
+  std::string text = codegen::cuda::unit_header();
+  std::set<std::string> written;
+  for (const driver::CompiledKernel& kernel : compiled.kernels)
+    if (written.insert(kernel.code.source).second)
+      text += fmt::format("// {}: {}\n{}\n", kernel.lowered.kernel.name, kernel.lowered.schedule,
+                          kernel.code.source);
+  return text;
+}
+
+/// Text of a level. The constants that a graph's text only names go into a file beside `output`.
+Result<std::string> emitted_text(const CompileFlags& flags, const driver::CompileOptions& options,
                                  const std::string& output) {
-  options.options.cache_dir.clear();
-  const driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
+  const driver::Compiled compiled = HEDDLE_TRY(driver::plan_file(flags.model, options));
   if (flags.emit == "prim") {
     const prim::ConstantTable large = prim::large_constants(compiled.graph);
     if (!large.empty()) HEDDLE_TRY(prim::save_constants(large, prim::constants_beside(output)));
     return prim::print(compiled.graph);
   }
   if (flags.emit == "plan") return plan::print(compiled.graph, compiled.plan);
-  const codegen::cpu::Machine machine = HEDDLE_TRY(driver::machine_for(options.options));
+  const driver::Platform platform = HEDDLE_TRY(driver::platform_for(options));
+  if (flags.emit == (platform.cuda ? "llvm" : "cuda"))
+    return fail(ErrorCode::usage, "--emit {}: found --device {}, want {}", flags.emit, options.device,
+                platform.cuda ? "cpu" : "cuda");
+  if (flags.emit == "cuda") return cuda_unit(compiled);
   std::string text;
   for (const driver::CompiledKernel& kernel : compiled.kernels)
     text += flags.emit == "kernel"
                 ? kernel::to_string(kernel.lowered.kernel) + "\n"
-                : HEDDLE_TRY(codegen::cpu::to_llvm_text(kernel.lowered.kernel, machine)) + "\n";
+                : HEDDLE_TRY(driver::source_of(kernel, platform)) + "\n";
   return text;
 }
 
@@ -90,7 +106,7 @@ Verb add_compile(CLI::App& verb) {
   verb.add_option("-o,--output,--saveEngine", flags->output, "file to write");
   verb.add_option("--emit", flags->emit, "artefact, or the text of a level")
       ->capture_default_str()
-      ->check(CLI::IsMember({"artefact", "prim", "plan", "kernel", "llvm"}));
+      ->check(CLI::IsMember({"artefact", "prim", "plan", "kernel", "llvm", "cuda"}));
   return [flags] { return run(*flags); };
 }
 

@@ -96,8 +96,13 @@ Status doctor(bool as_json) {
 Status check(const ModelFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "check"));
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  const onnx::CheckReport report =
-      HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
+  onnx::CheckReport report = HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
+  // What has no kernel for the device is known after planning.
+  if (report.problems.empty() && flags.device != "cpu")
+    if (const auto planned = driver::plan_file(flags.model, options); !planned) {
+      if (planned.error().code != ErrorCode::unsupported) return planned.error();
+      report.problems.push_back({"", "", planned.error().message});
+    }
   if (flags.json) {
     json problems = json::array();
     for (const onnx::Problem& p : report.problems)

@@ -104,10 +104,10 @@ struct Roofline {
 };
 
 Result<Roofline> roofline_of(const ProfileFlags& flags, const runtime::Program& program) {
-  const auto machine = HEDDLE_TRY(driver::machine_for(global_options()));
+  const auto platform = HEDDLE_TRY(driver::platform_for(HEDDLE_TRY(compile_options(flags))));
   const auto db = HEDDLE_TRY(driver::open_tuning_db(global_options().cache_dir));
   ThreadPool pool(flags.threads > 0 ? flags.threads : driver::machine_threads());
-  Roofline roofline{HEDDLE_TRY(driver::calibrated_machine(*db, pool, machine))};
+  Roofline roofline{HEDDLE_TRY(driver::calibrated_machine(*db, pool, platform))};
   double constants = 0;
   for (const Tensor& c : program.constants) constants += static_cast<double>(c.bytes());
   roofline.constant_gbs = roofline.gbs(constants);

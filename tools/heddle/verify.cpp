@@ -15,7 +15,7 @@ Status run(const VerifyFlags& flags) {
   const driver::Compiled compiled = HEDDLE_TRY(driver::compile_fresh(flags.model, options));
   const Inputs inputs = HEDDLE_TRY(make_inputs(*compiled.program, flags));
   const driver::Verification v =
-      HEDDLE_TRY(driver::verify(compiled, inputs.values, flags.tolerance));
+      HEDDLE_TRY(driver::verify(compiled, inputs.values, flags.tolerance, options));
   nlohmann::json kernels = nlohmann::json::array();
   for (const driver::KernelCheck& k : v.kernels)
     kernels.push_back(
@@ -25,7 +25,7 @@ Status run(const VerifyFlags& flags) {
   const TestData data =
       inputs.test_data ? HEDDLE_TRY(test_data_of(flags.model, *compiled.program)) : TestData{};
   if (!data.outputs.empty()) {
-    auto session = HEDDLE_TRY(driver::load(compiled.program, options.threads));
+    auto session = HEDDLE_TRY(driver::load(compiled.program, options));
     const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs.values));
     double worst = 0;
     for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -34,8 +34,8 @@ fs::path checkout() {
 }
 
 std::vector<std::string> command_of(const std::string& name, const Terms& terms) {
-  return {fs::path(terms.venv) / "bin/python", checkout() / "bench/peers/serve.py", name,
-          std::to_string(terms.threads)};
+  return {fs::path(terms.venv) / "bin/python", checkout() / "bench/peers/serve.py",
+          name + (terms.cuda ? "-cuda" : ""), std::to_string(terms.threads)};
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ extern const std::vector<std::string> kPeers;
 struct Terms {
   std::string model;  ///< the ONNX file
   std::string precision = "f32";
+  bool cuda = false;  ///< on the GPU, where a peer has that
   int threads = 1;
   double seconds_a_round = 0.1;  ///< of measuring, for each peer
   double load_seconds = 600;     ///< for loading and compiling

@@ -142,6 +142,8 @@ std::vector<FunctionInfo> functions_from_log(std::string_view log) {
   return out;
 }
 
+bool cached_cubin_is_sound(const std::string& path) { return read_cached(path).has_value(); }
+
 Result<Cubin> compile(const std::string& text, const CompileOptions& options) {
   const std::shared_ptr<const Nvrtc> nvrtc = HEDDLE_TRY(load_nvrtc(options.library));
   const std::vector<std::string> flags = flags_for(options);

@@ -44,6 +44,9 @@ struct CompileOptions {
 /// compiler's log). Thread-safe.
 Result<Cubin> compile(const std::string& text, const CompileOptions& options);
 
+/// True if the cache entry at `path` matches its checksum.
+bool cached_cubin_is_sound(const std::string& path);
+
 /// Reads registers, spills and shared memory from the log of `ptxas -v`.
 std::vector<FunctionInfo> functions_from_log(std::string_view log);
 

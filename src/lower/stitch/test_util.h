@@ -135,15 +135,6 @@ struct CheckOptions {
   Target target;
 };
 
-/// Few multiprocessors, so that small shapes need several blocks.
-inline Target gpu_target(int multiprocessors = 4) {
-  Target target;
-  target.device = Device::cuda;
-  target.vector_bytes = 16;
-  target.multiprocessors = multiprocessors;
-  return target;
-}
-
 /// A graph lowered as one kernel, with random inputs and what the primitives' reference makes of
 /// them.
 struct Prepared {

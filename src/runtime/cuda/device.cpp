@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+
 namespace heddle::runtime::cuda {
 namespace {
 
@@ -90,6 +92,34 @@ Result<Device> describe(const Queries& q, int ordinal) {
 
 std::string Device::arch() const {
   return fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : "");
+}
+
+Occupancy occupancy(const Device& d, int threads, int registers, std::int64_t shared_bytes) {
+  constexpr std::int64_t kWarp = 32, kRegisterUnit = 256, kSharedUnit = 128, kReserved = 1024;
+  const auto up = [](std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; };
+  const std::int64_t warps = std::max<std::int64_t>(1, up(threads, kWarp) / kWarp);
+  const std::int64_t of_warp = up(std::max(1, registers) * kWarp, kRegisterUnit);
+  const std::pair<std::int64_t, std::string_view> limits[] = {
+      {d.major == 8 && d.minor > 0 ? 24 : 32, "blocks"},
+      {d.threads_per_multiprocessor / (warps * kWarp), "threads"},
+      {d.registers_per_multiprocessor / of_warp / warps, "registers"},
+      {d.shared_per_multiprocessor / (up(shared_bytes, kSharedUnit) + kReserved), "shared memory"}};
+  const auto& least = *std::min_element(std::begin(limits), std::end(limits));
+  Occupancy out{static_cast<int>(least.first), 0, least.second};
+  if (d.threads_per_multiprocessor > 0)
+    out.share = static_cast<double>(least.first * warps * kWarp) / d.threads_per_multiprocessor;
+  return out;
+}
+
+std::optional<Device> assumed_device(const std::string& arch) {
+  const std::int64_t gb = std::int64_t{1} << 30, mb = 1 << 20;
+  const Device known[] = {
+      {"A100 (assumed)", 8, 0, 108, 80 * gb, 40 * mb, 2048, 65536, 163 << 10, 164 << 10, true},
+      {"L40S (assumed)", 8, 9, 142, 48 * gb, 96 * mb, 1536, 65536, 99 << 10, 100 << 10, true},
+      {"H200 (assumed)", 9, 0, 132, 141 * gb, 60 * mb, 2048, 65536, 227 << 10, 228 << 10, true}};
+  for (const Device& d : known)
+    if (d.arch() == arch) return d;
+  return std::nullopt;
 }
 
 Result<std::vector<Device>> devices(const std::string& path) {

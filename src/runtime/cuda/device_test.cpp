@@ -32,6 +32,22 @@ TEST(CudaDevice, ArchitecturesBelowHopperHaveNoSuffix) {
   EXPECT_EQ((Device{.name = "", .major = 8, .minor = 9}).arch(), "sm_89");
 }
 
+TEST(CudaDevice, OccupancyFollowsTheScarcestResource) {
+  // Figures of NVIDIA's occupancy calculator for compute capability 9.0.
+  const Device h200 = *assumed_device("sm_90a");
+  const auto check = [&](int threads, int registers, int shared, int blocks, const char* limit) {
+    const Occupancy o = occupancy(h200, threads, registers, shared);
+    EXPECT_EQ(o.blocks, blocks) << threads << ' ' << registers << ' ' << shared;
+    EXPECT_EQ(o.limit, limit) << threads << ' ' << registers << ' ' << shared;
+  };
+  check(256, 32, 0, 8, "registers");
+  check(256, 24, 0, 8, "threads");
+  check(256, 128, 0, 2, "registers");
+  check(128, 32, 100 << 10, 2, "shared memory");
+  check(32, 16, 0, 32, "blocks");
+  EXPECT_DOUBLE_EQ(occupancy(h200, 384, 168, 200 << 10).share, 384.0 / 2048);
+}
+
 TEST(CudaDevice, DriverErrorsAreNamed) {
   set_devices(2);
   auto found = devices(STAND_IN_DRIVER);

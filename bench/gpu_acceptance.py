@@ -1,0 +1,228 @@
+"""The work of scripts/gpu_acceptance.sh: tests, sanitizer and benchmarks on a GPU, as JSON and Markdown.
+
+Steps run in the order of their worth until the time is up; what was left out is said in the result.
+A step that fails does not stop the others; the exit code is 1 if one did.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEDDLE = ROOT / "build/bin/heddle"
+ZOO = ["mlp", "minilm-l6", "resnet50", "bert-base", "mobilenetv2", "vit-b16", "segformer-b0", "candy"]
+CASES = [("bf16", 1), ("f32", 1), ("bf16", 16), ("f32", 16)]
+SANITIZERS = ["memcheck", "racecheck", "synccheck", "initcheck"]
+
+
+class Clock:
+    def __init__(self, minutes):
+        self.end = time.monotonic() + 60 * minutes
+
+    def left(self):
+        return self.end - time.monotonic()
+
+
+def run(command, seconds, **more):
+    """(exit code or None for a time-out, output, seconds)."""
+    start = time.monotonic()
+    try:
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=ROOT,
+                              timeout=max(1, seconds), **more)
+        code, out, error = done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired:
+        code, out, error = None, "", f"longer than {seconds:.0f} s"
+    except OSError as problem:
+        code, out, error = 127, "", str(problem)
+    return code, out, error, time.monotonic() - start
+
+
+def machine():
+    """What nvidia-smi and the command itself say of the device."""
+    fields = ["name", "driver_version", "memory.total", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.limit"]
+    code, out, error, _ = run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"], 20)
+    found = dict(zip(fields, out.splitlines()[0].split(", "))) if code == 0 and out else {"nvidia-smi": error.strip()}
+    code, out, _, _ = run([HEDDLE, "doctor", "--json"], 30)
+    found["doctor"] = json.loads(out) if code == 0 else None
+    found["host"] = platform.platform()
+    return found
+
+
+def last_line(text):
+    lines = [line for line in text.strip().splitlines() if line]
+    return lines[-1] if lines else ""
+
+
+def device_tests(result, clock):
+    environment = {**os.environ, "HEDDLE": str(HEDDLE)}
+    code, out, error, seconds = run([sys.executable, "tests/cuda/end_to_end_test.py"], min(240, clock.left()),
+                                    env=environment)
+    result["tests"] = {"ok": code == 0, "seconds": seconds, "summary": last_line(error),
+                       "log": "" if code == 0 else error[-4000:]}
+
+
+def sanitizer(result, clock):
+    """compute-sanitizer over a small transformer, where the tool works."""
+    result["sanitizer"] = {}
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    model = ROOT / "build/acceptance/transformer.onnx"
+    code, _, error, _ = run([sys.executable, "-c", "import sys; sys.path.insert(0, 'tests/cuda'); import networks; "
+                             f"networks.transformer({str(model)!r})"], 60)
+    for name in SANITIZERS:
+        if code != 0 or not pathlib.Path(tool).exists():
+            result["sanitizer"][name] = {"ran": False, "reason": error.strip() or f"{tool} is not here"}
+            continue
+        tool_code, out, tool_error, seconds = run(
+            [tool, "--tool", name, "--error-exitcode", "9", HEDDLE, "run", model, "--device", "cuda"],
+            min(60, clock.left()))
+        summary = next((l for l in reversed(out.splitlines()) if "SUMMARY" in l), last_line(out + tool_error))
+        ran = tool_code is not None and "ERROR SUMMARY" in summary or "RACECHECK SUMMARY" in summary
+        result["sanitizer"][name] = {"ran": ran, "ok": tool_code == 0, "seconds": seconds, "reason": summary}
+
+
+def make_zoo(models, clock):
+    code, _, error, _ = run([sys.executable, "zoo/materialise.py", "build/zoo", *models], clock.left())
+    return "" if code == 0 else f"zoo: {last_line(error)}"
+
+
+def correctness(result, models, clock):
+    result["zoo"] = {}
+    for model in models:
+        if clock.left() < 10:
+            result["zoo"][model] = {"ok": None, "detail": "no time left"}
+            continue
+        code, out, error, seconds = run([HEDDLE, "run", f"build/zoo/{model}", "--device", "cuda",
+                                         "--of-scale", "1e-3"], min(120, clock.left()))
+        result["zoo"][model] = {"ok": code == 0, "seconds": seconds, "detail": last_line(error or out)}
+
+
+def bench(model, precision, batch, arguments, clock):
+    original = ROOT / f"build/zoo/{model}/model.onnx"
+    folder = ROOT / "build/acceptance"
+    theirs = ours = original
+    for name, wanted in (("f32", ["f32"]), ("bf16", ["bf16"])):
+        if name == "bf16" and precision != "bf16" or (name == "f32" and batch == 1):
+            continue
+        made = folder / f"{model}-{name}-{batch}.onnx"
+        code, _, error, _ = run([sys.executable, "bench/gpu_models.py", original, made, "--precision", *wanted,
+                                 "--batch", batch], min(120, clock.left()))
+        if code != 0:
+            return {"error": last_line(error)}
+        ours = made
+        theirs = made if name == "f32" else theirs
+    command = [HEDDLE, "bench", ours, "--device", "cuda", "--json", "--duration", arguments.duration, "--rounds", 6,
+               "--peers-model", theirs, "--peers-precision", precision, "--budget", arguments.budget,
+               "--venv", pathlib.Path(sys.executable).parent.parent]
+    peers = [p for p in arguments.peers if precision == "f32" or p != "jax"]
+    if peers:
+        command += ["--vs", ",".join(peers), "--peer-timeout", 120]
+    code, out, error, _ = run(command, min(300, clock.left()))
+    return json.loads(out) if code == 0 else {"error": last_line(error)}
+
+
+def best_ratio(row):
+    ratios = [p["ratio"] for p in row.get("peers", {}).values() if not p.get("error")]
+    return min(ratios) if ratios else None
+
+
+def benchmarks(result, models, arguments, clock):
+    result["rows"] = []
+    for precision, batch in CASES:
+        for model in models:
+            row = {"model": model, "precision": precision, "batch": batch}
+            if clock.left() < 15:
+                row["error"] = "no time left"
+            else:
+                row |= {k: v for k, v in bench(model, precision, batch, arguments, clock).items() if k not in row}
+            row["best_peer_ratio"] = best_ratio(row)
+            result["rows"].append(row)
+            print(f"{model} {precision} batch {batch}: {row.get('error') or describe(row)}", flush=True)
+
+
+def describe(row):
+    text = f"{row['heddle']['median_ms']:.3f} ms"
+    for name, peer in row.get("peers", {}).items():
+        text += f", {name} " + (peer["error"] if peer.get("error") else f"{peer['ratio']:.2f}x")
+    return text
+
+
+def cell(peer):
+    if not peer:
+        return "–"
+    return peer["error"].replace("|", "/")[:60] if peer.get("error") else f"{peer['median_ms']:.3f} ({peer['ratio']:.2f}×)"
+
+
+def markdown(result, peers):
+    m = result["machine"]
+    lines = [f"# {result['gpu']}, {result['date']}", "",
+             f"Driver {m.get('driver_version', '?')}, SM clock {m.get('clocks.sm', '?')} now and at most "
+             f"{m.get('clocks.max.sm', '?')}, memory clock {m.get('clocks.mem', '?')}; Heddle {result['revision']}. "
+             "Inputs and outputs lie on the device; medians of interleaved runs in ms; × is the peer's median over "
+             "Heddle's.", "",
+             f"Tests on the device: {'passed' if result['tests']['ok'] else 'FAILED'} ({result['tests']['summary']}).",
+             ""]
+    lines += [f"- compute-sanitizer {name}: " + (("no errors" if s.get("ok") else s["reason"]) if s["ran"] else
+                                                 f"did not run ({s['reason']})")
+              for name, s in result["sanitizer"].items()]
+    lines += ["", "| model | against ONNX Runtime's outputs |", "|---|---|"]
+    lines += [f"| {n} | {'agrees' if z['ok'] else z['detail']} |" for n, z in result["zoo"].items()]
+    lines += ["", "| model | precision | batch | Heddle | " + " | ".join(peers) + " |", "|---" * (4 + len(peers)) + "|"]
+    for row in result["rows"]:
+        ours = row.get("error") or f"{row['heddle']['median_ms']:.3f}"
+        lines.append(f"| {row['model']} | {row['precision']} | {row['batch']} | {ours} | " +
+                     " | ".join(cell(row.get("peers", {}).get(p)) for p in peers) + " |")
+    ratios = [r["best_peer_ratio"] for r in result["rows"] if r["best_peer_ratio"] and r["batch"] == 1]
+    if ratios:
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        lines += ["", f"Geometric mean over the fastest peer at batch 1: {mean:.2f}× ({len(ratios)} rows)."]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--peers", default="torch,torch-compile,jax", help="with commas, or none")
+    parser.add_argument("--models", default=",".join(ZOO))
+    parser.add_argument("--duration", type=float, default=1, help="seconds of measuring per contestant")
+    parser.add_argument("--budget", default="none", help="heddle's --budget for every model")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs/results")
+    arguments = parser.parse_args()
+    arguments.peers = [] if arguments.peers == "none" else arguments.peers.split(",")
+    models = arguments.models.split(",")
+    clock = Clock(arguments.minutes)
+    (ROOT / "build/acceptance").mkdir(parents=True, exist_ok=True)
+
+    revision = ROOT / "REVISION"
+    result = {"date": datetime.date.today().isoformat(), "machine": machine(), "minutes": arguments.minutes,
+              "revision": revision.read_text().strip() if revision.exists() else
+              run(["git", "rev-parse", "HEAD"], 10)[1].strip()}
+    driver = next((r for r in (result["machine"]["doctor"] or {}).get("optional", []) if r["name"] == "CUDA driver"), {})
+    if not driver.get("found"):
+        sys.exit(f"gpu_acceptance: no GPU: {driver.get('detail', 'heddle doctor failed')}")
+    result["gpu"] = result["machine"].get("name") or driver["detail"].split(",")[0]
+    device_tests(result, clock)
+    print("tests:", result["tests"]["summary"], flush=True)
+    result["zoo_error"] = make_zoo(models, clock)
+    correctness(result, models, clock)
+    sanitizer(result, clock)
+    benchmarks(result, models, arguments, clock)
+
+    name = re.sub(r"[^a-z0-9]+", "-", result["gpu"].lower()).strip("-") + "-" + result["date"]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (arguments.out / f"{name}.md").write_text(markdown(result, arguments.peers))
+    print(arguments.out / f"{name}.md")
+    sys.exit(0 if result["tests"]["ok"] and all(z["ok"] for z in result["zoo"].values()) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+#include "driver/cuda_code.h"
+
+#include <mutex>
+
+#include "codegen/cuda/cuda.h"
+#include "support/hash.h"
+
+namespace heddle::driver {
+namespace {
+
+// Enough kernels to share the prelude's cost (about 40 ms), few enough that all threads have work.
+constexpr std::size_t kBatch = 8;
+constexpr int kMostThreads = 1024;
+constexpr std::int64_t kMostBlocks = 2147483647;
+
+runtime::Phase to_phase(const codegen::cuda::PhaseInfo& info) {
+  runtime::Phase phase{info.symbol, info.tasks, {}};
+  phase.grid.threads = info.threads;
+  phase.grid.shared_bytes = info.shared_bytes;
+  return phase;
+}
+
+}  // namespace
+
+Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platform) {
+  const kernel::Kernel nameless = without_names(kernel);
+  const std::string prefix = "k" + to_string(hash_bytes(kernel::to_string(nameless))).substr(0, 16);
+  codegen::cuda::KernelText text = HEDDLE_TRY(codegen::cuda::to_text(nameless, prefix));
+  KernelCode code;
+  code.source = std::move(text.text);
+  code.local_bytes = std::move(text.local_bytes);
+  for (const codegen::cuda::PhaseInfo& info : text.phases) {
+    if (info.threads > kMostThreads || info.tasks > kMostBlocks ||
+        info.shared_bytes > platform.gpu.shared_per_block)
+      return unsupported(
+          "a launch of {} blocks of {} threads with {} bytes of shared memory, {} has at most {} "
+          "threads and {} bytes",
+          info.tasks, info.threads, info.shared_bytes, platform.gpu.name, kMostThreads,
+          platform.gpu.shared_per_block);
+    code.phases.push_back(to_phase(info));
+  }
+  return code;
+}
+
+Result<std::vector<std::string>> compile_cuda(std::vector<KernelCode>& kernels,
+                                              const Platform& platform, const Options& options,
+                                              ThreadPool& pool,
+                                              const std::function<void(double share)>& progress) {
+  const codegen::cuda::CompileOptions how{platform.gpu.arch(), options.nvrtc, options.cache_dir};
+  const std::size_t batches = (kernels.size() + kBatch - 1) / kBatch;
+  std::vector<std::string> objects(batches);
+  std::mutex mutex;
+  std::optional<Error> failure;
+  std::size_t done = 0;
+  pool.for_each(static_cast<std::int64_t>(batches), [&](std::int64_t b) {
+    const std::size_t begin = static_cast<std::size_t>(b) * kBatch;
+    const std::size_t end = std::min(begin + kBatch, kernels.size());
+    std::string text = codegen::cuda::unit_header();
+    for (std::size_t k = begin; k < end; ++k) text += kernels[k].source;
+    Result<codegen::cuda::Cubin> cubin = codegen::cuda::compile(text, how);
+    const std::lock_guard lock(mutex);
+    if (!cubin) {
+      failure = cubin.error();
+      return;
+    }
+    objects[static_cast<std::size_t>(b)] = std::move(cubin->bytes);
+    for (std::size_t k = begin; k < end; ++k)
+      for (const runtime::Phase& phase : kernels[k].phases)
+        for (const codegen::cuda::FunctionInfo& f : cubin->functions)
+          if (f.symbol == phase.symbol) kernels[k].functions.push_back(f);
+    if (progress) progress(static_cast<double>(++done) / static_cast<double>(batches));
+  });
+  if (failure) return *failure;
+  return objects;
+}
+
+}  // namespace heddle::driver

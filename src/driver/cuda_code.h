@@ -1,0 +1,18 @@
+#pragma once
+#include "driver/code_cache.h"
+#include "driver/platform.h"
+
+namespace heddle::driver {
+
+/// CUDA text of a kernel and its launch shapes; symbols begin with a hash of the kernel. Errors:
+/// unsupported (what has no device code, a block that the GPU cannot launch).
+Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platform);
+
+/// Cubins of the kernels' text in batches on all threads of `pool`, cached by content; `kernels` get
+/// what the assembler says of their functions.
+Result<std::vector<std::string>> compile_cuda(std::vector<KernelCode>& kernels,
+                                              const Platform& platform, const Options& options,
+                                              ThreadPool& pool,
+                                              const std::function<void(double share)>& progress);
+
+}  // namespace heddle::driver

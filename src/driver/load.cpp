@@ -1,0 +1,67 @@
+#include "driver/platform.h"
+#include "runtime/cuda/session.h"
+
+namespace heddle::driver {
+namespace {
+
+class CpuExecutor final : public Executor {
+ public:
+  CpuExecutor(std::shared_ptr<codegen::cpu::Module> code, std::shared_ptr<ThreadPool> pool)
+      : code_(std::move(code)), pool_(std::move(pool)) {}
+  Result<std::shared_ptr<runtime::Session>> session(
+      std::shared_ptr<const runtime::Program> program) override {
+    const runtime::Linker linker = [&](const std::string& symbol) { return code_->find(symbol); };
+    return runtime::Session::create(std::move(program), linker, code_, pool_);
+  }
+
+ private:
+  std::shared_ptr<codegen::cpu::Module> code_;
+  std::shared_ptr<ThreadPool> pool_;
+};
+
+class CudaExecutor final : public Executor {
+ public:
+  explicit CudaExecutor(std::shared_ptr<runtime::cuda::Code> code, bool graph)
+      : code_(std::move(code)), graph_(graph) {}
+  Result<std::shared_ptr<runtime::Session>> session(
+      std::shared_ptr<const runtime::Program> program) override {
+    return runtime::cuda::create_session(std::move(program), code_, {.graph = graph_});
+  }
+
+ private:
+  std::shared_ptr<runtime::cuda::Code> code_;
+  bool graph_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Executor>> executor_for(const runtime::Program& program,
+                                               const CompileOptions& options,
+                                               std::shared_ptr<ThreadPool> pool) {
+  if (program.device == "cpu") {
+    auto code = HEDDLE_TRY(codegen::cpu::load(program.objects));
+    const int threads = options.threads > 0 ? options.threads : program.threads;
+    if (!pool) pool = std::make_shared<ThreadPool>(threads);
+    return std::shared_ptr<Executor>(
+        std::make_shared<CpuExecutor>(std::move(code), std::move(pool)));
+  }
+  const int ordinal = cuda_ordinal(options.device).value_or(0);
+  auto code = HEDDLE_TRY(runtime::cuda::load_code(options.options.cuda_driver, ordinal, program));
+  return std::shared_ptr<Executor>(
+      std::make_shared<CudaExecutor>(std::move(code), options.options.cuda_graph));
+}
+
+Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
+                                               const CompileOptions& options) {
+  const auto executor = HEDDLE_TRY(executor_for(*program, options));
+  return executor->session(std::move(program));
+}
+
+Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
+                                               int threads) {
+  CompileOptions options;
+  options.threads = threads;
+  return load(std::move(program), options);
+}
+
+}  // namespace heddle::driver

@@ -1,0 +1,71 @@
+#include "driver/platform.h"
+
+#include <charconv>
+
+#include "plan/calibrate.h"
+#include "support/log.h"
+
+namespace heddle::driver {
+
+lower::Target Platform::target() const {
+  if (cuda) {
+    lower::Target target = lower::gpu_target(gpu.multiprocessors, capability());
+    target.shared_bytes = gpu.shared_per_block;
+    return target;
+  }
+  lower::Target target;
+  target.vector_bytes = cpu.vector_bytes;
+  target.vector_registers = cpu.vector_registers;
+  target.threads = threads;
+  return target;
+}
+
+plan::MachineModel Platform::model() const {
+  return cuda ? plan::gpu_machine(capability(), gpu.multiprocessors, gpu.l2_bytes)
+              : plan::default_machine(threads, cpu.vector_bytes);
+}
+
+std::string Platform::machine_name() const {
+  if (cuda) return fmt::format("{}, {}, {} multiprocessors", gpu.name, gpu.arch(), gpu.multiprocessors);
+  return plan::machine_name(threads, cpu.vector_bytes);
+}
+
+std::optional<int> cuda_ordinal(const std::string& device) {
+  if (device == "cuda") return 0;
+  if (!device.starts_with("cuda:")) return std::nullopt;
+  int number = 0;
+  const char *begin = device.data() + 5, *end = device.data() + device.size();
+  const auto [rest, error] = std::from_chars(begin, end, number);
+  if (error != std::errc() || rest != end || number < 0) return std::nullopt;
+  return number;
+}
+
+Result<Platform> platform_for(const CompileOptions& options) {
+  Platform p;
+  p.cpu = HEDDLE_TRY(machine_for(options.options));
+  p.threads = options.threads > 0 ? options.threads : machine_threads();
+  if (options.device == "cpu") return p;
+  const std::optional<int> ordinal = cuda_ordinal(options.device);
+  if (!ordinal)
+    return fail(ErrorCode::usage, "--device: found '{}', want cpu, cuda or cuda:N", options.device);
+  p.cuda = true;
+  p.ordinal = *ordinal;
+  const auto devices = runtime::cuda::devices(options.options.cuda_driver);
+  if (devices && static_cast<std::size_t>(p.ordinal) >= devices->size())
+    return fail(ErrorCode::missing, "--device {}: found {} GPUs", options.device, devices->size());
+  if (devices) {
+    p.gpu = (*devices)[static_cast<std::size_t>(p.ordinal)];
+    p.found = options.arch.empty() || options.arch == p.gpu.arch();
+    if (p.found) return p;
+  }
+  const std::string arch = options.arch.empty() ? "sm_90a" : options.arch;
+  const auto assumed = runtime::cuda::assumed_device(arch);
+  if (!assumed)
+    return fail(ErrorCode::usage, "--arch: found '{}', want sm_80, sm_89 or sm_90a", arch);
+  p.gpu = *assumed;
+  if (!devices)
+    log(LogLevel::info, "{}; compiling for {}", devices.error().message, p.gpu.name);
+  return p;
+}
+
+}  // namespace heddle::driver

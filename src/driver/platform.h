@@ -1,0 +1,37 @@
+#pragma once
+#include <string>
+
+#include "codegen/cpu/cpu.h"
+#include "driver/driver.h"
+#include "runtime/cuda/device.h"
+
+namespace heddle::driver {
+
+/// What a program is compiled for: this machine's processor, or a GPU.
+struct Platform {
+  codegen::cpu::Machine cpu;
+  int threads = 1;           ///< of this machine
+  bool cuda = false;
+  runtime::cuda::Device gpu;  ///< found in this machine, or assumed
+  bool found = false;         ///< the GPU is in this machine
+  int ordinal = 0;
+
+  int capability() const { return 10 * gpu.major + gpu.minor; }
+  /// runtime::Program::device: "cpu", "cuda sm_90a".
+  std::string name() const { return cuda ? "cuda " + gpu.arch() : "cpu"; }
+  lower::Target target() const;
+  plan::MachineModel model() const;
+  /// Under which measurements of it are kept.
+  std::string machine_name() const;
+};
+
+/// From --device and --arch. Without --arch the GPU found is meant; where there is none, an H200 is
+/// assumed. Errors: usage (names that mean nothing), missing (a device number that is not there).
+Result<Platform> platform_for(const CompileOptions& options);
+/// The number in "cuda:N"; 0 for "cuda"; nullopt for other names.
+std::optional<int> cuda_ordinal(const std::string& device);
+
+/// The text that a kernel's code is made from: LLVM IR, or CUDA without the prelude.
+Result<std::string> source_of(const CompiledKernel& kernel, const Platform& platform);
+
+}  // namespace heddle::driver

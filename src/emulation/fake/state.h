@@ -1,0 +1,130 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "emulation/emulation.h"
+
+/// A stand-in for libcuda.so.1 and libnvrtc.so over the emulator, as one library: what Heddle
+/// asks of them, with the checks that they make and a few more. Work on a stream is done as late as
+/// allowed: when somebody waits for it.
+namespace heddle::emulation::fake {
+
+/// Values of CUresult.
+enum Code : int {
+  kOk = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kInvalidDevice = 101,
+  kInvalidImage = 200,
+  kInvalidContext = 201,
+  kNoBinary = 209,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kNotReady = 600,
+  kIllegalAddress = 700,
+  kOutOfResources = 701,
+  kLaunchFailed = 719,
+  kCooperativeTooLarge = 720,
+  kNotSupported = 801,
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901,
+};
+
+/// HEDDLE_FAKE_CUDA="key=value,…": arch (90), sms (4), devices (1), memory (bytes), order (forward,
+/// reverse, random), races (0), cache (folder of compiled text), and fail=NAME:N:CODE, which makes
+/// the N-th call (from 1) of an entry point give this CUresult.
+struct Settings {
+  int capability = 90, multiprocessors = 4, devices = 1;
+  std::int64_t memory = std::int64_t{1} << 32;
+  Order order = Order::forward;
+  bool races = false;
+  std::string cache, fail_name;
+  int fail_at = 0, fail_code = 0;
+};
+
+struct Function {
+  std::string name;
+  const Kernel* kernel = nullptr;
+  Module* module = nullptr;
+  int dynamic_shared = 48 << 10;
+  bool large_clusters = false;
+};
+struct LoadedModule {
+  Module module;
+  std::map<std::string, Function> functions;
+};
+using Work = std::function<int()>;
+struct Graph {
+  std::vector<Work> work;
+};
+struct Event {
+  double seconds = 0;
+  bool done = false;
+};
+struct Stream {
+  std::deque<Work> queue;
+  std::unique_ptr<Graph> capture;
+  bool capture_broken = false;
+};
+
+/// Everything that is alive; handles are checked against it.
+struct State {
+  Settings settings;
+  std::recursive_mutex mutex;
+  int contexts = 0;  ///< retained and not released
+  int error = 0;     ///< sticky: the context is lost
+  std::string message;
+  std::map<std::uint64_t, std::int64_t> device;  ///< address → bytes
+  std::map<void*, std::size_t> pinned;
+  std::int64_t device_bytes = 0;
+  std::set<LoadedModule*> modules;
+  std::set<Function*> functions;
+  std::set<Graph*> graphs, executables;
+  std::set<Stream*> streams;
+  std::set<Event*> events;
+  std::map<std::string, int> calls;
+
+  std::size_t live() const {
+    return static_cast<std::size_t>(contexts) + device.size() + pinned.size() + modules.size() +
+           graphs.size() + executables.size() + streams.size() + events.size();
+  }
+  /// True if [at, at + bytes) lies in one allocation of device memory.
+  bool holds(std::uint64_t at, std::uint64_t bytes) const;
+  int run(const Work& work);
+  int drain(Stream& stream);
+  /// Does `work` when somebody waits for the stream, or adds it to what is captured.
+  int enqueue(Stream& stream, Work work);
+};
+State& state();
+
+/// Counts a call and holds the lock during it; `code` is what the call must give at once, if not
+/// kOk: an injected error, a lost context, no current context.
+struct Call {
+  enum Needs { nothing, context };
+  explicit Call(const char* name, Needs needs = context);
+  std::lock_guard<std::recursive_mutex> lock;
+  int code = kOk;
+};
+/// The calling thread's stack of current contexts.
+std::vector<void*>& current();
+/// Captures that the calling thread has begun and not ended.
+int& capturing();
+
+/// A cubin of this library: its text and architecture.
+std::string pack_cubin(const std::string& arch, const std::string& text);
+struct Cubin {
+  std::string arch, text;
+};
+/// nullptr if `image` is none.
+std::unique_ptr<Cubin> unpack_cubin(const void* image);
+CompileOptions compile_options();
+
+}  // namespace heddle::emulation::fake
+
+#define HEDDLE_FAKE extern "C" __attribute__((visibility("default")))

@@ -1,0 +1,122 @@
+#include "runtime/cuda/gpu.h"
+
+#include <algorithm>
+
+#include "runtime/cuda/device.h"
+
+namespace heddle::runtime::cuda {
+namespace {
+
+/// CUtensorMapDataType.
+std::optional<int> map_type(DType type) {
+  switch (type) {
+    case DType::u8:
+    case DType::i8:
+      return 0;
+    case DType::i32:
+      return 3;
+    case DType::i64:
+      return 5;
+    case DType::f16:
+      return 6;
+    case DType::f32:
+      return 7;
+    case DType::f64:
+      return 8;
+    case DType::bf16:
+      return 9;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// True if code for `arch` runs on `device`: of the same chip family; "a" is one chip only.
+bool runs_on(const std::string& arch, const Device& device) {
+  if (arch == device.arch()) return true;
+  const std::string family = fmt::format("sm_{}", device.major);
+  return arch.size() == family.size() + 1 && arch.starts_with(family) &&
+         arch.back() >= '0' && arch.back() - '0' <= device.minor;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Gpu>> Gpu::open(const std::string& path, int ordinal) {
+  std::shared_ptr<const Driver> driver = HEDDLE_TRY(load_driver(path));
+  int device = 0;
+  HEDDLE_TRY(driver->check(driver->DeviceGet(&device, ordinal), fmt::format("GPU {}", ordinal)));
+  std::shared_ptr<Gpu> gpu(new Gpu(std::move(driver), device));
+  HEDDLE_TRY(gpu->check(gpu->driver().DevicePrimaryCtxRetain(&gpu->context_, device),
+                        "cuDevicePrimaryCtxRetain"));
+  return gpu;
+}
+
+Gpu::~Gpu() {
+  if (context_ != nullptr) driver_->DevicePrimaryCtxRelease(device_);
+}
+
+Result<Memory> allocate(const std::shared_ptr<Gpu>& gpu, std::int64_t bytes, std::string_view what) {
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+  return Memory::make(gpu, fmt::format("{} bytes of GPU memory for {}", bytes, what),
+                      gpu->driver().MemFree,
+                      [&](DevicePtr* p) { return gpu->driver().MemAlloc(p, size); });
+}
+
+Status Code::load(const Program& program) {
+  const Current current(*gpu_);
+  const Driver& driver = gpu_->driver();
+  for (const std::string& object : program.objects)
+    modules_.push_back(HEDDLE_TRY(Owned<Handle>::make(
+        gpu_, "cuModuleLoadData", driver.ModuleUnload,
+        [&](Handle* module) { return driver.ModuleLoadData(module, object.data()); })));
+  for (const Launch& launch : program.launches)
+    for (const Phase& phase : launch.phases)
+      for (const Owned<Handle>& module : modules_) {
+        Handle function = nullptr;
+        if (functions_.contains(phase.symbol)) break;
+        if (driver.ModuleGetFunction(&function, module.get(), phase.symbol.c_str()) == 0)
+          functions_[phase.symbol] = function;
+      }
+  return Ok{};
+}
+
+Handle Code::find(const std::string& symbol) const {
+  const auto found = functions_.find(symbol);
+  return found != functions_.end() ? found->second : nullptr;
+}
+
+Result<std::shared_ptr<Code>> load_code(const std::string& driver, int ordinal,
+                                        const Program& program) {
+  const std::vector<Device> all = HEDDLE_TRY(devices(driver));
+  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= all.size())
+    return fail(ErrorCode::missing, "GPU {}: found {} GPUs", ordinal, all.size());
+  const Device& device = all[static_cast<std::size_t>(ordinal)];
+  const std::string arch = program.device.substr(program.device.find(' ') + 1);
+  if (!program.device.starts_with("cuda ") || !runs_on(arch, device))
+    return fail(ErrorCode::missing, "program: made for '{}', found GPU {}: {} ({})", program.device,
+                ordinal, device.name, device.arch());
+  auto code = std::make_shared<Code>(HEDDLE_TRY(Gpu::open(driver, ordinal)));
+  HEDDLE_TRY(code->load(program));
+  return code;
+}
+
+Result<EncodedMap> encode(const Gpu& gpu, const TensorMap& map, DevicePtr base) {
+  const std::optional<int> type = map_type(map.dtype);
+  if (!type) return fail("tensor map: found elements of {}", name_of(map.dtype));
+  const std::vector<std::uint64_t> extents(map.extents.begin(), map.extents.end());
+  const std::vector<std::uint64_t> strides(map.strides.begin(), map.strides.end());
+  const std::vector<unsigned> box(map.box.begin(), map.box.end());
+  const std::vector<unsigned> steps(map.extents.size(), 1);
+  const int swizzle = map.swizzle_bytes == 128 ? 3 : map.swizzle_bytes / 32;
+  constexpr int kPromote128Bytes = 2, kNoInterleave = 0, kZeroFill = 0;
+  EncodedMap out;
+  HEDDLE_TRY(gpu.check(gpu.driver().TensorMapEncodeTiled(
+                           &out, *type, static_cast<unsigned>(map.extents.size()),
+                           reinterpret_cast<void*>(base), extents.data(), strides.data(), box.data(),
+                           steps.data(), kNoInterleave, swizzle, kPromote128Bytes, kZeroFill),
+                       fmt::format("tensor map of {} with boxes of {}",
+                                   to_string(Shape(map.extents.begin(), map.extents.end())),
+                                   to_string(Shape(map.box.begin(), map.box.end())))));
+  return out;
+}
+
+}  // namespace heddle::runtime::cuda

@@ -1,0 +1,107 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "runtime/cuda/driver_library.h"
+#include "runtime/cuda/session.h"
+
+namespace heddle::runtime::cuda {
+
+/// One GPU's primary context, which other libraries of the process may use too.
+class Gpu {
+ public:
+  static Result<std::shared_ptr<Gpu>> open(const std::string& driver, int ordinal);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+  const Driver& driver() const { return *driver_; }
+  Status check(int code, std::string_view what) const { return driver_->check(code, what); }
+  Handle context() const { return context_; }
+
+ private:
+  Gpu(std::shared_ptr<const Driver> driver, int device) : driver_(std::move(driver)), device_(device) {}
+  std::shared_ptr<const Driver> driver_;
+  int device_;
+  Handle context_ = nullptr;
+};
+
+/// Makes a GPU's context the calling thread's, and what was current before again at the end.
+class Current {
+ public:
+  explicit Current(const Gpu& gpu) : gpu_(gpu) { gpu.driver().CtxPushCurrent(gpu.context()); }
+  ~Current() {
+    Handle ours = nullptr;
+    gpu_.driver().CtxPopCurrent(&ours);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  const Gpu& gpu_;
+};
+
+/// Something of the driver's that is given back at the end.
+template <class T>
+class Owned {
+ public:
+  using Destroy = int (*)(T);
+  Owned() = default;
+  /// Made by `make(&value)`; `gpu`'s context must be current then, and need not be at the end.
+  template <class Make>
+  static Result<Owned> make(std::shared_ptr<Gpu> gpu, std::string_view what, Destroy destroy,
+                            Make&& make) {
+    T value{};
+    HEDDLE_TRY(gpu->check(make(&value), what));
+    return Owned(std::move(gpu), value, destroy);
+  }
+  ~Owned() { reset(); }
+  Owned(Owned&& o) noexcept
+      : gpu_(std::move(o.gpu_)), value_(std::exchange(o.value_, T{})), destroy_(o.destroy_) {}
+  Owned& operator=(Owned&& o) noexcept {
+    reset();
+    gpu_ = std::move(o.gpu_);
+    value_ = std::exchange(o.value_, T{});
+    destroy_ = o.destroy_;
+    return *this;
+  }
+  T get() const { return value_; }
+
+ private:
+  Owned(std::shared_ptr<Gpu> gpu, T value, Destroy destroy)
+      : gpu_(std::move(gpu)), value_(value), destroy_(destroy) {}
+  void reset() {
+    if (!gpu_) return;
+    {
+      const Current current(*gpu_);
+      destroy_(value_);
+    }
+    gpu_.reset();
+  }
+  std::shared_ptr<Gpu> gpu_;
+  T value_{};
+  Destroy destroy_ = nullptr;
+};
+
+using Memory = Owned<DevicePtr>;
+/// Device memory of at least one byte.
+Result<Memory> allocate(const std::shared_ptr<Gpu>& gpu, std::int64_t bytes, std::string_view what);
+
+class Code {
+ public:
+  Code(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  Status load(const Program& program);
+  const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
+  /// Null if no cubin has it.
+  Handle find(const std::string& symbol) const;
+
+ private:
+  std::shared_ptr<Gpu> gpu_;
+  std::vector<Owned<Handle>> modules_;
+  std::map<std::string, Handle> functions_;
+};
+
+/// The tensor map of a phase for a tensor at `base`.
+Result<EncodedMap> encode(const Gpu& gpu, const TensorMap& map, DevicePtr base);
+
+}  // namespace heddle::runtime::cuda

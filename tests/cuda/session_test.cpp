@@ -1,0 +1,281 @@
+// The CUDA session through a stand-in for the driver and NVRTC that runs kernels on the CPU.
+#include "runtime/cuda/session.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "codegen/cuda/cuda.h"
+#include "codegen/cuda/nvrtc.h"
+
+namespace heddle::runtime::cuda {
+namespace {
+
+/// The stand-in's own functions.
+struct Fake {
+  void (*set)(const char* text);
+  int (*live)();
+  int (*calls)(const char* name);
+};
+const Fake& fake() {
+  static const Fake all = [] {
+    void* handle = ::dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+    EXPECT_NE(handle, nullptr) << ::dlerror();
+    const auto find = [&](auto& field, const char* name) {
+      field = reinterpret_cast<std::decay_t<decltype(field)>>(::dlsym(handle, name));
+    };
+    Fake f{};
+    find(f.set, "heddle_fake_set");
+    find(f.live, "heddle_fake_live");
+    find(f.calls, "heddle_fake_calls");
+    return f;
+  }();
+  return all;
+}
+
+constexpr const char* kText = R"(
+extern "C" __global__ void __launch_bounds__(32) scale(const hd::f32* __restrict__ x,
+    const hd::f32* __restrict__ w, hd::f32* __restrict__ t) {
+  const int i = blockIdx.x * 32 + threadIdx.x;
+  if (i < 77) t[i] = x[i] * w[i];
+}
+extern "C" __global__ void __launch_bounds__(32) shift(const hd::f32* __restrict__ t,
+    hd::f32* __restrict__ y) {
+  const int i = blockIdx.x * 32 + threadIdx.x;
+  if (i < 77) y[i] = t[76 - i] + 1.0f;
+}
+// Each block adds up what the other one wrote before the barrier.
+extern "C" __global__ void __launch_bounds__(32) meet(const hd::f32* x, hd::f32* t, hd::f32* y,
+    unsigned* counter) {
+  t[blockIdx.x * 32 + threadIdx.x] = x[threadIdx.x];
+  hd::grid_barrier(counter);
+  y[blockIdx.x * 32 + threadIdx.x] = t[(1 - blockIdx.x) * 32 + threadIdx.x] * 2;
+}
+extern "C" __global__ void __launch_bounds__(64) big(hd::f32* y) {
+  HD_DYNAMIC_SHARED(bytes);
+  hd::f32* room = reinterpret_cast<hd::f32*>(bytes);
+  room[threadIdx.x * 256] = threadIdx.x;
+  __syncthreads();
+  y[threadIdx.x] = room[(63 - threadIdx.x) * 256];
+}
+)";
+
+std::string cubin(const std::string& arch = "sm_90a") {
+  codegen::cuda::CompileOptions options;
+  options.arch = arch;
+  options.library = FAKE_CUDA;
+  auto made = codegen::cuda::compile(codegen::cuda::unit_header() + kText, options);
+  EXPECT_TRUE(made.ok()) << made.error().message;
+  return made ? made->bytes : "";
+}
+
+Phase phase(const char* symbol, std::int64_t tasks, Grid grid) { return {symbol, tasks, grid}; }
+Tensor numbers(std::int64_t count, float first) {
+  Tensor t({DType::f32, {count}});
+  for (std::int64_t i = 0; i < count; ++i) t.set(i, first + static_cast<float>(i));
+  return t;
+}
+
+/// y = reverse(x · w) + 1.
+std::shared_ptr<Program> scale_and_shift() {
+  auto p = std::make_shared<Program>();
+  p->device = "cuda sm_90a";
+  p->objects = {cubin()};
+  p->inputs = {{"x", {DType::f32, {77}}}};
+  p->outputs = {{"y", {DType::f32, {77}}}};
+  p->constants = {numbers(77, 2)};
+  p->arena_bytes = 512;
+  const Slot temporary{Slot::Kind::arena, 128};
+  p->launches.push_back({"scale",
+                         {{Slot::Kind::input, 0}, {Slot::Kind::constant, 0}, temporary},
+                         {phase("scale", 3, {.threads = 32})}});
+  p->launches.push_back({"shift", {temporary, {Slot::Kind::output, 0}}, {phase("shift", 3, {.threads = 32})}});
+  return p;
+}
+Tensor expected(const Tensor& x) {
+  Tensor y({DType::f32, {77}});
+  for (int i = 0; i < 77; ++i) y.set(i, static_cast<float>(x.at(76 - i)) * (2.f + static_cast<float>(76 - i)) + 1);
+  return y;
+}
+void expect_equal(const Tensor& a, const Tensor& b) {
+  ASSERT_EQ(a.count(), b.count());
+  for (std::int64_t i = 0; i < a.count(); ++i) ASSERT_EQ(a.at(i), b.at(i)) << i;
+}
+
+Result<std::shared_ptr<Session>> open(const std::shared_ptr<Program>& p, SessionOptions options = {}) {
+  auto code = HEDDLE_TRY(load_code(FAKE_CUDA, 0, *p));
+  return create_session(p, std::move(code), options);
+}
+
+class CudaSession : public testing::Test {
+ protected:
+  void SetUp() override { fake().set(""); }
+  void TearDown() override { EXPECT_EQ(fake().live(), 0) << "the driver still holds objects"; }
+};
+
+TEST_F(CudaSession, RunsAndThenReplaysAGraph) {
+  const auto session = open(scale_and_shift());
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  for (int run = 0; run < 4; ++run) {
+    const Tensor x = numbers(77, static_cast<float>(run));
+    const auto y = (*session)->run({&x, 1});
+    ASSERT_TRUE(y.ok()) << y.error().message;
+    expect_equal((*y)[0], expected(x));
+  }
+  EXPECT_EQ(fake().calls("cuGraphLaunch"), 3);
+  EXPECT_EQ(fake().calls("cuStreamBeginCapture"), 1);
+}
+
+TEST_F(CudaSession, RunsWithoutAGraphWhereAsked) {
+  const auto session = open(scale_and_shift(), {.graph = false});
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  const Tensor x = numbers(77, 5);
+  for (int run = 0; run < 3; ++run) expect_equal((*(*session)->run({&x, 1}))[0], expected(x));
+  EXPECT_EQ(fake().calls("cuGraphLaunch"), 0);
+  EXPECT_EQ(fake().calls("cuLaunchKernelEx"), 6);
+}
+
+TEST_F(CudaSession, RunsAtTheSameTimeHaveTheirOwnMemory) {
+  const auto session = open(scale_and_shift());
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int run = 0; run < 5; ++run) {
+        const Tensor x = numbers(77, static_cast<float>(100 * t + run));
+        const auto y = (*session)->run({&x, 1});
+        ASSERT_TRUE(y.ok()) << y.error().message;
+        expect_equal((*y)[0], expected(x));
+      }
+    });
+  for (std::thread& t : threads) t.join();
+}
+
+TEST_F(CudaSession, ProfilesEachLaunch) {
+  const auto session = open(scale_and_shift());
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  const Tensor x = numbers(77, 5);
+  const auto times = (*session)->profile({&x, 1});
+  ASSERT_TRUE(times.ok()) << times.error().message;
+  ASSERT_EQ(times->size(), 2u);
+  EXPECT_EQ((*times)[1].name, "shift");
+  EXPECT_GT((*times)[0].seconds, 0);
+  EXPECT_GE((*times)[1].begin, (*times)[0].seconds);
+  const auto runs = (*session)->time_runs({&x, 1}, 3);
+  ASSERT_TRUE(runs.ok()) << runs.error().message;
+  EXPECT_EQ(runs->size(), 3u);
+}
+
+TEST_F(CudaSession, BlocksMeetInCooperativeLaunches) {
+  auto p = std::make_shared<Program>();
+  p->device = "cuda sm_90a";
+  p->objects = {cubin()};
+  p->inputs = {{"x", {DType::f32, {32}}}};
+  p->outputs = {{"y", {DType::f32, {64}}}};
+  p->arena_bytes = 256;
+  p->launches.push_back({"meet",
+                         {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 0}},
+                         {phase("meet", 2, {.threads = 32, .cooperative = true})}});
+  const auto session = open(p);
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  const Tensor x = numbers(32, 3);
+  for (int run = 0; run < 3; ++run) {
+    const auto y = (*session)->run({&x, 1});
+    ASSERT_TRUE(y.ok()) << y.error().message;
+    for (int i = 0; i < 64; ++i) ASSERT_EQ((*y)[0].at(i), 2 * x.at(i % 32));
+  }
+}
+
+TEST_F(CudaSession, AsksForLargeSharedMemory) {
+  auto p = std::make_shared<Program>();
+  p->device = "cuda sm_90a";
+  p->objects = {cubin()};
+  p->outputs = {{"y", {DType::f32, {64}}}};
+  p->launches.push_back({"big", {{Slot::Kind::output, 0}},
+                         {phase("big", 1, {.threads = 64, .shared_bytes = 64 << 10, .cluster = 1})}});
+  const auto session = open(p);
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  const auto y = (*session)->run({});
+  ASSERT_TRUE(y.ok()) << y.error().message;
+  for (int i = 0; i < 64; ++i) EXPECT_EQ((*y)[0].at(i), 63 - i);
+  p->launches[0].phases[0].grid.shared_bytes = 300 << 10;
+  const auto refused = open(p);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("kernel 'big': 307200 bytes of shared memory"),
+            std::string::npos)
+      << refused.error().message;
+}
+
+TEST_F(CudaSession, RefusesWhatTheDriverRefuses) {
+  auto p = scale_and_shift();
+  p->launches[0].phases[0].grid.threads = 64;  // above __launch_bounds__
+  const auto session = open(p);
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  const Tensor x = numbers(77, 0);
+  const auto y = (*session)->run({&x, 1});
+  ASSERT_FALSE(y.ok());
+  EXPECT_NE(y.error().message.find("kernel 'scale': 3 blocks of 64 threads"), std::string::npos)
+      << y.error().message;
+}
+
+TEST_F(CudaSession, NamesAMissingKernelAndAnotherGpu) {
+  auto p = scale_and_shift();
+  p->launches[0].phases[0].symbol = "absent";
+  EXPECT_EQ(open(p).error().message, "kernel 'scale': symbol 'absent' is not in the code");
+  p->device = "cuda sm_80";
+  const auto other = open(p);
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().code, ErrorCode::missing);
+  EXPECT_NE(other.error().message.find("made for 'cuda sm_80', found GPU 0"), std::string::npos);
+}
+
+TEST_F(CudaSession, OutOfMemoryIsSaid) {
+  auto p = scale_and_shift();
+  p->arena_bytes = 1 << 20;
+  fake().set("memory=1000000");
+  const auto session = open(p);
+  ASSERT_FALSE(session.ok());
+  EXPECT_EQ(session.error().code, ErrorCode::out_of_memory);
+  EXPECT_NE(session.error().message.find("GPU memory for the arena"), std::string::npos)
+      << session.error().message;
+}
+
+/// A failure anywhere is an error, nothing leaks, and where the context lives on, so does the
+/// session.
+TEST_F(CudaSession, SurvivesAFailureOfEachCall) {
+  const char* const calls[] = {
+      "cuMemAlloc",         "cuMemAllocHost",   "cuMemcpyHtoD",      "cuMemcpyHtoDAsync",
+      "cuMemcpyDtoHAsync",  "cuStreamCreate",   "cuStreamSynchronize", "cuStreamBeginCapture",
+      "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphLaunch",     "cuLaunchKernelEx",
+      "cuModuleLoadData",   "cuDevicePrimaryCtxRetain"};
+  const Tensor x = numbers(77, 1);
+  for (const char* call : calls) {
+    bool failed = true;
+    for (int number = 1; failed && number < 20; ++number) {
+      fake().set(fmt::format("fail={}:{}:2", call, number).c_str());
+      failed = false;
+      const auto session = open(scale_and_shift());
+      if (!session.ok()) {
+        EXPECT_EQ(session.error().code, ErrorCode::out_of_memory) << call;
+        failed = true;
+        continue;
+      }
+      for (int run = 0; run < 4; ++run) {
+        const auto y = (*session)->run({&x, 1});
+        if (!y.ok()) {
+          EXPECT_FALSE(failed) << call << ": failed twice";
+          EXPECT_EQ(y.error().code, ErrorCode::out_of_memory) << call;
+          failed = true;
+        } else {
+          expect_equal((*y)[0], expected(x));
+        }
+      }
+    }
+    EXPECT_FALSE(failed) << call << " is called without end";
+    EXPECT_EQ(fake().live(), 0) << call;
+  }
+}
+
+}  // namespace
+}  // namespace heddle::runtime::cuda
