@@ -137,7 +137,7 @@ class Reference {
 };
 
 /// Every kernel of the step alone.
-void expect_right_kernels(const Compiled& compiled) {
+void expect_right_kernels(const Compiled& compiled, const CompileOptions& options) {
   std::mt19937 rng(6);
   std::vector<Tensor> inputs;
   for (const auto& port : compiled.program->inputs) {
@@ -147,7 +147,7 @@ void expect_right_kernels(const Compiled& compiled) {
       if (port.name.starts_with("variance:") || port.name == "step")
         inputs.back().set(i, 1 + std::fabs(inputs.back().at(i)));
   }
-  const auto result = verify(compiled, inputs, 1e-4);
+  const auto result = verify(compiled, inputs, 1e-4, options);
   ASSERT_TRUE(result) << result.error().message;
   for (const KernelCheck& k : result->kernels)
     EXPECT_TRUE(k.equal) << k.name << " " << k.sources << ": " << k.error;
@@ -173,7 +173,7 @@ TEST_P(Training, FollowsTheReference) {
   ASSERT_TRUE(trainer) << trainer.error().message;
   Reference reference(c.model(), options);
   std::mt19937 rng(5);
-  expect_right_kernels(trainer->compiled());
+  expect_right_kernels(trainer->compiled(), quick());
   for (int step = 0; step < 6; ++step) {
     std::vector<Tensor> batch;
     for (const auto& port : trainer->batch_ports()) batch.push_back(random_of(port.type, rng, 1));
