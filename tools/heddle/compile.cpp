@@ -50,14 +50,13 @@ Result<std::string> emitted_text(const CompileFlags& flags, const driver::Compil
   if (flags.emit == "plan") return plan::print(compiled.graph, compiled.plan);
   const driver::Platform platform = HEDDLE_TRY(driver::platform_for(options));
   if (flags.emit == (platform.cuda ? "llvm" : "cuda"))
-    return fail(ErrorCode::usage, "--emit {}: found --device {}, want {}", flags.emit, options.device,
-                platform.cuda ? "cpu" : "cuda");
+    return fail(ErrorCode::usage, "--emit {}: found --device {}, want {}", flags.emit,
+                options.device, platform.cuda ? "cpu" : "cuda");
   if (flags.emit == "cuda") return cuda_unit(compiled);
   std::string text;
   for (const driver::CompiledKernel& kernel : compiled.kernels)
-    text += flags.emit == "kernel"
-                ? kernel::to_string(kernel.lowered.kernel) + "\n"
-                : HEDDLE_TRY(driver::source_of(kernel, platform)) + "\n";
+    text += flags.emit == "kernel" ? kernel::to_string(kernel.lowered.kernel) + "\n"
+                                   : HEDDLE_TRY(driver::source_of(kernel, platform)) + "\n";
   return text;
 }
 

@@ -123,7 +123,8 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
   double mean = 0;
   for (std::int64_t step = first; step < steps; ++step) {
     const std::int64_t in_epoch = step % per_epoch, epoch = step / per_epoch;
-    if (in_epoch == 0 || step == first) order = order_of(data.samples, flags.seed.value_or(0), epoch);
+    if (in_epoch == 0 || step == first)
+      order = order_of(data.samples, flags.seed.value_or(0), epoch);
     const auto batch = batch_of(data, trainer.batch_ports(), order, in_epoch * data.batch);
     const double loss = HEDDLE_TRY(trainer.step(batch, rate_at(flags, step, steps)));
     if (!std::isfinite(loss))
