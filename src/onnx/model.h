@@ -11,6 +11,14 @@ namespace heddle::onnx {
 Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* data,
                                                               std::size_t size);
 
+/// A parsed model and the folder where its external data may lie.
+struct Loaded {
+  std::shared_ptr<const ::onnx::ModelProto> model;
+  std::string folder;
+};
+/// Reads an ONNX file, or the model.onnx of a test-data folder.
+Result<Loaded> load_model(const std::string& path);
+
 /// Positions of a graph's nodes in an order in which every value is made before it is used. ONNX
 /// asks for such an order; files that lack it are sorted, cyclic ones are an error that names a
 /// node.

@@ -5,14 +5,7 @@
 #include "onnx/importer.h"
 
 namespace heddle::onnx {
-namespace {
-
-struct Loaded {
-  std::shared_ptr<const ::onnx::ModelProto> model;
-  std::string folder;
-};
-
-Result<Loaded> open(const std::string& path) {
+Result<Loaded> load_model(const std::string& path) {
   const std::string file_path = model_file(path);
   const FileBytes file = HEDDLE_TRY(map_file(file_path));
   auto model = parse_model(file.data, file.size);
@@ -21,10 +14,8 @@ Result<Loaded> open(const std::string& path) {
   return Loaded{*std::move(model), parent.empty() ? "." : parent.string()};
 }
 
-}  // namespace
-
 Result<prim::Graph> import(const std::string& path, const ImportOptions& options) {
-  const Loaded loaded = HEDDLE_TRY(open(path));
+  const Loaded loaded = HEDDLE_TRY(load_model(path));
   return Importer(loaded.model, loaded.folder, options, nullptr).run();
 }
 
@@ -34,7 +25,7 @@ Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const 
 }
 
 Result<CheckReport> check(const std::string& path, const ImportOptions& options) {
-  const Loaded loaded = HEDDLE_TRY(open(path));
+  const Loaded loaded = HEDDLE_TRY(load_model(path));
   CheckReport report;
   Importer importer(loaded.model, loaded.folder, options, &report.problems);
   if (const Result<prim::Graph> graph = importer.run(); !graph)

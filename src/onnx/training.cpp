@@ -112,20 +112,12 @@ Status free_initializers(ModelProto& model, const std::vector<std::string>& froz
   return Ok{};
 }
 
-Result<std::pair<std::shared_ptr<ModelProto>, std::string>> open(const std::string& path) {
-  const std::string file_path = model_file(path);
-  const FileBytes file = HEDDLE_TRY(map_file(file_path));
-  const auto model = parse_model(file.data, file.size);
-  if (!model) return fail(model.error().code, "{}: {}", file_path, model.error().message);
-  const std::string parent = std::filesystem::path(file_path).parent_path().string();
-  return std::pair{std::make_shared<ModelProto>(**model), parent.empty() ? "." : parent};
-}
-
 }  // namespace
 
 Result<TrainingModel> import_for_training(const std::string& path, const ImportOptions& options,
                                           const std::vector<std::string>& frozen) {
-  const auto [model, folder] = HEDDLE_TRY(open(path));
+  const auto [shared, folder] = HEDDLE_TRY(load_model(path));
+  const auto model = std::make_shared<ModelProto>(*shared);
   TrainingModel out;
   out.outputs = static_cast<std::size_t>(model->graph().output_size());
   HEDDLE_TRY(train_batch_norms(*model));
@@ -139,7 +131,8 @@ Result<TrainingModel> import_for_training(const std::string& path, const ImportO
 
 Status export_trained(const std::string& path, const std::string& out,
                       const std::map<std::string, Tensor>& values) {
-  const auto [model, folder] = HEDDLE_TRY(open(path));
+  const auto [shared, folder] = HEDDLE_TRY(load_model(path));
+  const auto model = std::make_shared<ModelProto>(*shared);
   std::size_t replaced = 0;
   TensorSource source{folder, nullptr, {}};
   for (TensorProto& t : *model->mutable_graph()->mutable_initializer()) {
