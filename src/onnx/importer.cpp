@@ -169,13 +169,14 @@ Status Importer::add_operator(const NodeProto& node, const std::string& name, in
       if (!output.empty()) scope.values[output] = Value{};
     return Ok{};
   }
-  graph_.set_origin(prim::Origin{call.op, call.name});
+  const prim::OriginId origin = graph_.set_origin(prim::Origin{call.op, call.name});
   call.op = name;
   const ops::Values values = HEDDLE_TRY(expand(call));
   for (int i = 0; i < call.outputs; ++i) {
     if (!call.output_used[static_cast<std::size_t>(i)]) continue;
     Value& value = scope.values[node.output(i)];
     value = Value::of(folded(values[static_cast<std::size_t>(i)]), call.result_format);
+    graph_.add_origins(value.node(), {origin});  // it may be another operator's value (Identity)
     for (const Call::Bounded& bound : call.bounded)
       if (bound.output == i) value = Value::bounded(value.node(), bound.extent, bound.axis);
   }

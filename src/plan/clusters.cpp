@@ -63,10 +63,9 @@ bool duplicable(const Facts& f, NodeId id) {
 
 std::vector<prim::OriginId> origins_of(const prim::Graph& g, const Cluster& c) {
   std::vector<prim::OriginId> out;
-  for (NodeId id : c.nodes) {
-    const prim::OriginId origin = g.origin_id(id);
-    if (origin && std::find(out.begin(), out.end(), origin) == out.end()) out.push_back(origin);
-  }
+  for (NodeId id : c.nodes)
+    for (prim::OriginId origin : g.origins_of(id))
+      if (std::find(out.begin(), out.end(), origin) == out.end()) out.push_back(origin);
   return out;
 }
 

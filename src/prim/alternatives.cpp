@@ -89,6 +89,7 @@ std::vector<Alternative> merge_contractions(Graph& g) {
     args[cut.side] = g.add_constant(*constant);
     g.set_origin(g.origin_id(members[0].id));
     const NodeId merged = g.add(first.op, std::move(args), type);
+    for (const Member& m : members) g.add_origins(merged, g.origins_of(m.id));
     std::int64_t start = 0;
     for (const Member& m : members) {
       const std::int64_t size = g[m.id].type.shape[along];
@@ -129,6 +130,7 @@ std::vector<Alternative> sum_as_contraction(Graph& g) {
     g.set_origin(g.origin_id(id));
     const NodeId sum =
         b.contract(n.args[0], b.constant(one), n.type.shape, reduced, read, ones, n.type.dtype);
+    g.add_origins(sum, g.origins_of(id));
     found.push_back({id, sum, {}});
   }
   return found;

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <functional>
 
+#include "prim/rewrite.h"
 #include "prim/test_util.h"
+#include "prim/text.h"
 
 namespace heddle::prim {
 namespace {
@@ -77,6 +79,30 @@ TEST(Graph, RebuildDropsTheDeadAndKeepsOrigins) {
   EXPECT_EQ(copy, rebuild(copy, [](Graph& out, const Node& n, NodeId) {
               return out.add(n.op, n.args, n.type);
             }));
+}
+
+TEST(Graph, RewritingKeepsTheOriginsOfWhatItAbsorbs) {
+  Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {2, 4}});
+  Tensor w({DType::f32, {4, 3}}), q({DType::f32, {3}});
+  for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i) - 4.5);
+  for (std::int64_t i = 0; i < q.count(); ++i) q.set(i, static_cast<double>(i) + 0.5);
+  const NodeId weight = b.constant(w), factor = b.constant(q);
+  g.set_origin(Origin{"Transpose", "into"});
+  const NodeId turned = b.transpose(b.transpose(x, {1, 0}), {1, 0});
+  g.set_origin(Origin{"MatMul", "product"});
+  const NodeId y = b.matmul(turned, weight);
+  g.set_origin(Origin{"Mul", "scale"});
+  const NodeId scaled = b.mul(y, factor);
+  g.set_origin(Origin{"Dead", "nobody"});
+  b.exp(y);
+  g.outputs = {{"y", scaled}};
+  const Graph after = canonicalize(g);
+  std::vector<std::string> names;
+  for (const OriginId o : after.origins_of(after.outputs[0].node))
+    names.push_back(after.origin(o).name);
+  EXPECT_EQ(names, (std::vector<std::string>{"into", "product", "scale"})) << print(after);
 }
 
 struct MatmulCase {

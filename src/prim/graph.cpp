@@ -125,6 +125,22 @@ OriginId Graph::set_origin(Origin origin) {
   return current_origin_;
 }
 
+std::vector<OriginId> Graph::origins_of(NodeId id) const {
+  std::vector<OriginId> all;
+  if (const auto more = more_origins_.find(id); more != more_origins_.end()) all = more->second;
+  if (const OriginId own = origin_id(id)) all.insert(std::ranges::lower_bound(all, own), own);
+  return all;
+}
+
+void Graph::add_origins(NodeId id, const std::vector<OriginId>& more) {
+  for (const OriginId o : more) {
+    if (!o || o == origin_id(id)) continue;
+    std::vector<OriginId>& list = more_origins_[id];
+    const auto at = std::ranges::lower_bound(list, o);
+    if (at == list.end() || *at != o) list.insert(at, o);
+  }
+}
+
 std::vector<NodeId> live_nodes(const Graph& g) {
   std::vector<bool> live(static_cast<std::size_t>(g.size()), false);
   for (const GraphOutput& o : g.outputs) live[static_cast<std::size_t>(o.node.value)] = true;
@@ -150,13 +166,51 @@ std::vector<std::vector<NodeId>> consumers(const Graph& g) {
   return result;
 }
 
+namespace {
+
+/// Gives each node's origins to its image. Where that is dead or an input, a rewrite has absorbed
+/// the node, and its readers have them. Constants are computed by the compiler and stand for
+/// nothing.
+void carry_origins(const Graph& g, const std::vector<NodeId>& live,
+                   const std::vector<NodeId>& mapped, Graph& out) {
+  std::vector<bool> there(static_cast<std::size_t>(out.size()), false);
+  for (const NodeId id : live_nodes(out))
+    there[static_cast<std::size_t>(id.value)] = !std::holds_alternative<Input>(out[id].op);
+  std::vector<bool> constant(static_cast<std::size_t>(g.size()), false);
+  std::unordered_map<NodeId, std::vector<OriginId>> absorbed;
+  for (const NodeId id : live) {
+    const Node& n = g[id];
+    bool all = !std::holds_alternative<Input>(n.op) && !std::holds_alternative<Random>(n.op);
+    for (const NodeId a : n.args) all = all && constant[static_cast<std::size_t>(a.value)];
+    constant[static_cast<std::size_t>(id.value)] = all;
+    if (all) continue;
+    std::vector<OriginId> origins = g.origins_of(id);
+    for (const NodeId a : n.args)
+      if (const auto from = absorbed.find(a); from != absorbed.end())
+        origins.insert(origins.end(), from->second.begin(), from->second.end());
+    if (origins.empty()) continue;
+    const NodeId image = mapped[static_cast<std::size_t>(id.value)];
+    if (there[static_cast<std::size_t>(image.value)]) {
+      out.add_origins(image, origins);
+      continue;
+    }
+    std::ranges::sort(origins);
+    const auto [end, last] = std::ranges::unique(origins);
+    origins.erase(end, last);
+    absorbed.emplace(id, std::move(origins));
+  }
+}
+
+}  // namespace
+
 Graph rebuild(const Graph& g,
               const std::function<NodeId(Graph& out, const Node& node, NodeId old)>& rewrite) {
   Graph out;
   out.inputs = g.inputs;
   out.adopt_origins(g);
   std::vector<NodeId> mapped(static_cast<std::size_t>(g.size()));
-  for (const NodeId id : live_nodes(g)) {
+  const std::vector<NodeId> live = live_nodes(g);
+  for (const NodeId id : live) {
     Node node = g[id];
     for (NodeId& a : node.args) a = mapped[static_cast<std::size_t>(a.value)];
     if (const auto* c = std::get_if<Constant>(&node.op)) out.adopt_constant(g, *c);
@@ -166,6 +220,7 @@ Graph rebuild(const Graph& g,
   out.set_origin(OriginId{});
   for (const GraphOutput& o : g.outputs)
     out.outputs.push_back({o.name, mapped[static_cast<std::size_t>(o.node.value)]});
+  carry_origins(g, live, mapped, out);
   return out;
 }
 

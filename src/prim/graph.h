@@ -162,7 +162,12 @@ class Graph {
   /// Origin given to the nodes added from now on.
   OriginId set_origin(Origin origin);
   void set_origin(OriginId id) { current_origin_ = id; }
+  /// Of the operator that made the node.
   OriginId origin_id(NodeId id) const { return origins_of_[static_cast<std::size_t>(id.value)]; }
+  /// That one and those of all that rewriting has put into the node; sorted, none for none.
+  std::vector<OriginId> origins_of(NodeId id) const;
+  /// The node stands for these source operators too.
+  void add_origins(NodeId id, const std::vector<OriginId>& more);
   const Origin& origin(OriginId id) const { return origins_[id]; }
   const Table<OriginTag, Origin>& origins() const { return origins_; }
   /// Same nodes, inputs and outputs (constants by content); origins do not matter.
@@ -176,6 +181,7 @@ class Graph {
   std::unordered_map<Hash, Tensor> constants_;
   Table<OriginTag, Origin> origins_;
   std::vector<OriginId> origins_of_;
+  std::unordered_map<NodeId, std::vector<OriginId>> more_origins_;  // sorted, without origins_of_
   OriginId current_origin_;
 };
 
@@ -184,7 +190,8 @@ std::vector<NodeId> live_nodes(const Graph& g);
 /// Consumers of each node (by id), among live nodes.
 std::vector<std::vector<NodeId>> consumers(const Graph& g);
 /// Copies the live part, each node through `rewrite` (given the new graph, the node with already
-/// mapped arguments, and the old id); origins and names are kept. The one way to rewrite.
+/// mapped arguments, and the old id); names and origins are kept: those of a node that is no longer
+/// there go to what has absorbed it. The one way to rewrite.
 Graph rebuild(const Graph& g,
               const std::function<NodeId(Graph& out, const Node& node, NodeId old)>& rewrite);
 std::size_t hash_of(const Op& op);

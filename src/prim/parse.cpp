@@ -111,13 +111,7 @@ class Parser {
       } else if (in_.accept("output")) {
         HEDDLE_TRY(parse_output());
       } else if (in_.accept("origin")) {
-        Origin o;
-        o.op = HEDDLE_TRY(in_.quoted("an operator"));
-        o.name = HEDDLE_TRY(in_.quoted("a name"));
-        if (o == Origin{})
-          g_.set_origin(OriginId{});
-        else
-          g_.set_origin(std::move(o));
+        HEDDLE_TRY(parse_origins());
       } else {
         HEDDLE_TRY(parse_node());
       }
@@ -127,6 +121,21 @@ class Parser {
   }
 
  private:
+  /// The first is the node's own.
+  Status parse_origins() {
+    also_.clear();
+    do {
+      Origin o;
+      o.op = HEDDLE_TRY(in_.quoted("an operator"));
+      o.name = HEDDLE_TRY(in_.quoted("a name"));
+      const auto [entry, fresh] = origins_.try_emplace(o);
+      if (fresh && o != Origin{}) entry->second = g_.set_origin(std::move(o));
+      also_.push_back(entry->second);
+    } while (in_.accept(","));
+    g_.set_origin(also_.front());
+    return Ok{};
+  }
+
   Status parse_input() {
     const std::string name = HEDDLE_TRY(in_.quoted("the input's name"));
     HEDDLE_TRY(in_.expect(":"));
@@ -172,10 +181,12 @@ class Parser {
       if (hash_ && *hash_ != content)
         return in_.wanted(fmt::format("the bytes of @{} before this, not those of @{}",
                                       to_string(*hash_), to_string(content)));
+      g_.add_origins(id, also_);
       values_[name] = id;
       return Ok{};
     }
     const NodeId id = g_.add(std::move(op), std::move(args), type);
+    g_.add_origins(id, also_);
     values_[name] = id;
     if (const Status status = verify_node(g_, id); !status)
       return fail("line {}: {}", line, status.error().message);
@@ -379,6 +390,8 @@ class Parser {
   Lexer in_;
   const ConstantTable& constants_;
   Graph g_;
+  std::map<Origin, OriginId> origins_;
+  std::vector<OriginId> also_;  ///< origins of the nodes that follow
   std::map<std::string, NodeId, std::less<>> values_;
   std::vector<Literal> literals_;
   std::optional<Hash> hash_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "ir/text.h"
@@ -101,6 +102,19 @@ std::string head_text(const Op& op) {
   return text;
 }
 
+/// `origin "Conv" "c1"`, then, after commas, what else the node stands for.
+std::string origin_text(const Graph& g, NodeId id) {
+  const OriginId own = id ? g.origin_id(id) : OriginId{};
+  const Origin first = own ? g.origin(own) : Origin{};
+  std::string text = fmt::format("origin {} {}", ir::quote(first.op), ir::quote(first.name));
+  std::set<Origin> others;  // not in the order of ids, which a text does not keep
+  if (id)
+    for (const OriginId o : g.origins_of(id)) others.insert(g.origin(o));
+  others.erase(first);
+  for (const Origin& o : others) text += fmt::format(", {} {}", ir::quote(o.op), ir::quote(o.name));
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string describe(const Graph& g, NodeId id) {
@@ -119,13 +133,11 @@ std::string print(const Graph& g, const PrintOptions& options) {
   std::string text;
   for (const GraphInput& in : g.inputs)
     text += fmt::format("input {} : {}\n", ir::quote(in.name), to_string(in.type));
-  OriginId origin;
+  std::string origin = origin_text(g, NodeId{});
   for (const NodeId id : live_nodes(g)) {
-    if (g.origin_id(id) != origin) {
-      origin = g.origin_id(id);
-      const Origin none;
-      const Origin& o = origin ? g.origin(origin) : none;
-      text += fmt::format("origin {} {}\n", ir::quote(o.op), ir::quote(o.name));
+    if (std::string here = origin_text(g, id); here != origin) {
+      origin = std::move(here);
+      text += origin;
     }
     text += print_node(g, id, options) + '\n';
   }

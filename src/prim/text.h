@@ -17,7 +17,7 @@ struct PrintOptions {
 
 /// One line per live node, arguments first:
 ///   input "x" : f32[1,3,8,8]
-///   origin "Conv" "stem/conv"
+///   origin "Conv" "stem/conv", "Relu" "stem/relu"
 ///   %3 = contract %0, %1 reduce [3,3] lhs (d0, d4, …) where 0 <= … < 8 rhs (…) : f32[1,4,8,8]
 ///   output "y" = %3
 /// A constant is `{1, 2.5}`, `bytes "0000803f"`, `@<hash>`, or `random <seed>` (read only).

@@ -152,6 +152,25 @@ TEST(Text, OriginsRoundTrip) {
   }
 }
 
+TEST(Text, SeveralOriginsRoundTrip) {
+  const std::string text =
+      "input \"x\" : f32[4]\n"
+      "%0 = input 0 : f32[4]\n"
+      "origin \"Relu\" \"r\", \"Conv\" \"c\", \"Mul\" \"m\"\n"
+      "%1 = map neg %0 : f32[4]\n"
+      "origin \"\" \"\"\n"
+      "%2 = map abs %1 : f32[4]\n"
+      "origin \"Mul\" \"m\", \"Relu\" \"r\"\n"
+      "%3 = map exp %2 : f32[4]\n"
+      "output \"y\" = %3\n";
+  const auto g = parse_graph(text);
+  ASSERT_TRUE(g) << g.error().message;
+  EXPECT_EQ(print(*g), text);
+  EXPECT_EQ(g->origins().size(), 3);
+  EXPECT_EQ(g->origins_of(NodeId{1}).size(), 3u);
+  EXPECT_EQ(g->origins_of(NodeId{3}).size(), 2u);
+}
+
 TEST(Text, ConstantsTravelInAFile) {
   Graph g;
   Builder b(g);

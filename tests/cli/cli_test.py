@@ -158,6 +158,23 @@ class Cli(unittest.TestCase):
             self.assertGreaterEqual(heddle_ms[f"{name}_ms"], heddle_ms["min_ms"])
             self.assertIn(f"{name}_ci_ms", heddle_ms)
 
+    def test_explain_finds_every_operator(self):
+        rng = np.random.default_rng(1)
+        def weight(name, shape):
+            return onnx.numpy_helper.from_array(rng.normal(size=shape).astype(np.float32) ** 2, name)
+        path = self.save("folded", model(
+            [helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+             helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"], name="norm"),
+             helper.make_node("Identity", ["n"], ["i"], name="same"),
+             helper.make_node("Relu", ["i"], ["y"], name="relu")],
+            [("x", [1, 3, 8, 8])], [("y", [1, 4, 6, 6])],
+            [weight("w", (4, 3, 3, 3))] + [weight(n, (4,)) for n in "sbmv"]))
+        for node in ("conv", "norm", "same", "relu"):
+            done = heddle("explain", path, "--node", node)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"'{node}'", done.stdout)
+        self.assert_fails(2, "no kernel covers 'nobody'", "explain", path, "--node", "nobody")
+
     def test_vector_levels(self):
         x = np.random.default_rng(1).normal(size=(3, 37)).astype(np.float32)
         np.save(self.path / "x.npy", x)

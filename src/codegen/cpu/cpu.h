@@ -22,8 +22,8 @@ struct Machine {
 Machine host_machine();
 /// "19.1.7"
 std::string llvm_version();
-/// "host", or an LLVM processor name such as "x86-64-v3" (AVX2) and "x86-64-v4" (AVX-512), with the
-/// host's triple; an error for a name that LLVM does not know.
+/// "host", a vector level ("sse", "avx2", "avx512"), or a processor that LLVM knows, with the
+/// host's triple; an error for any other name.
 Result<Machine> machine_named(const std::string& name);
 
 /// Runs tasks [begin, end) of one phase. args: pointers to the argument buffers, then to the
