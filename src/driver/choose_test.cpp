@@ -1,0 +1,84 @@
+#include "driver/choose.h"
+
+#include <gtest/gtest.h>
+
+#include "prim/builder.h"
+
+namespace heddle::driver {
+namespace {
+
+Platform gpu(int shared_bytes) {
+  Platform p;
+  p.cuda = true;
+  p.gpu = *runtime::cuda::assumed_device("sm_90a");
+  p.gpu.shared_per_block = shared_bytes;
+  return p;
+}
+
+Result<Chosen> choose(const prim::Graph& g, const Platform& platform) {
+  plan::Options planning;
+  planning.legality = plan::lowering_legality(platform.target());
+  planning.machine = platform.model();
+  return choose_kernels(g, planning, platform,
+                        [&](const plan::Options& with) { return plan::orchestrate(g, with); });
+}
+
+prim::Graph normalised_softmax() {
+  prim::Graph g;
+  prim::Builder b(g);
+  const prim::NodeId x = g.add_input("x", {DType::f32, {64, 4096}});
+  const prim::NodeId y = b.mul(b.softmax(b.normalize(x, {1}, 1e-5), {1}), 2);
+  g.outputs.push_back({"y", y});
+  return g;
+}
+
+std::int64_t most_shared(const Chosen& chosen) {
+  std::int64_t most = 0;
+  for (const CompiledKernel& kernel : chosen.kernels)
+    for (const runtime::Phase& phase : kernel.code.phases)
+      most = std::max(most, phase.grid.shared_bytes);
+  return most;
+}
+
+TEST(ChooseKernels, LaunchesFitTheGpuOrThePrimitiveIsNamed) {
+  const prim::Graph g = normalised_softmax();
+  const auto roomy = choose(g, gpu(227 << 10));
+  ASSERT_TRUE(roomy.ok()) << roomy.error().message;
+  EXPECT_LT(roomy->kernels.size(), 4u);
+  EXPECT_GT(most_shared(*roomy), 0);
+  for (int bytes : {0, 16, 256, 4096, 16384}) {
+    const auto tight = choose(g, gpu(bytes));
+    if (tight.ok()) {
+      EXPECT_LE(most_shared(*tight), bytes);
+      continue;
+    }
+    EXPECT_EQ(tight.error().code, ErrorCode::unsupported);
+    EXPECT_NE(tight.error().message.find("no kernel for cuda sm_90a: a launch of"), std::string::npos)
+        << tight.error().message;
+  }
+}
+
+TEST(Platforms, AreNamedOrRefused) {
+  CompileOptions options;
+  options.options.cuda_driver = "/nonexistent/libcuda.so.1";
+  options.device = "cuda";
+  auto p = platform_for(options);
+  ASSERT_TRUE(p.ok()) << p.error().message;
+  EXPECT_EQ(p->name(), "cuda sm_90a");
+  EXPECT_FALSE(p->found);
+  EXPECT_EQ(p->target().multiprocessors, 132);
+  options.arch = "sm_80";
+  p = platform_for(options);
+  ASSERT_TRUE(p.ok()) << p.error().message;
+  EXPECT_EQ(p->name(), "cuda sm_80");
+  EXPECT_EQ(p->target().shared_bytes, 163 << 10);
+  options.arch = "sm_12";
+  EXPECT_EQ(platform_for(options).error().code, ErrorCode::usage);
+  for (const char* device : {"gpu", "cuda:", "cuda:-1", "cuda:1x", ""}) {
+    options.device = device;
+    EXPECT_EQ(platform_for(options).error().code, ErrorCode::usage) << device;
+  }
+}
+
+}  // namespace
+}  // namespace heddle::driver
