@@ -29,6 +29,7 @@ std::span<const OpDef> attention_ops();         // attention.cpp
 std::span<const OpDef> linear_attention_ops();  // linear_attention.cpp
 std::span<const OpDef> classical_ops();         // classical.cpp: ai.onnx.ml
 std::span<const OpDef> tree_ops();              // trees.cpp: ai.onnx.ml
+std::span<const OpDef> text_ops();              // text.cpp: strings, on the host
 std::span<const OpDef> known_ops();             // known.cpp: shapes that depend on values
 
 }  // namespace heddle::ops

@@ -10,7 +10,7 @@ std::span<const std::span<const OpDef>> families() {
       linear_ops(),           einsum_ops(),     quantize_ops(), shape_ops(),   index_ops(),
       reduce_ops(),           gather_ops(),     vision_ops(),   region_ops(),  resize_ops(),
       recurrent_ops(),        misc_ops(),       signal_ops(),   contrib_ops(), attention_ops(),
-      linear_attention_ops(), classical_ops(),  tree_ops(),     known_ops(),
+      linear_attention_ops(), classical_ops(),  tree_ops(),     known_ops(),   text_ops(),
   };
   return kFamilies;
 }

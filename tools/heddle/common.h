@@ -46,6 +46,11 @@ struct TestData {
 };
 Result<TestData> test_data_of(const std::string& model, const runtime::Program& program);
 
+/// The outputs by name, in the model's order, those whose extent is known only while running cut to
+/// it; the extents are left out.
+std::vector<std::pair<std::string, Tensor>> model_outputs(const runtime::Program& program,
+                                                          const std::vector<Tensor>& outputs);
+
 /// --input files, else the folder's test data, else seeded random numbers (normal for floats, small
 /// integers, coin flips for booleans).
 Result<std::vector<Tensor>> make_inputs(const runtime::Program& program, const ModelFlags& flags);
