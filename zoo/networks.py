@@ -185,11 +185,6 @@ def t5_small(decoder):
                    ["encoder_hidden"], {"input_ids": ids, **padding})
 
 
-def lstm_tagger():
-    return Network(text.LstmTagger(), {"ids": torch.randint(0, 10000, (1, 64))}, ["scores"],
-                   {"ids": {"kind": "tokens", "below": 10000}})
-
-
 def dlrm():
     return Network(text.Dlrm(), {"dense": torch.rand(16, 13),
                                  "sparse": torch.randint(0, 10000, (16, 26))}, ["click"],
@@ -222,7 +217,6 @@ NETWORKS = {
     "yolov4": lambda: image_network(vision.Yolov4(), 416, ["small", "medium", "large"]),
     "unet": lambda: image_network(vision.UNet(), 256, ["masks"]),
     "dcgan": dcgan,
-    "lstm-tagger": lstm_tagger,
     "gpt2-prefill": lambda: gpt2(0, 64),
     "gpt2-decode": lambda: gpt2(64, 1),
     "t5-encoder": lambda: t5_small(False),

@@ -49,22 +49,7 @@ class Gpt2(nn.Module):
             key, value = (cache[2 * i], cache[2 * i + 1]) if self.past else (None, None)
             x, key, value = block(x, key, value)
             present += [key, value]
-        # Scaled, so that logits of untrained weights have a trained model's spread.
-        last = self.norm(x[:, -1:]) / math.sqrt(x.shape[-1])
-        return (last @ self.tokens.weight.T, *present)
-
-
-class LstmTagger(nn.Module):
-    """Bidirectional LSTM of two layers over word embeddings, a tag score for each word."""
-
-    def __init__(self, vocabulary=10000, width=128, hidden=128, tags=45):
-        super().__init__()
-        self.words = nn.Embedding(vocabulary, width)
-        self.lstm = nn.LSTM(width, hidden, num_layers=2, bidirectional=True, batch_first=True)
-        self.tags = nn.Linear(2 * hidden, tags)
-
-    def forward(self, ids):
-        return self.tags(self.lstm(self.words(ids))[0])
+        return (self.norm(x[:, -1:]) @ self.tokens.weight.T, *present)
 
 
 class Dlrm(nn.Module):
@@ -85,7 +70,7 @@ class Dlrm(nn.Module):
         x = self.bottom(dense)
         rows = torch.stack([x] + [t(sparse[:, i]) for i, t in enumerate(self.tables)], 1)
         dots = (rows @ rows.transpose(1, 2)).flatten(1)
-        # Divided by √width: untrained embeddings have dot products of that spread.
+        # Divided by √width: dot products of untrained embeddings have that spread.
         dots = dots.index_select(1, self.pairs) / math.sqrt(rows.shape[2])
         return self.top(torch.cat([x, dots], 1))
 

@@ -4,6 +4,7 @@
 
 #include "onnx/importer.h"
 #include "ops/host.h"
+#include "support/hash.h"
 
 namespace heddle::onnx {
 
@@ -118,6 +119,8 @@ Result<Stage> Importer::run_stage(const HostTypes& made, const std::set<std::str
 
 namespace {
 
+bool may_decide_shapes(const Tensor& t) { return t.shape().size() <= 1 && t.count() <= 64; }
+
 std::string key_of(const std::map<std::string, Tensor>& inputs, const HostTypes& made) {
   std::string key;
   for (const auto& [name, tensor] : inputs)
@@ -128,17 +131,37 @@ std::string key_of(const std::map<std::string, Tensor>& inputs, const HostTypes&
   return key;
 }
 
+std::string values_of(const std::map<std::string, Tensor>& inputs) {
+  std::string key;
+  for (const auto& [name, tensor] : inputs)
+    if (may_decide_shapes(tensor))
+      key.append(reinterpret_cast<const char*>(tensor.data()),
+                 static_cast<std::size_t>(tensor.bytes()));
+  return to_string(hash_bytes(key));
+}
+
 }  // namespace
 
 Result<const StagedModel::Ready*> StagedModel::ready(const std::map<std::string, Tensor>& inputs,
                                                      const HostTypes& made,
                                                      const std::set<std::string>& done) {
-  const std::string key = key_of(inputs, made);
+  const std::string shapes = key_of(inputs, made);
+  std::string key = by_value_.contains(shapes) ? shapes + values_of(inputs) : shapes;
   if (const auto found = stages_.find(key); found != stages_.end()) return &found->second;
   ImportOptions options = options_;
   for (const auto& [name, tensor] : inputs) options.shapes[name] = tensor.shape();
   Ready fresh;
-  fresh.stage = HEDDLE_TRY(import_stage(path_, options, made, done));
+  auto stage = import_stage(path_, options, made, done);
+  if (!stage && stage.error().code == ErrorCode::unsupported) {
+    for (const auto& [name, tensor] : inputs)
+      if (may_decide_shapes(tensor)) options.values[name] = tensor;
+    if (auto bound = import_stage(path_, options, made, done); bound) {
+      stage = std::move(bound);
+      by_value_.insert(shapes);
+      key = shapes + values_of(inputs);
+    }
+  }
+  fresh.stage = HEDDLE_TRY(std::move(stage));
   if (!fresh.stage.graph.outputs.empty()) fresh.runner = HEDDLE_TRY(engine_(fresh.stage.graph));
   return &stages_.emplace(key, std::move(fresh)).first->second;
 }

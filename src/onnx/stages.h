@@ -2,6 +2,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,8 @@ struct Output {
   ops::Format format = ops::Format::plain;
 };
 
-/// A model that runs in stages, each compiled when the shapes of its inputs are first met.
+/// A model that runs in stages, each compiled when the shapes of its inputs are first met. Where
+/// small inputs decide shapes (axes, repeats), it is compiled for their values.
 class StagedModel {
  public:
   StagedModel(std::string path, ImportOptions options, Engine engine)
@@ -67,6 +69,7 @@ class StagedModel {
   ImportOptions options_;
   Engine engine_;
   std::map<std::string, Ready> stages_;  ///< by the types of inputs and host results
+  std::set<std::string> by_value_;       ///< those that also hold for certain small inputs only
 };
 
 }  // namespace heddle::onnx

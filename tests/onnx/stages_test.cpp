@@ -100,6 +100,27 @@ TEST(Stages, AreCompiledOnceForEachShape) {
   EXPECT_GT(model.compiled, compiled);
 }
 
+/// Reshape's target is an input: the program holds for its value.
+TEST(Stages, SmallInputsThatDecideShapesAreBound) {
+  ModelProto m = model(20);
+  GraphProto& g = *m.mutable_graph();
+  add_input(g, "x", {6});
+  add_input(g, "target", {2}, TensorProto::INT64);
+  add_node(g, "Reshape", {"x", "target"}, {"y"});
+  add_output(g, "y");
+  Staged model(m);
+  Tensor x({DType::f32, {6}}), target({DType::i64, {2}});
+  for (const auto& [rows, columns] : {std::pair{2, 3}, {3, 2}, {3, 2}}) {
+    target = Tensor({DType::i64, {2}});
+    target.set_int(0, rows);
+    target.set_int(1, columns);
+    const auto y = model.run({{"x", x}, {"target", target}});
+    ASSERT_TRUE(y.ok()) << y.error().message;
+    EXPECT_EQ(y->at("y").tensor.shape(), (Shape{rows, columns}));
+  }
+  EXPECT_EQ(model.compiled, 2);
+}
+
 TEST(Stages, WhatIsNoNumberIsAnErrorThatNamesIt) {
   Staged model(sums());
   const auto y = model.run({{"x", texts({1}, {"1,two"})}});

@@ -11,7 +11,8 @@ namespace {
 struct RunFlags : ModelFlags {
   std::string save;
   double rtol = 1e-3, atol = 1e-5;
-  double of_scale = 0;  ///< if positive: tolerance as a share of the largest expected value
+  bool as_given = false;  ///< compile for the shapes of the inputs given
+  double of_scale = 0;    ///< if positive: tolerance as a share of the largest expected value
 };
 
 std::string preview(const Tensor& tensor) {
@@ -52,7 +53,7 @@ Status save_outputs(const Outputs& outputs, const std::string& save) {
 }
 
 Status run(const RunFlags& flags) {
-  if (HEDDLE_TRY(is_staged(flags.model))) return run_staged(flags, flags.save);
+  if (flags.as_given || HEDDLE_TRY(is_staged(flags.model))) return run_staged(flags, flags.save);
   const Model model = HEDDLE_TRY(open_model(flags));
   const runtime::Program& program = *model.program;
   const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(program, flags));
@@ -116,6 +117,10 @@ Verb add_run(CLI::App& verb) {
       ->capture_default_str();
   verb.add_option("--atol", flags->atol, "absolute tolerance against expected outputs")
       ->capture_default_str();
+  verb.add_flag(
+      "--as-given", flags->as_given,
+      "compile for the shapes of the inputs given, and for small inputs' values where they "
+      "decide shapes");
   verb.add_option("--of-scale", flags->of_scale,
                   "instead: largest error as a share of the largest expected value");
   return [flags] { return run(*flags); };

@@ -59,7 +59,9 @@ Result<bool> is_staged(const std::string& model) {
 Status run_staged(const ModelFlags& flags, const std::string& save) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const auto inputs = HEDDLE_TRY(inputs_of(flags));
-  onnx::StagedModel model(flags.model, {.shapes = options.shapes}, compiler(options));
+  onnx::ImportOptions import;
+  import.shapes = options.shapes;
+  onnx::StagedModel model(flags.model, import, compiler(options));
   const auto outputs = HEDDLE_TRY(model.run(inputs));
   nlohmann::json result = {
       {"model", flags.model}, {"stages", model.compiled()}, {"outputs", nlohmann::json::array()}};
@@ -72,6 +74,7 @@ Status run_staged(const ModelFlags& flags, const std::string& save) {
     if (found == outputs.end()) continue;
     const onnx::Output& output = found->second;
     const bool text = output.format == ops::Format::text;
+    const bool numpy = !text && output.tensor.dtype() != DType::bf16;
     std::string values;
     const std::int64_t shown = std::min<std::int64_t>(output.tensor.count(), 8);
     for (std::int64_t i = 0; i < shown; ++i) values += (i ? ", " : "") + element(output, i);
@@ -81,7 +84,7 @@ Status run_staged(const ModelFlags& flags, const std::string& save) {
     result["outputs"].push_back({{"name", port.name}, {"type", type}, {"preview", values}});
     if (save.empty()) continue;
     const std::string path = fs::is_directory(save) ? fmt::format("{}/output_{}.{}", save,
-                                                                  position++, text ? "pb" : "npy")
+                                                                  position++, numpy ? "npy" : "pb")
                                                     : save;
     HEDDLE_TRY(onnx::write_tensor(path, port.name, output.tensor, output.format));
   }
@@ -98,8 +101,9 @@ Status run_staged(const ModelFlags& flags, const std::string& save) {
 
 Status explain_staged(const ModelFlags& flags) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  const onnx::Stage stage =
-      HEDDLE_TRY(onnx::import_stage(flags.model, {.shapes = options.shapes}, {}, {}));
+  onnx::ImportOptions import;
+  import.shapes = options.shapes;
+  const onnx::Stage stage = HEDDLE_TRY(onnx::import_stage(flags.model, import, {}, {}));
   nlohmann::json report = {{"model", flags.model},
                            {"first_stage_outputs", nlohmann::json::array()},
                            {"host_operators", nlohmann::json::array()},
