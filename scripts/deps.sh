@@ -11,7 +11,7 @@ packages=(
   # orchestration (integer programming)
   coinor-libcbc-dev coinor-libcoinutils-dev
   # model reading and its test data
-  libonnx-dev libonnx-testdata libprotobuf-dev protobuf-compiler
+  libonnx-dev libonnx-testdata libre2-dev libprotobuf-dev protobuf-compiler
   # fibers: CUDA text on the CPU
   libboost-context-dev
   # command line, logs, database, hashing

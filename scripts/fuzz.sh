@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs each libFuzzer target for SECONDS_EACH (default 60) under address and undefined-behaviour
+# Runs random graphs, and each libFuzzer target for SECONDS_EACH (default 60) under address and undefined-behaviour
 # sanitizers; a crash, hang or allocation above 1 GB fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,9 @@ fuzz() {
     -max_total_time="$seconds" -rss_limit_mb=2048 -malloc_limit_mb=1024 -timeout=10 -max_len=65536 \
     -artifact_prefix=build/fuzz/crashes/ -print_final_stats=1 2>&1 | tail -n 15
 }
-[ -x build/bin/heddle ] || scripts/build.sh heddle
+scripts/build.sh heddle heddle-conformance
+# Random graphs against onnx's reference evaluator; what fails is shrunk into tests/repro.
+build/venv/bin/python tests/fuzz/graphs.py --seconds "$(( seconds < 120 ? seconds : 120 ))"
 # Artefacts of this build as seeds: a mutator does not guess the format.
 mkdir -p build/fuzz/corpus/artefact
 for model in add_bcast conv_with_strides_padding; do

@@ -13,6 +13,7 @@ import argparse
 import collections
 import io
 import json
+import lzma
 import math
 import pathlib
 
@@ -23,6 +24,7 @@ from onnx import numpy_helper
 from networks import NETWORKS
 
 OPSET = 17
+LARGE_BYTES = 256 * 1024
 KEEP_BYTES = 1024  # an initializer of unknown role up to this size stays as it is
 NORMS = {"LayerNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization"}
 RECTIFIERS = {"Relu", "Clip", "LeakyRelu", "HardSwish", "Gelu", "Erf", "Sigmoid"}
@@ -32,7 +34,8 @@ def make_distinct(module):
     """Gives parameters that start equal (ones, zeros) different values: the exporter would merge
     them into one initializer, which no trained network has."""
     with torch.no_grad():
-        for name, tensor in list(module.named_parameters()) + list(module.named_buffers()):
+        statistics = [(n, b) for n, b in module.named_buffers() if "running_" in n]
+        for name, tensor in list(module.named_parameters()) + statistics:
             if tensor.is_floating_point() and tensor.numel() > 1:
                 tensor.add_(0.01 * torch.rand_like(tensor))
 
@@ -147,9 +150,12 @@ def export(name, folder):
     onnx.helper.set_model_props(model, {
         "heddle.weights": json.dumps(weights, separators=(",", ":")),
         "heddle.inputs": json.dumps(inputs, separators=(",", ":"))})
+    graph = model.SerializeToString(deterministic=True)
     path = folder / name / "graph.onnx"
+    if len(graph) > LARGE_BYTES:  # shape arithmetic and masks, which compress well
+        path, graph = path.with_suffix(".onnx.xz"), lzma.compress(graph)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    path.write_bytes(graph)
     ops = collections.Counter(node.op_type for node in model.graph.node)
     elements = sum(math.prod(t.dims) for t in model.graph.initializer if t.name in weights)
     print(f"{name}: {path.stat().st_size / 1024:.0f} KiB, {elements / 1e6:.1f} M weights, "

@@ -2,7 +2,7 @@
 
     build/venv/bin/python zoo/materialise.py OUT_DIR [NAME…]
 
-Reads zoo/<name>/graph.onnx (made by export.py) and writes
+Reads zoo/<name>/graph.onnx[.xz] (made by export.py) and writes
 
     OUT_DIR/<name>/model.onnx
     OUT_DIR/<name>/test_data_set_0/{input_K.pb,output_K.pb}
@@ -13,6 +13,7 @@ A model that is already there, made from the same graph by the same script, is l
 import argparse
 import hashlib
 import json
+import lzma
 import pathlib
 import shutil
 import sys
@@ -24,6 +25,19 @@ import onnxruntime
 from onnx import numpy_helper
 
 ZOO = pathlib.Path(__file__).resolve().parent
+
+
+def graph_file(name):
+    """zoo/<name>/graph.onnx, or graph.onnx.xz where it is large."""
+    path = ZOO / name / "graph.onnx"
+    return path if path.exists() else path.with_suffix(".onnx.xz")
+
+
+def load_graph(name):
+    content = graph_file(name).read_bytes()
+    if graph_file(name).suffix == ".xz":
+        content = lzma.decompress(content)
+    return onnx.load_from_string(content)
 
 
 def generator(seed):
@@ -107,7 +121,7 @@ def write_tensor(path, name, array):
 
 
 def materialise(name, folder):
-    model = onnx.load(ZOO / name / "graph.onnx")
+    model = load_graph(name)
     input_specs = take_property(model, "heddle.inputs")
     fill_weights(model)
     data = folder / "test_data_set_0"
@@ -125,7 +139,7 @@ def materialise(name, folder):
 
 def fingerprint(name):
     digest = hashlib.sha256()
-    for part in (ZOO / name / "graph.onnx", pathlib.Path(__file__)):
+    for part in (graph_file(name), pathlib.Path(__file__)):
         digest.update(part.read_bytes())
     digest.update(f"{np.__version__} {onnxruntime.__version__}".encode())
     return digest.hexdigest()
@@ -155,7 +169,7 @@ def main():
     parser.add_argument("out_dir", type=pathlib.Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
-    known = sorted(path.parent.name for path in ZOO.glob("*/graph.onnx"))
+    known = sorted(path.parent.name for path in ZOO.glob("*/graph.onnx*"))
     for name in arguments.names:
         if name not in known:
             parser.error(f"no model {name!r} in the zoo, want one of {', '.join(known)}")

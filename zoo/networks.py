@@ -9,6 +9,9 @@ import dataclasses
 import torch
 from torch import nn
 
+import text
+import vision
+
 
 @dataclasses.dataclass
 class Network:
@@ -23,11 +26,18 @@ def image_network(module, size, outputs, spec=None):
                    {"image": spec or {"kind": "normal"}})
 
 
-def timm_classifier(name):
+def timm_classifier(name, size=224):
     import timm
 
     timm.layers.set_fused_attn(False)  # attention as the matmuls and softmax that it is
-    return image_network(timm.create_model(name, pretrained=False, exportable=True), 224, ["logits"])
+    return image_network(timm.create_model(name, pretrained=False, exportable=True), size,
+                         ["logits"])
+
+
+def torchvision_classifier(name):
+    import torchvision
+
+    return image_network(getattr(torchvision.models, name)(weights=None), 224, ["logits"])
 
 
 class SentenceEncoder(nn.Module):
@@ -145,6 +155,48 @@ def mlp():
     return Network(net, {"x": torch.randn(1, 784)}, ["logits"], {"x": {"kind": "normal"}})
 
 
+def gpt2(past, steps):
+    layers, heads, width = 12, 12, 64
+    net = text.Gpt2(past, hidden=heads * width, layers=layers, heads=heads)
+    names = [f"{kind}_{i}" for i in range(layers) for kind in ("key", "value")]
+    cache = {f"past_{n}": torch.randn(1, heads, past, width) for n in names} if past else {}
+    return Network(net, {"input_ids": torch.randint(0, 50257, (1, steps)), **cache},
+                   ["logits"] + [f"present_{n}" for n in names],
+                   {"input_ids": {"kind": "tokens", "below": 50257},
+                    **{n: {"kind": "normal"} for n in cache}})
+
+
+def t5_small(decoder):
+    from transformers import T5Config, T5Model
+
+    model = T5Model(T5Config(vocab_size=32128, d_model=512, d_kv=64, d_ff=2048, num_layers=6,
+                             num_heads=8, attn_implementation="eager"))
+    tokens, steps = 128, 32
+    mask = {"attention_mask": torch.ones(1, tokens, dtype=torch.int64)}
+    padding = {"attention_mask": {"kind": "mask", "padding": 16}}
+    ids = {"kind": "tokens", "below": 32128}
+    if decoder:
+        return Network(text.T5Decoder(model),
+                       {"decoder_ids": torch.randint(0, 32128, (1, steps)),
+                        "encoder_hidden": torch.randn(1, tokens, 512), **mask}, ["logits"],
+                       {"decoder_ids": ids, "encoder_hidden": {"kind": "normal"}, **padding})
+    return Network(text.T5Encoder(model),
+                   {"input_ids": torch.randint(0, 32128, (1, tokens)), **mask},
+                   ["encoder_hidden"], {"input_ids": ids, **padding})
+
+
+def dlrm():
+    return Network(text.Dlrm(), {"dense": torch.rand(16, 13),
+                                 "sparse": torch.randint(0, 10000, (16, 26))}, ["click"],
+                   {"dense": {"kind": "uniform", "low": 0.0, "high": 1.0},
+                    "sparse": {"kind": "tokens", "below": 10000}})
+
+
+def dcgan():
+    return Network(vision.dcgan_generator(), {"z": torch.randn(1, 100, 1, 1)}, ["image"],
+                   {"z": {"kind": "normal"}})
+
+
 NETWORKS = {
     "resnet50": lambda: timm_classifier("resnet50"),
     "mobilenetv2": lambda: timm_classifier("mobilenetv2_100"),
@@ -154,4 +206,20 @@ NETWORKS = {
     "segformer-b0": segformer_b0,
     "candy": candy,
     "mlp": mlp,
+    "efficientnet-b0": lambda: timm_classifier("efficientnet_b0"),
+    "efficientvit-b1": lambda: timm_classifier("efficientvit_b1"),
+    "densenet121": lambda: timm_classifier("densenet121"),
+    "inception-v3": lambda: timm_classifier("inception_v3", 299),
+    "swin-t": lambda: timm_classifier("swin_tiny_patch4_window7_224"),
+    "squeezenet": lambda: torchvision_classifier("squeezenet1_1"),
+    "shufflenetv2": lambda: torchvision_classifier("shufflenet_v2_x1_0"),
+    "yolox-nano": lambda: image_network(vision.YoloxNano(416), 416, ["predictions"]),
+    "yolov4": lambda: image_network(vision.Yolov4(), 416, ["small", "medium", "large"]),
+    "unet": lambda: image_network(vision.UNet(), 256, ["masks"]),
+    "dcgan": dcgan,
+    "gpt2-prefill": lambda: gpt2(0, 64),
+    "gpt2-decode": lambda: gpt2(64, 1),
+    "t5-encoder": lambda: t5_small(False),
+    "t5-decoder": lambda: t5_small(True),
+    "dlrm": dlrm,
 }

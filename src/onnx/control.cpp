@@ -27,7 +27,7 @@ Result<const GraphProto*> body_of(const NodeProto& node, std::string_view name) 
 }  // namespace
 
 Result<const Value*> Importer::argument(const NodeProto& node, int i, const Scope& scope) const {
-  static const Value kAbsent{Value::Kind::absent, {}, {}, 0};
+  static const Value kAbsent{Value::Kind::absent, {}, {}, 0, false};
   if (i >= node.input_size() || node.input(i).empty()) return &kAbsent;
   const Value* value = scope.find(node.input(i));
   if (value == nullptr)

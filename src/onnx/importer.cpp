@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/host.h"
 #include "prim/fold.h"
 
 namespace heddle::onnx {
@@ -86,7 +87,8 @@ Result<prim::Graph> Importer::run() {
   HEDDLE_TRY(add_inputs(graph, scope));
   HEDDLE_TRY(add_nodes(graph.node(), opsets_, scope));
   HEDDLE_TRY(add_outputs(graph, scope));
-  if (graph_.outputs.empty() && problems_ == nullptr) return fail("the model has no outputs");
+  if (graph_.outputs.empty() && problems_ == nullptr && staging_ == nullptr)
+    return fail("the model has no outputs");
   graph_.set_origin(prim::OriginId{});
   return std::move(graph_);
 }
@@ -118,6 +120,11 @@ Status Importer::add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scop
     if (++nodes_ > kMaxNodes || graph_.size() > kMaxPrimitives)
       return unsupported("the model has more than {} nodes with its functions and loops expanded",
                          kMaxNodes);
+    if (is_waiting(nodes[i], scope)) {
+      staging_->stage.waiting.push_back(label_of(nodes[i]));
+      set_waiting(nodes[i], scope);
+      continue;
+    }
     const Status status = add_node(nodes[i], opsets, scope);
     if (status) continue;
     HEDDLE_TRY(noted(label_of(nodes[i]), nodes[i].op_type(), status.error()));
@@ -171,11 +178,15 @@ Status Importer::add_operator(const NodeProto& node, const std::string& name, in
   }
   const prim::OriginId origin = graph_.set_origin(prim::Origin{call.op, call.name});
   call.op = name;
+  if (ops::runs_on_host(call)) return add_host_call(node, std::move(call), scope);
   const ops::Values values = HEDDLE_TRY(expand(call));
   for (int i = 0; i < call.outputs; ++i) {
     if (!call.output_used[static_cast<std::size_t>(i)]) continue;
     Value& value = scope.values[node.output(i)];
-    value = Value::of(folded(values[static_cast<std::size_t>(i)]), call.result_format);
+    const NodeId result = folded(values[static_cast<std::size_t>(i)]);
+    const bool carries = call.result_format == ops::Format::plain ||
+                         builder_.dtype(result) == ops::carrier_of(call.result_format);
+    value = Value::of(result, carries ? call.result_format : ops::Format::plain);
     graph_.add_origins(value.node(), {origin});  // it may be another operator's value (Identity)
     for (const Call::Bounded& bound : call.bounded)
       if (bound.output == i) value = Value::bounded(value.node(), bound.extent, bound.axis);
@@ -247,7 +258,7 @@ Status Importer::collect_attributes(const NodeProto& node, const Scope& scope, C
       return node_unsupported(node, "attribute '{}' holds a graph, a sparse tensor or a type",
                               attribute.name());
     call.attributes.insert_or_assign(attribute.name(), **std::move(value));
-    if (source->has_t() && attribute.name() == "value")
+    if (source->has_t() && (attribute.name() == "value" || attribute.name() == "values_tensor"))
       call.value_format = ops::format_of_onnx(source->t().data_type());
   }
   return Ok{};

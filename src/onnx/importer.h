@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "onnx/model.h"
+#include "onnx/stages.h"
 #include "onnx/tensor_file.h"
 #include "ops/ops.h"
 
@@ -24,15 +25,16 @@ struct Value {
   std::vector<prim::NodeId> items;          ///< tensor: one; bounded: the tensor and its extent
   ops::Format format = ops::Format::plain;  ///< of the tensors
   int axis = 0;                             ///< bounded: along which
+  bool waits = false;                       ///< unknown: until host operators have run
 
   static Value of(prim::NodeId id, ops::Format format = ops::Format::plain) {
-    return {Kind::tensor, {id}, format, 0};
+    return {Kind::tensor, {id}, format, 0, false};
   }
   static Value bounded(prim::NodeId id, prim::NodeId extent, int axis) {
-    return {Kind::bounded, {id, extent}, ops::Format::plain, axis};
+    return {Kind::bounded, {id, extent}, ops::Format::plain, axis, false};
   }
   static Value list(std::vector<prim::NodeId> ids) {
-    return {Kind::sequence, std::move(ids), ops::Format::plain, 0};
+    return {Kind::sequence, std::move(ids), ops::Format::plain, 0, false};
   }
   bool is_tensor() const { return kind == Kind::tensor; }
   prim::NodeId node() const { return items[0]; }
@@ -59,6 +61,8 @@ class Importer {
   Importer(std::shared_ptr<const ::onnx::ModelProto> model, std::string folder,
            const ImportOptions& options, std::vector<Problem>* problems);
   Result<prim::Graph> run();
+  /// What can be computed before host operators that have not run yet.
+  Result<Stage> run_stage(const HostTypes& made, const std::set<std::string>& done);
   int nodes() const { return nodes_; }
 
  private:
@@ -113,6 +117,16 @@ class Importer {
   Result<const Value*> argument(const ::onnx::NodeProto& node, int i, const Scope& scope) const;
   std::optional<std::int64_t> known_int(const Value* value) const;
 
+  // stages.cpp: operators on strings.
+  Status add_host_call(const ::onnx::NodeProto& node, ops::Call call, Scope& scope);
+  bool is_waiting(const ::onnx::NodeProto& node, const Scope& scope) const;
+  void set_waiting(const ::onnx::NodeProto& node, Scope& scope);
+  struct Staging {
+    const HostTypes* made;
+    const std::set<std::string>* done;
+    Stage stage;
+  };
+
   // sequence.cpp: lists of tensors, which exist only while importing.
   /// nullopt if the node is no operator on sequences or optional values.
   std::optional<Status> add_sequence_node(const ::onnx::NodeProto& node, int opset, Scope& scope);
@@ -133,6 +147,8 @@ class Importer {
   std::map<std::string, std::int64_t> dimensions_;  ///< symbolic extents, from the shapes given
   std::vector<bool> fixed_;                         ///< by node: depends on constants only
   int nodes_ = 0;
+  Staging* staging_ = nullptr;  ///< null: host operators are refused
+  int host_calls_ = 0;
 };
 
 /// "ai.onnx" is the default domain's other name.

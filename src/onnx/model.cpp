@@ -113,13 +113,13 @@ void collect_reads(const ::onnx::NodeProto& node, std::set<std::string>& names) 
   }
 }
 
+}  // namespace
+
 std::set<std::string> names_read(const ::onnx::NodeProto& node) {
   std::set<std::string> names;
   collect_reads(node, names);
   return names;
 }
-
-}  // namespace
 
 Result<std::vector<int>> execution_order(
     const google::protobuf::RepeatedPtrField<::onnx::NodeProto>& nodes) {

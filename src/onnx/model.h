@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <set>
 #include <string>
 
 #include "onnx/protobuf.h"
@@ -34,6 +35,8 @@ PortType port_type(const ::onnx::TypeProto& type);
 /// The element type of a model input or output (`kind`), which must be made of tensors.
 Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view kind);
 
+/// Names a node reads: its inputs, and what its bodies read from around them.
+std::set<std::string> names_read(const ::onnx::NodeProto& node);
 /// The node's name, or that of its first output.
 std::string label_of(const ::onnx::NodeProto& node);
 

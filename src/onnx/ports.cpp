@@ -57,7 +57,7 @@ Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
   const DType dtype = HEDDLE_TRY(tensor_type(input, "input"));
   const PortType port = port_type(input.type());
   if (port.kind != Port::Kind::tensor && options_.absent.contains(name))
-    return Value{Value::Kind::absent, {}, {}, 0};
+    return Value{Value::Kind::absent, {}, {}, 0, false};
   if (port.kind == Port::Kind::tensor || port.kind == Port::Kind::optional)
     return Value::of(
         HEDDLE_TRY(add_tensor_input(name, {dtype, HEDDLE_TRY(input_shape(name, *port.tensor))})),
@@ -92,6 +92,10 @@ Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
     const std::string& name = output.name();
     const Value* value = scope.find(name);
     if (value == nullptr) return fail("output '{}': no node makes it", name);
+    if (staging_ != nullptr) {
+      if (value->waits || staging_->done->contains(name)) continue;
+      if (value->format != ops::Format::plain) staging_->stage.formats[name] = value->format;
+    }
     if (value->kind == Value::Kind::absent && output.type().has_tensor_type())
       return fail("output '{}': the optional value it is made from is absent", name);
     if (value->is_tensor()) HEDDLE_TRY(add_output(output, value->node()));

@@ -24,6 +24,12 @@ Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const 
   return Importer(HEDDLE_TRY(parse_model(data, size)), folder, options, nullptr).run();
 }
 
+Result<Stage> import_stage(const std::string& path, const ImportOptions& options,
+                           const HostTypes& made, const std::set<std::string>& done) {
+  const Loaded loaded = HEDDLE_TRY(open(path));
+  return Importer(loaded.model, loaded.folder, options, nullptr).run_stage(made, done);
+}
+
 Result<CheckReport> check(const std::string& path, const ImportOptions& options) {
   const Loaded loaded = HEDDLE_TRY(load_model(path));
   CheckReport report;

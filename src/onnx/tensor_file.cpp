@@ -6,6 +6,7 @@
 #include "onnx/protobuf.h"
 #include "onnx/reader.h"
 #include "ops/format.h"
+#include "support/text_id.h"
 
 namespace heddle::onnx {
 namespace {
@@ -134,6 +135,16 @@ Result<Tensor> from_field(const TensorProto& proto, const TensorType& type, cons
   Tensor tensor(type);
   copy_field(field, tensor);
   return tensor;
+}
+
+Result<Tensor> text_tensor(const TensorProto& proto, const TensorType& type) {
+  if (proto.string_data_size() != element_count(type.shape))
+    return fail("tensor '{}': found {} strings, want {}", proto.name(), proto.string_data_size(),
+                element_count(type.shape));
+  Tensor out(type);
+  for (int i = 0; i < proto.string_data_size(); ++i)
+    out.set_int(i, HEDDLE_TRY(text_id(proto.string_data(i))));
+  return out;
 }
 
 /// A tensor in a format that only stores: 2 or 4 bits are packed from the low end of each byte.
@@ -298,9 +309,9 @@ Result<Tensor> tensor_from_proto(const TensorProto& proto, TensorSource& source)
     return fail("tensor '{}': found impossible shape {}", proto.name(), to_string(type.shape));
   if (proto.has_segment())
     return unsupported("tensor '{}': it is stored in segments", proto.name());
-  if (const ops::Format format = ops::format_of_onnx(proto.data_type());
-      format != ops::Format::plain)
-    return stored_tensor(proto, type, format, source);
+  const ops::Format format = ops::format_of_onnx(proto.data_type());
+  if (format == ops::Format::text) return text_tensor(proto, type);
+  if (format != ops::Format::plain) return stored_tensor(proto, type, format, source);
   if (proto.data_location() == TensorProto::EXTERNAL) return external_tensor(proto, type, source);
   if (proto.has_raw_data())
     return over_bytes(proto, type, source.owner, proto.raw_data().data(), proto.raw_data().size());
@@ -383,16 +394,22 @@ Result<std::optional<std::vector<Tensor>>> read_value(const std::string& path, P
   return unsupported("{}: neither a tensor nor made of tensors", path);
 }
 
-Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor) {
+Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor,
+                    ops::Format format) {
   std::string bytes;
+  const bool text = format == ops::Format::text;
+  if (text && !path.ends_with(".pb"))
+    return fail(ErrorCode::usage, "{}: strings are written as .pb only", path);
   if (path.ends_with(".npy")) {
     bytes = HEDDLE_TRY(npy_bytes(tensor));
   } else if (path.ends_with(".pb")) {
     TensorProto proto;
     proto.set_name(name);
-    proto.set_data_type(dtype_to_onnx(tensor.dtype()));
+    proto.set_data_type(text ? TensorProto::STRING : dtype_to_onnx(tensor.dtype()));
     for (std::int64_t extent : tensor.shape()) proto.add_dims(extent);
-    proto.set_raw_data(tensor.data(), static_cast<std::size_t>(tensor.bytes()));
+    for (std::int64_t i = 0; text && i < tensor.count(); ++i)
+      proto.add_string_data(text_of(tensor.int_at(i)).value_or("?"));
+    if (!text) proto.set_raw_data(tensor.data(), static_cast<std::size_t>(tensor.bytes()));
     bytes = proto.SerializeAsString();
   } else {
     return fail(ErrorCode::usage, "{}: want a name that ends in .npy or .pb", path);

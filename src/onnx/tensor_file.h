@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "onnx/reader.h"
+#include "ops/format.h"
 #include "support/result.h"
 #include "support/tensor.h"
 
@@ -36,6 +37,8 @@ Result<Tensor> read_tensor(const std::string& path);
 /// nullopt for an optional value that is absent.
 Result<std::optional<std::vector<Tensor>>> read_value(const std::string& path, Port::Kind kind);
 /// Writes .npy or .pb, by extension.
-Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor);
+/// (.pb alone for strings).
+Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor,
+                    ops::Format format = ops::Format::plain);
 
 }  // namespace heddle::onnx

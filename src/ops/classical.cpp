@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/families.h"
+#include "support/text_id.h"
 
 /// ai.onnx.ml: scaling, encoding, linear models and support vector machines.
 namespace heddle::ops {
@@ -16,6 +17,10 @@ Result<std::vector<double>> number_list(const Call& call, const std::string& key
     if (const auto* reals = std::get_if<std::vector<double>>(&found->second)) return *reals;
     if (const auto* ints = std::get_if<std::vector<std::int64_t>>(&found->second))
       return std::vector<double>(ints->begin(), ints->end());
+    if (const auto* texts = std::get_if<std::vector<std::string>>(&found->second)) {
+      const auto ids = HEDDLE_TRY(text_ids(*texts));
+      return std::vector<double>(ids.begin(), ids.end());
+    }
     const Tensor* t = std::get_if<Tensor>(&found->second);
     if (t == nullptr) return call.unsupported("attribute '{}' holds no numbers", name);
     std::vector<double> values;
@@ -87,10 +92,9 @@ Result<NodeId> feature_rows(const Call& call, Builder& b) {
 
 Result<NodeId> labelled(const Call& call, Builder& b, NodeId chosen, const std::string& key,
                         std::size_t classes) {
-  const auto labels = call.attribute_ints(key, {});
+  const auto labels = HEDDLE_TRY(labels_of(call, key, "classlabels_strings"));
   if (labels.size() != classes)
-    return call.unsupported("attribute '{}' has {} labels, want {} (strings are not supported)",
-                            key, labels.size(), classes);
+    return call.unsupported("{} labels, want {}", labels.size(), classes);
   return b.take(constant_i64(b, labels), chosen, 0);
 }
 
@@ -174,8 +178,12 @@ Result<Values> feature_vectorizer(const Call& call, Builder& b) {
 /// 1 at the category's position, in a new last axis.
 Result<Values> one_hot_encoder(const Call& call, Builder& b) {
   HEDDLE_TRY(want_number(call, b, 0));
-  const auto categories = call.attribute_ints("cats_int64s", {});
-  if (categories.empty()) return call.unsupported("string categories");
+  const auto categories = HEDDLE_TRY(labels_of(call, "cats_int64s", "cats_strings"));
+  const bool texts = call.result_format == Format::text;
+  call.result_format = Format::plain;
+  if (categories.empty()) return call.error("no categories");
+  if (texts != (call.format(0) == Format::text))
+    return call.error("categories and input 0 differ in type");
   if (call.attribute_int("zeros", 1) == 0)
     return call.unsupported("zeros = 0, which fails while running on an unknown category");
   const NodeId x = b.cast(call.in(0), DType::i64);
@@ -195,7 +203,7 @@ Result<Values> array_feature_extractor(const Call& call, Builder& b) {
   return Values{b.take(x, columns, b.rank(x) - 1)};
 }
 
-/// Keys to values, both numbers: the last key that matches wins.
+/// Keys to values, numbers or strings by their numbers: the last key that matches wins.
 Result<Values> label_encoder(const Call& call, Builder& b) {
   struct List {
     const char* suffix;
@@ -204,15 +212,20 @@ Result<Values> label_encoder(const Call& call, Builder& b) {
   std::optional<std::vector<double>> keys, values;
   DType type = DType::f32;
   double otherwise = 0;
-  for (const List& list : {List{"floats", DType::f32}, List{"int64s", DType::i64}}) {
+  for (const List& list :
+       {List{"floats", DType::f32}, List{"int64s", DType::i64}, List{"strings", DType::i64}}) {
+    const bool texts = std::string_view(list.suffix) == "strings";
     const std::string k = fmt::format("keys_{}", list.suffix);
     const std::string v = fmt::format("values_{}", list.suffix);
     if (call.has_attribute(k)) keys = HEDDLE_TRY(number_list(call, k));
     if (!call.has_attribute(v)) continue;
     values = HEDDLE_TRY(number_list(call, v));
     type = list.type;
-    otherwise = type == DType::f32 ? call.attribute_float("default_float", 0)
-                                   : static_cast<double>(call.attribute_int("default_int64", -1));
+    if (texts) call.result_format = Format::text;
+    otherwise = texts ? static_cast<double>(
+                            HEDDLE_TRY(text_id(call.attribute_string("default_string", "_Unused"))))
+                : type == DType::f32 ? call.attribute_float("default_float", 0)
+                                     : static_cast<double>(call.attribute_int("default_int64", -1));
   }
   if (call.has_attribute("keys_tensor")) keys = HEDDLE_TRY(number_list(call, "keys_tensor"));
   if (const auto found = call.attributes.find("values_tensor"); found != call.attributes.end()) {
@@ -220,6 +233,7 @@ Result<Values> label_encoder(const Call& call, Builder& b) {
     if (const Tensor* t = std::get_if<Tensor>(&found->second)) type = t->dtype();
     const auto given = HEDDLE_TRY(number_list(call, "default_tensor"));
     otherwise = given.empty() ? (is_float(type) ? 0 : -1) : given[0];
+    call.result_format = call.value_format;
   }
   constexpr std::size_t kMostKeys = 4096;
   if (!keys || !values || keys->size() != values->size() || keys->size() > kMostKeys)
@@ -260,7 +274,8 @@ Result<Values> linear_regressor(const Call& call, Builder& b) {
 
 Result<Values> linear_classifier(const Call& call, Builder& b) {
   const NodeId x = HEDDLE_TRY(feature_rows(call, b));
-  const std::size_t classes = call.attribute_ints("classlabels_ints", {}).size();
+  const std::size_t classes =
+      HEDDLE_TRY(labels_of(call, "classlabels_ints", "classlabels_strings")).size();
   NodeId y = b.cast(HEDDLE_TRY(linear_scores(call, b, x, 0)), DType::f32);
   if (b.shape(y)[1] == 1 && classes == 2) y = b.concat({b.neg(y), y}, 1);
   if (b.shape(y)[1] < 2) return call.unsupported("a single score and {} classes", classes);
@@ -322,9 +337,9 @@ constexpr OpDef kOps[] = {
     {"ai.onnx.ml::Normalizer", 1, 1, 1, normalizer},
     {"ai.onnx.ml::Imputer", 1, 1, 1, imputer},
     {"ai.onnx.ml::FeatureVectorizer", 1, 1, -1, feature_vectorizer},
-    {"ai.onnx.ml::OneHotEncoder", 1, 1, 1, one_hot_encoder},
-    {"ai.onnx.ml::ArrayFeatureExtractor", 1, 2, 2, array_feature_extractor},
-    {"ai.onnx.ml::LabelEncoder", 2, 1, 1, label_encoder},
+    {"ai.onnx.ml::OneHotEncoder", 1, 1, 1, one_hot_encoder, OpDef::Stored::knows},
+    {"ai.onnx.ml::ArrayFeatureExtractor", 1, 2, 2, array_feature_extractor, OpDef::Stored::moves},
+    {"ai.onnx.ml::LabelEncoder", 2, 1, 1, label_encoder, OpDef::Stored::knows},
     {"ai.onnx.ml::LinearRegressor", 1, 1, 1, linear_regressor},
     {"ai.onnx.ml::LinearClassifier", 1, 1, 1, linear_classifier},
     {"ai.onnx.ml::SVMRegressor", 1, 1, 1, svm_regressor},

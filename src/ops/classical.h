@@ -8,8 +8,8 @@
 /// What the families of ai.onnx.ml share.
 namespace heddle::ops {
 
-/// A list of numbers, from attribute `key` (floats, integers or a tensor) or `key`_as_tensor; empty
-/// if neither is there.
+/// A list of numbers, from attribute `key` (floats, integers, strings by their numbers, or a
+/// tensor) or `key`_as_tensor; empty if neither is there.
 Result<std::vector<double>> number_list(const Call& call, const std::string& key);
 enum class Post : std::uint8_t { none, softmax, logistic, softmax_zero, probit };
 Result<Post> post_of(const Call& call);

@@ -1,4 +1,5 @@
 #include "ops/families.h"
+#include "ops/host.h"
 #include "ops/util.h"
 
 /// Operators that compute each element from the elements at the same (broadcast) place.
@@ -117,7 +118,18 @@ Result<Values> shift(const Call& call, Builder& b) {
               : binary<ScalarFn::shift_right, Domain::integer>(call, b);
 }
 
+/// Strings are equal when their numbers are.
+Result<Values> equal(const Call& call, Builder& b) {
+  for (int i = 0; i < 2; ++i)
+    if (call.format(i) != Format::plain && call.format(i) != Format::text)
+      return call.unsupported("input {} is {}, which only stores", i, name_of(call.format(i)));
+  if (call.format(0) != call.format(1)) return call.error("found a string and a number");
+  return binary<ScalarFn::equal, Domain::any>(call, b);
+}
+
 Result<Values> where(const Call& call, Builder& b) {
+  if (call.format(1) != call.format(2)) return call.error("inputs 1 and 2 differ in type");
+  call.result_format = call.format(1);
   HEDDLE_TRY(want_type(call, b, 0, DType::b1));
   HEDDLE_TRY(want_same_type(call, b, {call.in(1), call.in(2)}));
   HEDDLE_TRY(want_broadcast(call, b, {call.in(1), call.in(2), call.in(0)}));
@@ -264,7 +276,7 @@ constexpr OpDef kOps[] = {
     {"BitwiseOr", 1, 2, 2, binary<ScalarFn::bit_or, integer>},
     {"BitwiseXor", 1, 2, 2, binary<ScalarFn::bit_xor, integer>},
     {"BitShift", 1, 2, 2, shift},
-    {"Equal", 1, 2, 2, binary<ScalarFn::equal, any>},
+    {"Equal", 1, 2, 2, equal, OpDef::Stored::knows},
     {"Less", 1, 2, 2, binary<ScalarFn::less, number>},
     {"LessOrEqual", 1, 2, 2, binary<ScalarFn::less_equal, number>},
     {"Greater", 1, 2, 2, binary<ScalarFn::greater, number>},
@@ -273,9 +285,9 @@ constexpr OpDef kOps[] = {
     {"Max", 1, 1, -1, variadic<ScalarFn::max>},
     {"Min", 1, 1, -1, variadic<ScalarFn::min>},
     {"Mean", 1, 1, -1, mean},
-    {"Where", 1, 3, 3, where},
-    {"Cast", 1, 1, 1, cast, OpDef::Stored::knows},
-    {"CastLike", 1, 2, 2, cast_like, OpDef::Stored::knows},
+    {"Where", 1, 3, 3, where, OpDef::Stored::knows},
+    {"Cast", 1, 1, 1, cast, OpDef::Stored::knows, cast_text},
+    {"CastLike", 1, 2, 2, cast_like, OpDef::Stored::knows, cast_text},
     {"BitCast", 26, 1, 1, bit_cast},
     {"Clip", 1, 1, 1, clip_attributes},
     {"Clip", 11, 1, 3, clip},

@@ -34,6 +34,7 @@ constexpr Row kRows[] = {
     {"f8e8m0", 8, true, 0, 127, 0xfe, 0xff, 0xff, false},
     {"u2", 2, false, 0, 0, 0, 0, 0, false},
     {"i2", 2, false, 0, 0, 0, 0, 0, false},
+    {"string", 64, false, 0, 0, 0, 0, 0, false},
 };
 constexpr int kFirstOnnx = 17;  // FLOAT8E4M3FN; the others follow in this order
 
@@ -118,17 +119,20 @@ std::string_view name_of(Format format) { return row_of(format).name; }
 int bits_of(Format format) { return row_of(format).bits; }
 
 Format format_of_onnx(std::int64_t number) {
+  if (number == 8) return Format::text;
   const std::int64_t row = number - kFirstOnnx + 1;
-  return row >= 1 && row < static_cast<std::int64_t>(std::size(kRows)) ? static_cast<Format>(row)
-                                                                       : Format::plain;
+  return row >= 1 && row < static_cast<std::int64_t>(Format::text) ? static_cast<Format>(row)
+                                                                   : Format::plain;
 }
 
 DType carrier_of(Format format) {
+  if (format == Format::text) return DType::i64;
   return format == Format::i4 || format == Format::i2 ? DType::i8 : DType::u8;
 }
 
 std::optional<IntRange> int_range(Format format) {
-  if (format == Format::plain || row_of(format).is_float) return std::nullopt;
+  if (format == Format::plain || format == Format::text || row_of(format).is_float)
+    return std::nullopt;
   const std::int64_t count = 1 << bits_of(format);
   if (carrier_of(format) == DType::u8) return IntRange{0, count - 1};
   return IntRange{-count / 2, count / 2 - 1};

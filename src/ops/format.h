@@ -22,6 +22,7 @@ enum class Format : std::uint8_t {
   f8e8m0,
   u2,
   i2,
+  text,  ///< strings, as the numbers of support/text_id.h in i64
 };
 
 std::string_view name_of(Format format);

@@ -252,9 +252,6 @@ Result<Values> refuse_training(const Call& call, Builder&) {
 Result<Values> refuse_sequence(const Call& call, Builder&) {
   return call.unsupported("sequence and optional values are not supported, want tensors");
 }
-Result<Values> refuse_string(const Call& call, Builder&) {
-  return call.unsupported("strings are not supported, want numbers");
-}
 Result<Values> refuse_map(const Call& call, Builder&) {
   return call.unsupported("maps are not supported, want tensors");
 }
@@ -283,10 +280,6 @@ constexpr OpDef kMiscOps[] = {
     {"Optional", 15, 0, -1, refuse_sequence},
     {"OptionalGetElement", 15, 0, -1, refuse_sequence},
     {"OptionalHasElement", 15, 0, -1, refuse_sequence},
-    {"StringNormalizer", 10, 0, -1, refuse_string},
-    {"StringConcat", 20, 0, -1, refuse_string},
-    {"StringSplit", 20, 0, -1, refuse_string},
-    {"RegexFullMatch", 20, 0, -1, refuse_string},
     {"ai.onnx.ml::ZipMap", 1, 0, -1, refuse_map},
 };
 

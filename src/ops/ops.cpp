@@ -101,7 +101,7 @@ Status check_formats(const Call& call, const OpDef& row) {
     const Format format = call.format(i);
     if (format == Format::plain || row.stored == Stored::knows) continue;
     if (row.stored == Stored::refuses)
-      return call.unsupported("input {} is {}, which only stores: cast it first", i,
+      return call.unsupported("input {} is {}, which this operator does not compute with", i,
                               name_of(format));
     if (format != call.format(0))
       return call.error("input {} is {}, unlike input 0", i, name_of(format));
@@ -111,21 +111,27 @@ Status check_formats(const Call& call, const OpDef& row) {
 
 }  // namespace
 
+Status check_arity(const Call& call, const OpDef& row) {
+  const int given = static_cast<int>(call.args.size());
+  if (given < row.min_inputs || (row.max_inputs >= 0 && given > row.max_inputs))
+    return call.error("has {} inputs, want {}", given,
+                      row.max_inputs < 0 ? fmt::format("at least {}", row.min_inputs)
+                      : row.min_inputs == row.max_inputs
+                          ? std::to_string(row.min_inputs)
+                          : fmt::format("{} to {}", row.min_inputs, row.max_inputs));
+  for (int i = 0; i < given; ++i)
+    if (!call.has(i) && (i < row.min_inputs || row.max_inputs < 0))
+      return call.error("input {} is missing", i);
+  return Ok{};
+}
+
 Result<Values> expand(const Call& call, Builder& b) {
   const OpDef* row = find_op(call.op, call.opset);
   if (row == nullptr)
     return call.unsupported("this operator is not supported (opset {})", call.opset);
-  const int given = static_cast<int>(call.args.size());
-  if (given < row->min_inputs || (row->max_inputs >= 0 && given > row->max_inputs))
-    return call.error("has {} inputs, want {}", given,
-                      row->max_inputs < 0 ? fmt::format("at least {}", row->min_inputs)
-                      : row->min_inputs == row->max_inputs
-                          ? std::to_string(row->min_inputs)
-                          : fmt::format("{} to {}", row->min_inputs, row->max_inputs));
-  for (int i = 0; i < given; ++i)
-    if (!call.has(i) && (i < row->min_inputs || row->max_inputs < 0))
-      return call.error("input {} is missing", i);
+  HEDDLE_TRY(check_arity(call, *row));
   HEDDLE_TRY(check_formats(call, *row));
+  if (row->fission == nullptr) return call.unsupported("it runs on the host, not in a kernel");
   const std::int32_t before = b.graph().size();
   Result<Values> values = row->fission(call, b);
   if (!call.misread.empty()) return call.error("{}", call.misread);

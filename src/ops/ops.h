@@ -30,7 +30,7 @@ struct Call {
   std::map<std::string, Attribute, std::less<>> attributes;
   const prim::Graph* graph = nullptr;
   std::vector<Format> formats;          ///< of the arguments; those that are missing are plain
-  Format value_format = Format::plain;  ///< of the tensor in attribute `value`
+  Format value_format = Format::plain;  ///< of attribute `value` or `values_tensor`
   /// Set by fissions: output `output` has `extent` (i64[]) positions along `axis`, less than it has
   /// room for.
   struct Bounded {
@@ -78,6 +78,12 @@ struct Call {
   }
 };
 
+/// A result of a host function.
+struct HostValue {
+  Tensor tensor;
+  Format format = Format::plain;
+};
+
 /// An operator is its fission into primitives: that definition is its meaning, its shape inference
 /// and its gradient. Rows of one name with different `since` hold from that opset on.
 struct OpDef {
@@ -88,12 +94,16 @@ struct OpDef {
   /// What it does with arguments in formats that only store: refuses them, moves their elements
   /// without reading them, or knows what they mean.
   enum class Stored : std::uint8_t { refuses, moves, knows } stored = Stored::refuses;
+  /// What computes it where strings take part (ops/host.h); null: nothing does.
+  Result<std::vector<HostValue>> (*host)(const Call&, std::span<const Tensor>) = nullptr;
 };
 
 /// All families (ops/registry.cpp lists them).
 std::span<const std::span<const OpDef>> families();
 /// The row with the largest `since` <= opset, or null.
 const OpDef* find_op(std::string_view name, int opset);
+/// That the call has as many inputs as the row wants.
+Status check_arity(const Call& call, const OpDef& row);
 /// Checks arity, runs the fission, and checks the number of results.
 Result<Values> expand(const Call& call, Builder& b);
 

@@ -103,6 +103,7 @@ Result<Values> dequantize(const Call& call, Builder& b) {
   const DType out = HEDDLE_TRY(attribute_dtype(call, "output_dtype", b.dtype(call.in(1))));
   if (!is_float(out)) return call.error("output_dtype is {}", name_of(out));
   const DType real = compute_type(out);
+  if (call.format(0) == Format::text) return call.error("input 0 is a string");
   const bool floats = call.format(0) != Format::plain && !int_range(call.format(0));
   NodeId y = floats ? decode(b, x, call.format(0), real) : b.cast(x, DType::i32);
   if (call.has(2) && !floats)

@@ -6,11 +6,32 @@ namespace heddle::ops {
 
 std::span<const std::span<const OpDef>> families() {
   static const std::span<const OpDef> kFamilies[] = {
-      elementwise_ops(),      activation_ops(), conv_ops(),     pool_ops(),    norm_ops(),
-      linear_ops(),           einsum_ops(),     quantize_ops(), shape_ops(),   index_ops(),
-      reduce_ops(),           gather_ops(),     vision_ops(),   region_ops(),  resize_ops(),
-      recurrent_ops(),        misc_ops(),       signal_ops(),   contrib_ops(), attention_ops(),
-      linear_attention_ops(), classical_ops(),  tree_ops(),     known_ops(),
+      elementwise_ops(),
+      activation_ops(),
+      conv_ops(),
+      pool_ops(),
+      norm_ops(),
+      linear_ops(),
+      einsum_ops(),
+      quantize_ops(),
+      shape_ops(),
+      index_ops(),
+      reduce_ops(),
+      gather_ops(),
+      vision_ops(),
+      region_ops(),
+      resize_ops(),
+      recurrent_ops(),
+      misc_ops(),
+      signal_ops(),
+      contrib_ops(),
+      attention_ops(),
+      linear_attention_ops(),
+      classical_ops(),
+      tree_ops(),
+      known_ops(),
+      text_ops(),
+      contrib_quantized_ops(),
   };
   return kFamilies;
 }

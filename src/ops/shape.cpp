@@ -255,7 +255,15 @@ Result<Values> constant(const Call& call, Builder& b) {
       call.result_format = call.value_format;
       return Values{b.constant(*t)};
     }
-    if (key == "value_string" || key == "value_strings" || key == "sparse_value") {
+    if (key == "value_string" || key == "value_strings") {
+      const auto* one = std::get_if<std::string>(&value);
+      const auto* list = std::get_if<std::vector<std::string>>(&value);
+      if (one == nullptr && list == nullptr) return call.error("attribute {} is no string", key);
+      const auto ids = HEDDLE_TRY(text_ids(one != nullptr ? std::vector{*one} : *list));
+      call.result_format = Format::text;
+      return Values{b.constant(list_tensor(DType::i64, ids, one != nullptr))};
+    }
+    if (key == "sparse_value") {
       return call.unsupported("{} is not supported, want a dense number tensor", key);
     }
   }

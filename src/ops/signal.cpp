@@ -249,8 +249,11 @@ struct Grams {
   std::int64_t width = 0;           ///< outputs
 };
 Result<Grams> read_grams(const Call& call) {
-  if (call.has_attribute("pool_strings")) return call.unsupported("strings, want pool_int64s");
-  const auto pool = call.attribute_ints("pool_int64s", {});
+  const auto pool = HEDDLE_TRY(labels_of(call, "pool_int64s", "pool_strings"));
+  const bool texts = call.result_format == Format::text;
+  call.result_format = Format::plain;
+  if (texts != (call.format(0) == Format::text))
+    return call.error("the pool and input 0 differ in type");
   const auto counts = call.attribute_ints("ngram_counts", {});
   Grams g;
   g.slots = call.attribute_ints("ngram_indexes", {});
@@ -339,7 +342,7 @@ constexpr OpDef kSignalOps[] = {
     {"DFT", 17, 1, 3, dft},
     {"STFT", 17, 2, 4, stft},
     {"MelWeightMatrix", 17, 5, 5, mel_weight_matrix},
-    {"TfIdfVectorizer", 9, 1, 1, tf_idf},
+    {"TfIdfVectorizer", 9, 1, 1, tf_idf, OpDef::Stored::knows},
 };
 
 }  // namespace

@@ -240,9 +240,8 @@ Result<Values> tree_regressor(const Call& call, Builder& b) {
 
 Result<Values> tree_classifier(const Call& call, Builder& b) {
   const NodeId x = HEDDLE_TRY(feature_rows(call, b));
-  const auto labels = call.attribute_ints("classlabels_int64s", {});
-  if (labels.size() < 2)
-    return call.unsupported("{} integer labels, want two or more", labels.size());
+  const auto labels = HEDDLE_TRY(labels_of(call, "classlabels_int64s", "classlabels_strings"));
+  if (labels.size() < 2) return call.unsupported("{} labels, want two or more", labels.size());
   const auto classes = static_cast<std::int64_t>(labels.size());
   const Forest f = HEDDLE_TRY(read_forest(call, "class", classes));
   const Post post = HEDDLE_TRY(post_of(call));

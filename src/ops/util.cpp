@@ -1,8 +1,27 @@
 #include "ops/util.h"
 
+#include "support/text_id.h"
+
 #include <algorithm>
 
 namespace heddle::ops {
+
+Result<std::vector<std::int64_t>> text_ids(const std::vector<std::string>& texts) {
+  std::vector<std::int64_t> ids;
+  for (const std::string& text : texts) ids.push_back(HEDDLE_TRY(text_id(text)));
+  return ids;
+}
+
+Result<std::vector<std::int64_t>> labels_of(const Call& call, std::string_view ints,
+                                            std::string_view texts) {
+  const auto found = call.attributes.find(texts);
+  if (found == call.attributes.end()) return call.attribute_ints(ints, {});
+  const auto* list = std::get_if<std::vector<std::string>>(&found->second);
+  if (list == nullptr) return call.error("attribute '{}' holds no strings", texts);
+  if (list->empty()) return call.attribute_ints(ints, {});
+  call.result_format = Format::text;
+  return text_ids(*list);
+}
 
 std::vector<ir::Expr> dims(int rank) {
   std::vector<ir::Expr> out;

@@ -11,6 +11,13 @@
 /// What several family files share; nothing here knows an operator.
 namespace heddle::ops {
 
+/// The numbers of texts (support/text_id.h).
+Result<std::vector<std::int64_t>> text_ids(const std::vector<std::string>& texts);
+/// Attribute `ints`, or the numbers of attribute `texts`, in which case the result's format is
+/// text.
+Result<std::vector<std::int64_t>> labels_of(const Call& call, std::string_view ints,
+                                            std::string_view texts);
+
 using prim::Access;
 
 /// Most elements that an operator may materialise as a constant of its own (tables, windows).

@@ -100,12 +100,12 @@ const Row kRows[] = {
        add_node(g, "Mul", {"x", "z"}, {"y"}, "m");
      },
      "Mul 'm': input 1 has shape [3], which does not broadcast with [2]"},
-    {"string_input",
+    {"complex_input",
      [](GraphProto& g, ModelProto&) {
-       add_input(g, "s", {1}, TensorProto::STRING);
+       add_input(g, "s", {1}, TensorProto::COMPLEX64);
        add_node(g, "Identity", {"s"}, {"y"});
      },
-     "input 's': element type STRING is not supported"},
+     "input 's': element type COMPLEX64 is not supported"},
     {"input_without_type", [](GraphProto& g, ModelProto&) { g.add_input()->set_name("z"); }, "'z'"},
     {"negative_extent", [](GraphProto& g, ModelProto&) { add_input(g, "z", {-3}); }, "-3"},
     {"absurd_input",

@@ -80,6 +80,7 @@ std::vector<Row> vision_rows();
 std::vector<Row> recurrent_rows();
 std::vector<Row> misc_rows();
 std::vector<Row> bounded_rows();
+std::vector<Row> contrib_rows();
 /// Valid uses of operators that have no rows of results.
 std::vector<Row> seeds();
 

@@ -1,4 +1,5 @@
 #include "rows.h"
+#include "support/text_id.h"
 
 namespace heddle::ops::rows {
 namespace {
@@ -140,8 +141,8 @@ std::vector<Row> shape_rows() {
        13,
        {{"value_string", std::string("a")}},
        {},
-       {},
-       "value_string is not supported"},
+       {i64({}, {static_cast<double>(*text_id("a"))})},
+       ""},
       {"DepthToSpace",
        "DepthToSpace",
        13,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "onnx/reader.h"
+#include "onnx/stages.h"
 #include "onnx/tensor_file.h"
 #include "prim/interpret.h"
 #ifdef HEDDLE_HAVE_DRIVER
@@ -79,14 +80,17 @@ Result<std::vector<Value>> read_set(const fs::path& set, const char* kind,
 }
 
 /// The one place where engines differ.
-Result<std::vector<Tensor>> run_set(const prim::Graph& graph, const std::vector<Tensor>& inputs,
-                                    const Settings& settings) {
-  if (settings.engine == "reference") return prim::interpret(graph, inputs);
+Result<onnx::Runner> runner_of(const prim::Graph& graph, const Settings& settings) {
+  if (settings.engine == "reference")
+    return onnx::Runner(
+        [graph](const std::vector<Tensor>& inputs) { return prim::interpret(graph, inputs); });
 #ifdef HEDDLE_HAVE_DRIVER
   driver::CompileOptions options;
   options.threads = settings.threads;
   const driver::Compiled compiled = HEDDLE_TRY(driver::compile(graph, options));
-  return HEDDLE_TRY(driver::load(compiled.program, settings.threads))->run(inputs);
+  const auto session = HEDDLE_TRY(driver::load(compiled.program, settings.threads));
+  return onnx::Runner(
+      [session](const std::vector<Tensor>& inputs) { return session->run(inputs); });
 #else
   return fail(ErrorCode::usage, "engine '{}' is not built in", settings.engine);
 #endif
@@ -160,11 +164,8 @@ bool draws(const prim::Graph& graph) {
   });
 }
 
-Status compare(const prim::Graph& graph, const std::vector<Tensor>& found,
-               const std::vector<Value>& wanted, bool random, const Settings& settings) {
-  std::vector<std::string> names;
-  for (const prim::GraphOutput& output : graph.outputs) names.push_back(output.name);
-  const std::map<std::string, Tensor> by_name = onnx::trimmed(names, found);
+Status compare(const std::map<std::string, Tensor>& by_name, const std::vector<Value>& wanted,
+               bool random, const Settings& settings) {
   for (const Value& value : wanted) {
     const std::size_t count = value.items ? value.items->size() : 0;
     if ((value.is_list() || count == 0) && by_name.contains(value.name(count)))
@@ -183,6 +184,20 @@ Status compare(const prim::Graph& graph, const std::vector<Tensor>& found,
   return Ok{};
 }
 
+/// The outputs by name of a model with host operators, which runs in stages.
+Result<std::map<std::string, Tensor>> run_staged(const fs::path& folder,
+                                                 const std::vector<Value>& inputs,
+                                                 const Settings& settings) {
+  std::map<std::string, Tensor> by_name;
+  for (const Value& input : inputs)
+    if (input.items && !input.is_list()) by_name.emplace(input.port.name, (*input.items)[0]);
+  onnx::StagedModel model(folder.string(), {},
+                          [&](const prim::Graph& graph) { return runner_of(graph, settings); });
+  std::map<std::string, Tensor> outputs;
+  for (auto& [name, output] : HEDDLE_TRY(model.run(by_name))) outputs.emplace(name, output.tensor);
+  return outputs;
+}
+
 struct Passed {
   bool specialised = false, random = false;
 };
@@ -198,12 +213,19 @@ Result<Passed> run_case(const fs::path& folder, const Settings& settings) {
   for (const fs::path& set : sets) {
     const auto inputs = HEDDLE_TRY(read_set(set, "input", ports.inputs));
     const auto wanted = HEDDLE_TRY(read_set(set, "output", ports.outputs));
+    if (HEDDLE_TRY(onnx::works_on_strings(folder.string()))) {
+      HEDDLE_TRY(
+          compare(HEDDLE_TRY(run_staged(folder, inputs, settings)), wanted, false, settings));
+      continue;
+    }
     const Imported imported = HEDDLE_TRY(import_case(folder, inputs));
     passed.specialised |= imported.specialised;
     passed.random |= draws(imported.graph);
-    const std::vector<Tensor> found =
-        HEDDLE_TRY(run_set(imported.graph, imported.arguments, settings));
-    HEDDLE_TRY(compare(imported.graph, found, wanted, passed.random, settings));
+    const onnx::Runner run = HEDDLE_TRY(runner_of(imported.graph, settings));
+    const std::vector<Tensor> found = HEDDLE_TRY(run(imported.arguments));
+    std::vector<std::string> names;
+    for (const prim::GraphOutput& output : imported.graph.outputs) names.push_back(output.name);
+    HEDDLE_TRY(compare(onnx::trimmed(names, found), wanted, passed.random, settings));
   }
   return passed;
 }

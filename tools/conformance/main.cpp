@@ -19,6 +19,7 @@ struct Flags {
   Settings settings;
   std::string json_file, markdown, filter;
   bool list = false;
+  bool want_all = false;
 };
 
 /// The cases in the folders "a,b,…", at any depth.
@@ -86,6 +87,9 @@ Status run(const Flags& flags) {
   }
   if (!flags.json_file.empty()) std::ofstream(flags.json_file) << merged(sets).dump(1) << '\n';
   if (!flags.markdown.empty()) std::ofstream(flags.markdown) << markdown_of(sets, flags.settings);
+  for (const json& set : sets)
+    if (flags.want_all && set["summary"]["passed"] != set["summary"]["total"])
+      return fail(ErrorCode::mismatch, "{}: not all passed", set["title"].get<std::string>());
   return Ok{};
 }
 
@@ -117,6 +121,7 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", settings.seconds, "processor time limit of a case")
       ->capture_default_str();
   app.add_flag("--list", flags.list, "print every case that did not pass");
+  app.add_flag("--want-all", flags.want_all, "fail unless every case passes");
   CLI11_PARSE(app, argc, argv);
   if (heddle::Status status = heddle::conformance::run(flags); !status) {
     fmt::print(stderr, "heddle-conformance: error: {}\n", status.error().message);

@@ -158,6 +158,17 @@ Result<Model> open_model(const ModelFlags& flags) {
   return model;
 }
 
+std::vector<std::pair<std::string, Tensor>> model_outputs(const runtime::Program& program,
+                                                          const std::vector<Tensor>& outputs) {
+  std::vector<std::string> names;
+  for (const runtime::Port& port : program.outputs) names.push_back(port.name);
+  const std::map<std::string, Tensor> cut = onnx::trimmed(names, outputs);
+  std::vector<std::pair<std::string, Tensor>> out;
+  for (const std::string& name : names)
+    if (const auto found = cut.find(name); found != cut.end()) out.emplace_back(*found);
+  return out;
+}
+
 Result<TestData> test_data_of(const std::string& model, const runtime::Program& program) {
   namespace fs = std::filesystem;
   const fs::path base = fs::is_directory(model) ? fs::path(model) : fs::path(model).parent_path();
@@ -174,7 +185,12 @@ Result<TestData> test_data_of(const std::string& model, const runtime::Program& 
     data.outputs.push_back(HEDDLE_TRY(onnx::read_tensor(file.string())));
   }
   if (data.inputs.size() != program.inputs.size()) data = {};
-  if (data.outputs.size() != program.outputs.size()) data.outputs.clear();
+  std::size_t extents = 0;
+  for (const runtime::Port& port : program.outputs)
+    for (std::size_t axis = 0; axis < port.type.shape.size(); ++axis)
+      for (const runtime::Port& other : program.outputs)
+        extents += other.name == onnx::extent_name(port.name, static_cast<int>(axis));
+  if (data.outputs.size() + extents != program.outputs.size()) data.outputs.clear();
   return data;
 }
 

@@ -49,6 +49,11 @@ struct TestData {
 };
 Result<TestData> test_data_of(const std::string& model, const runtime::Program& program);
 
+/// The outputs by name, in the model's order, those whose extent is known only while running cut to
+/// it; the extents are left out.
+std::vector<std::pair<std::string, Tensor>> model_outputs(const runtime::Program& program,
+                                                          const std::vector<Tensor>& outputs);
+
 struct Inputs {
   std::vector<Tensor> values;
   std::string from;        ///< in words: "test_data_set_0", "random numbers of seed 0"

@@ -2,6 +2,7 @@
 
 #include "common.h"
 #include "driver/report.h"
+#include "staged.h"
 
 namespace heddle::tool {
 namespace {
@@ -12,6 +13,7 @@ struct ExplainFlags : ModelFlags {
 };
 
 Status run(const ExplainFlags& flags) {
+  if (HEDDLE_TRY(is_staged(flags.model))) return explain_staged(flags);
   const Model model = HEDDLE_TRY(open_model(flags));
   const nlohmann::json report = nlohmann::json::parse(model.program->manifest, nullptr, false);
   if (!report.is_object() || !report.contains("kernels"))

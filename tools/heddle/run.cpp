@@ -3,6 +3,7 @@
 
 #include "common.h"
 #include "onnx/tensor_file.h"
+#include "staged.h"
 
 namespace heddle::tool {
 namespace {
@@ -10,7 +11,8 @@ namespace {
 struct RunFlags : ModelFlags {
   std::string save;
   double rtol = 1e-3, atol = 1e-5;
-  double of_scale = 0;  ///< if positive: tolerance as a share of the largest expected value
+  bool as_given = false;  ///< compile for the shapes of the inputs given
+  double of_scale = 0;    ///< if positive: tolerance as a share of the largest expected value
 };
 
 std::string preview(const Tensor& tensor) {
@@ -34,8 +36,9 @@ nlohmann::json summary(const Tensor& tensor) {
           {"mean", sum / std::max<double>(1, static_cast<double>(tensor.count()))}};
 }
 
-Status save_outputs(const runtime::Program& program, const std::vector<Tensor>& outputs,
-                    const std::string& save) {
+using Outputs = std::vector<std::pair<std::string, Tensor>>;
+
+Status save_outputs(const Outputs& outputs, const std::string& save) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     std::string path = save;
     if (std::filesystem::is_directory(save)) {
@@ -44,20 +47,22 @@ Status save_outputs(const runtime::Program& program, const std::vector<Tensor>& 
       return fail(ErrorCode::usage, "--save: found the file '{}' for {} outputs, want a folder",
                   save, outputs.size());
     }
-    HEDDLE_TRY(onnx::write_tensor(path, program.outputs[i].name, outputs[i]));
+    HEDDLE_TRY(onnx::write_tensor(path, outputs[i].first, outputs[i].second));
   }
   return Ok{};
 }
 
 Status run(const RunFlags& flags) {
+  if (flags.as_given || HEDDLE_TRY(is_staged(flags.model))) return run_staged(flags, flags.save);
   const Model model = HEDDLE_TRY(open_model(flags));
   const runtime::Program& program = *model.program;
   const Inputs inputs = HEDDLE_TRY(make_inputs(program, flags));
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<Tensor> outputs = HEDDLE_TRY(model.session->run(inputs.values));
+  const std::vector<Tensor> results = HEDDLE_TRY(model.session->run(inputs.values));
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  if (!flags.save.empty()) HEDDLE_TRY(save_outputs(program, outputs, flags.save));
+  const Outputs outputs = model_outputs(program, results);
+  if (!flags.save.empty()) HEDDLE_TRY(save_outputs(outputs, flags.save));
 
   const TestData data =
       inputs.test_data ? HEDDLE_TRY(test_data_of(flags.model, program)) : TestData{};
@@ -69,12 +74,12 @@ Status run(const RunFlags& flags) {
                            {"outputs", nlohmann::json::array()}};
   bool equal = true;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    nlohmann::json entry = {{"name", program.outputs[i].name},
-                            {"type", to_string(outputs[i].type())},
-                            {"preview", preview(outputs[i])}};
-    entry.update(summary(outputs[i]));
+    const auto& [name, output] = outputs[i];
+    nlohmann::json entry = {
+        {"name", name}, {"type", to_string(output.type())}, {"preview", preview(output)}};
+    entry.update(summary(output));
     if (!data.outputs.empty()) {
-      Difference d = compare(outputs[i], data.outputs[i], flags.rtol, flags.atol);
+      Difference d = compare(output, data.outputs[i], flags.rtol, flags.atol);
       if (flags.of_scale > 0)
         d.worst = d.max_absolute / (flags.of_scale * std::max(d.scale, 1e-30));
       entry["expected"] = {{"max_absolute_error", d.max_absolute}, {"equal", d.worst <= 1}};
@@ -113,6 +118,10 @@ Verb add_run(CLI::App& verb) {
       ->capture_default_str();
   verb.add_option("--atol", flags->atol, "absolute tolerance against expected outputs")
       ->capture_default_str();
+  verb.add_flag(
+      "--as-given", flags->as_given,
+      "compile for the shapes of the inputs given, and for small inputs' values where they "
+      "decide shapes");
   verb.add_option("--of-scale", flags->of_scale,
                   "instead: largest error as a share of the largest expected value");
   return [flags] { return run(*flags); };

@@ -1,0 +1,42 @@
+"""`onnx.backend.base.Backend` over heddle.InferenceSession, for onnx's own test runner."""
+
+from onnx.backend import base
+from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
+
+import heddle
+
+UNSUPPORTED = 3  # exit code of `heddle` for what a model uses and Heddle does not have
+
+
+class Prepared(base.BackendRep):
+    def __init__(self, session):
+        self._session = session
+
+    def run(self, inputs, **kwargs):
+        if isinstance(inputs, dict):
+            feeds = inputs
+        else:
+            feeds = dict(zip(self._session.input_names, inputs))
+        if any(isinstance(value, (list, type(None))) for value in feeds.values()):
+            raise BackendIsNotSupposedToImplementIt("sequences and optional values from Python")
+        try:
+            return tuple(self._session.run(None, feeds))
+        except heddle.HeddleError as error:
+            if error.code == UNSUPPORTED:
+                raise BackendIsNotSupposedToImplementIt(str(error)) from error
+            raise
+
+
+class Backend(base.Backend):
+    @classmethod
+    def prepare(cls, model, device="CPU", **kwargs):
+        return Prepared(heddle.InferenceSession(model))
+
+    @classmethod
+    def supports_device(cls, device):
+        return device == "CPU"
+
+
+prepare = Backend.prepare
+run_model = Backend.run_model
+supports_device = Backend.supports_device

@@ -1,0 +1,20 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "ops/ops.h"
+
+/// Operators on the characters of strings run on the host, between tensor programs: kernels see a
+/// string as a number (support/text_id.h), which they can move and compare, no more.
+namespace heddle::ops {
+
+/// Whether the call is computed by its row's host function: it has no fission, or a string takes
+/// part that the fission does not know.
+bool runs_on_host(const Call& call);
+/// The results for these arguments (of absent optional inputs: empty tensors).
+Result<std::vector<HostValue>> run_on_host(const Call& call, std::span<const Tensor> args);
+
+// text.cpp
+Result<std::vector<HostValue>> cast_text(const Call& call, std::span<const Tensor> args);
+
+}  // namespace heddle::ops
