@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -186,7 +187,7 @@ class Graph {
 };
 
 /// Ids of the nodes from which an output can be reached, in topological order.
-std::vector<NodeId> live_nodes(const Graph& g);
+std::vector<NodeId> live_nodes(const Graph& g, std::span<const NodeId> also = {});
 /// Consumers of each node (by id), among live nodes.
 std::vector<std::vector<NodeId>> consumers(const Graph& g);
 /// Copies the live part, each node through `rewrite` (given the new graph, the node with already
