@@ -37,6 +37,8 @@ struct Target {
   int vector_registers = 16;
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
   int threads = 1;  ///< tasks are cut for this many threads
+  /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none).
+  int winograd = 2;
   int lanes(DType t) const { return vector_bytes / static_cast<int>(size_of(t)); }
   bool operator==(const Target&) const = default;
 };
