@@ -60,6 +60,12 @@ TEST(Options, TextIsParsedOrRefused) {
       EXPECT_EQ(options.bisect, 12);
       EXPECT_FALSE(row.set(options, "12x"));
     }
+  for (const OptionRow& row : option_rows())
+    if (row.name == "accuracy") {
+      EXPECT_TRUE(row.set(options, "strict"));
+      EXPECT_EQ(options.accuracy, "strict");
+      EXPECT_FALSE(row.set(options, "loose"));
+    }
   EXPECT_TRUE(lists("prim,plan", "plan"));
   EXPECT_FALSE(lists("prim,plan", "pl"));
 }

@@ -33,6 +33,16 @@ Schedule prepared(const Product& p, const Schedule& model, const Tuning& tuning)
   return s;
 }
 
+/// The constant operand comes from memory once: a network's constants seldom stay in a cache, and
+/// transformed filters are larger.
+double cold_cycles(const Product& p, const Schedule& s) {
+  constexpr double kBytesPerCycle = 7;
+  if (s.b != BSource::constant) return 0;
+  const auto a = static_cast<double>(s.winograd + 2);
+  const double bytes = static_cast<double>(p.extents.n * p.extents.k * p.extents.element_bytes);
+  return bytes * (s.winograd > 0 ? a * a / 9 : 1) / kBytesPerCycle;
+}
+
 /// Schedules as written and as Winograd's convolution, best first; the tuning may name one kind.
 std::vector<Schedule> all_schedules(const Product& p, const Target& target, const Tuning& fixed,
                                     std::size_t count) {
@@ -44,6 +54,7 @@ std::vector<Schedule> all_schedules(const Product& p, const Target& target, cons
     if (m <= target.winograd && kind.value_or(m) == m)
       for (Schedule& s : winograd_schedules(p, target, lanes, m, fixed, count))
         out.push_back(std::move(s));
+  for (Schedule& s : out) s.cycles += cold_cycles(p, s);
   std::stable_sort(out.begin(), out.end(),
                    [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
   return out;

@@ -144,6 +144,7 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
         if (!(mr_pin && nv_pin) && mr * nv + nv + 1 > target.vector_registers) continue;
         Schedule s = p.base;
         s.winograd = m;
+        s.a = ASource::box;
         s.rows_per_task = rows * m;
         const std::int64_t tiles = rows * across, blocks = ceil_div(tiles, mr);
         s.mr = ceil_div(tiles, blocks);
