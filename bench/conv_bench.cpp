@@ -36,7 +36,7 @@ constexpr Layer kLayers[] = {
 
 bool dump = false;  ///< print kernels and their assembly
 bool cold = false;  ///< empty the caches before every run
-int winograd = 2;   ///< lower::Target::winograd
+int winograd = 4;   ///< lower::Target::winograd
 
 struct Dnnl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};

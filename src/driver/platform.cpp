@@ -27,7 +27,8 @@ plan::MachineModel Platform::model() const {
 }
 
 std::string Platform::machine_name() const {
-  if (cuda) return fmt::format("{}, {}, {} multiprocessors", gpu.name, gpu.arch(), gpu.multiprocessors);
+  if (cuda)
+    return fmt::format("{}, {}, {} multiprocessors", gpu.name, gpu.arch(), gpu.multiprocessors);
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
@@ -65,8 +66,7 @@ Result<Platform> platform_for(const CompileOptions& options) {
   if (!assumed)
     return fail(ErrorCode::usage, "--arch: found '{}', want sm_80, sm_89 or sm_90a", arch);
   p.gpu = *assumed;
-  if (!devices)
-    log(LogLevel::info, "{}; compiling for {}", devices.error().message, p.gpu.name);
+  if (!devices) log(LogLevel::info, "{}; compiling for {}", devices.error().message, p.gpu.name);
   return p;
 }
 

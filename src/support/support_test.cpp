@@ -21,7 +21,7 @@ TEST(DType, HalfRoundTripsEveryBitPattern) {
 }
 
 TEST(DType, HalfRoundsToNearestEven) {
-  EXPECT_EQ(f16_to_f32(f32_to_f16(1.0f + 0x1p-11f)), 1.0f);             // tie to even
+  EXPECT_EQ(f16_to_f32(f32_to_f16(1.0f + 0x1p-11f)), 1.0f);                // tie to even
   EXPECT_EQ(f16_to_f32(f32_to_f16(1.0f + 3 * 0x1p-11f)), 1.0f + 0x1p-9f);  // tie to even, up
   EXPECT_EQ(f16_to_f32(f32_to_f16(65519.0f)), 65504.0f);
   EXPECT_TRUE(std::isinf(f16_to_f32(f32_to_f16(65520.0f))));

@@ -152,6 +152,29 @@ TEST(Contract, WinogradConvolutions) {
     }
 }
 
+TEST(Contract, AlgorithmsOfAConvolution) {
+  const auto count = [](std::int64_t channels, std::int64_t kernel, std::int64_t stride,
+                        int largest) {
+    Case c;
+    c.target.winograd = largest;
+    const NodeId x = c.input({1, channels, 20, 20});
+    const NodeId w = c.constant({16, channels, kernel, kernel});
+    const auto all = contract::algorithms(c.g, c.b.conv(x, w, conv(2, stride, 1)), c.target);
+    EXPECT_EQ(all[0].work, 1);
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      EXPECT_LT(all[i].work, all[i - 1].work);
+      EXPECT_GT(all[i].constant_bytes, all[i - 1].constant_bytes);
+    }
+    return all.size();
+  };
+  EXPECT_EQ(count(16, 3, 1, 4), 3U);
+  EXPECT_EQ(count(16, 3, 1, 2), 2U);
+  EXPECT_EQ(count(16, 3, 1, 0), 1U);
+  EXPECT_EQ(count(16, 3, 2, 4), 1U);
+  EXPECT_EQ(count(16, 5, 1, 4), 1U);
+  EXPECT_EQ(count(3, 3, 1, 4), 1U);
+}
+
 TEST(Contract, WinogradOnlyWhereItApplies) {
   const auto refused = [](Case& c, NodeId x, NodeId y) {
     c.layouts[x] = ordered(c.g[x].type.shape, {0, 2, 3, 1});

@@ -30,6 +30,21 @@ double transform_cycles(std::int64_t m, bool input) {
   return input ? 140 : 90;
 }
 
+/// The rows and columns of a 3×3 window of stride 1 that slides over an operand in f32.
+std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
+  const std::vector<Axis> k = p.of(Role::k), rows = p.of(Role::m);
+  if (p.type != DType::f32 || k.size() != 3) return std::nullopt;
+  std::vector<Axis> found;
+  for (const Expr& e : p.a_access.index)
+    for (const Axis& window : k)
+      for (const Axis& axis : rows) {
+        const Expr sum = Expr(axis.var) + Expr(window.var);
+        if (window.extent == 3 && (e - sum).constant()) found.push_back(axis);
+      }
+  if (found.size() != 2) return std::nullopt;
+  return std::array{found[0], found[1]};
+}
+
 /// Cycles of all tasks on all threads, without what comes cold from memory.
 double total_cycles(const Product& p, const Schedule& s, const Target& t, int lanes,
                     std::int64_t channels) {
@@ -85,6 +100,30 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes) {
   if (p.box->order.back() != static_cast<int>(channel_dim)) return std::nullopt;
   if (channel->extent % lanes != 0 || p.n->extent % lanes != 0) return std::nullopt;
   return Winograd{*kh, *kw, *channel, channel_dim};
+}
+
+std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const Target& target) {
+  std::vector<Algorithm> out{{}};
+  if (target.is_gpu() || target.winograd == 0) return out;
+  const Problem p = analyse(g, contract);
+  const auto tiled = tiled_axes(p);
+  const int lanes = target.lanes(DType::f32);
+  const auto channels = static_cast<double>(p.count(Role::k) / 9);
+  const auto filters = static_cast<double>(p.count(Role::n));
+  if (!tiled || !g.constant_of(p.b) || p.count(Role::batch) > 1) return out;
+  if (p.count(Role::k) / 9 % lanes != 0 || p.count(Role::n) % lanes != 0) return out;
+  for (std::int64_t m : {2, 4}) {
+    if (m > target.winograd) break;
+    const auto a = static_cast<double>(m + 2), written = static_cast<double>(9 * m * m);
+    double waste = 1;
+    for (const Axis& axis : *tiled)
+      waste *= static_cast<double>(ceil_div(axis.extent, m) * m) / static_cast<double>(axis.extent);
+    // Two multiplications and additions of vectors a cycle, each for all filters or channels.
+    const double transforms =
+        2 * (transform_cycles(m, true) / filters + transform_cycles(m, false) / channels);
+    out.push_back({waste * (a * a + transforms) / written, a * a / 9});
+  }
+  return out;
 }
 
 std::vector<Value> input_line(std::int64_t m, const std::vector<Value>& d) {
