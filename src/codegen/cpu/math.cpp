@@ -18,25 +18,25 @@ V Ops::polynomial(V x, llvm::ArrayRef<double> high_first) {
   return out;
 }
 
-/// e^x = 2^n · e^r with |r| ≤ ln2/2 (Cody and Waite; Cephes' polynomial). 2^n is applied in two
-/// halves, so results below 2^-126 are right denormals and overflow gives infinity.
+/// e^x = 2^n · e^r with |r| ≤ ln2/2 (Cody and Waite), e^r a minimax polynomial of degree 6. 2^n is
+/// applied in two halves, so results below 2^-126 are right denormals and overflow gives infinity.
 V Ops::exp_f32(V x) {
   llvm::Type* i32 = shaped(b_.getInt32Ty(), x);
   x = extreme(extreme(x, real(x, -104), true), real(x, 89), false);
-  // Adding 1.5·2^23 rounds to an integer and leaves it in the low mantissa bits.
-  constexpr double kMagic = 12582912.0;
+  // Adding 1.5·2^23 rounds to an integer and leaves it in the low mantissa bits; 254 more there are
+  // the bias of both halves' exponents.
+  constexpr double kMagic = 12582912.0 + 254;
   V shifted = b_.CreateFAdd(b_.CreateFMul(x, real(x, 1.44269504088896341)), real(x, kMagic));
   V n = b_.CreateFSub(shifted, real(x, kMagic));
   V r = b_.CreateFSub(x, b_.CreateFMul(n, real(x, 0.693359375)));
   r = b_.CreateFAdd(r, b_.CreateFMul(n, real(x, 2.12194440e-4)));
-  V q = polynomial(r, {1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2,
-                       1.6666665459e-1, 5.0000001201e-1});
-  V p = b_.CreateFAdd(b_.CreateFAdd(b_.CreateFMul(q, b_.CreateFMul(r, r)), r), real(x, 1));
-  V whole = b_.CreateSub(b_.CreateBitCast(shifted, i32), integer(i32, 0x4b400000));
-  V half = b_.CreateAShr(whole, 1);
-  const auto power_of_two = [&](V exponent) {
-    return b_.CreateBitCast(b_.CreateShl(b_.CreateAdd(exponent, integer(i32, 127)), 23),
-                            x->getType());
+  V p = polynomial(r, {0.0013814539881412007, 0.008368745279934087, 0.04166839080042989,
+                       0.16666520397549814, 0.4999999343202207, 1.0, 1.0});
+  // Shifting by 23 drops the upper bits of both halves' sums.
+  V whole = b_.CreateBitCast(shifted, i32);
+  V half = b_.CreateLShr(whole, 1);
+  const auto power_of_two = [&](V biased) {
+    return b_.CreateBitCast(b_.CreateShl(biased, 23), x->getType());
   };
   p = b_.CreateFMul(p, power_of_two(half));
   return b_.CreateFMul(p, power_of_two(b_.CreateSub(whole, half)));

@@ -44,24 +44,40 @@ const Function kFunctions[] = {
     {"cos", std::cos, -65536, 65536, 2}, {"sin", std::sin, -3.2F, 3.2F, 2},
 };
 
+/// The largest error of a function's machine code on random arguments, and where.
+std::pair<double, float> worst_of(const Function& f, const Machine& machine) {
+  const Compiled code(unary(f.name), machine);
+  std::mt19937 random(7);
+  double worst = 0;
+  float at = 0;
+  std::vector<float> x(4096), y(4096);
+  for (int round = 0; round < 32; ++round) {
+    std::uniform_real_distribution<float> range(f.low, f.high);
+    for (float& v : x) v = range(random);
+    code.run({x.data(), y.data()});
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double error = ulps(y[i], f.reference(x[i]));
+      if (error > worst) worst = error, at = x[i];
+    }
+  }
+  return {worst, at};
+}
+
 TEST(Math, ErrorsInUlps) {
   for (const Function& f : kFunctions) {
-    const Compiled code(unary(f.name));
-    std::mt19937 random(7);
-    double worst = 0;
-    float at = 0;
-    std::vector<float> x(4096), y(4096);
-    for (int round = 0; round < 32; ++round) {
-      std::uniform_real_distribution<float> range(f.low, f.high);
-      for (float& v : x) v = range(random);
-      code.run({x.data(), y.data()});
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        const double error = ulps(y[i], f.reference(x[i]));
-        if (error > worst) worst = error, at = x[i];
-      }
-    }
+    const auto [worst, at] = worst_of(f, host_machine());
     EXPECT_LE(worst, f.limit) << f.name << " at " << at;
     std::printf("%-5s on [%g, %g]: %.2f ulp at %g\n", f.name, f.low, f.high, worst, at);
+  }
+}
+
+TEST(Math, ExpWithoutFusedMultiplyAdd) {
+  const auto machine = machine_named("x86-64-v2");
+  ASSERT_TRUE(machine.ok());
+  for (const Function& f : {kFunctions[0], Function{"exp", std::exp, -1, 1, 2}}) {
+    const auto [worst, at] = worst_of(f, *machine);
+    EXPECT_LE(worst, f.limit) << " at " << at;
+    std::printf("exp on [%g, %g] without: %.2f ulp at %g\n", f.low, f.high, worst, at);
   }
 }
 
