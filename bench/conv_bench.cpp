@@ -1,6 +1,7 @@
 // ResNet-50's convolutions, batch 1, bias and ReLU fused: our contraction kernels on channels-last
 // memory against oneDNN choosing its own layouts, interleaved in one run. GFLOP/s; ratio to oneDNN.
-// usage: conv_bench [threads] [seconds per contender] [--tune|--dump|--cold] [layer number]
+// usage: conv_bench [threads] [seconds per contender] [--tune|--dump|--cold|--] [layer number, -1:
+// all] [largest Winograd tile: 0, 2, 4]
 #include <cmath>
 #include <cstdio>
 #include <dnnl.hpp>
@@ -35,6 +36,7 @@ constexpr Layer kLayers[] = {
 
 bool dump = false;  ///< print kernels and their assembly
 bool cold = false;  ///< empty the caches before every run
+int winograd = 4;   ///< lower::Target::winograd
 
 struct Dnnl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -105,6 +107,7 @@ struct Ours {
     g.outputs.push_back({"y", y});
     lower::Request request = request_of(g, target_of(machine, pool.threads()));
     const bool first = l.ic == 3;  // the graph's input is NCHW
+    request.target.winograd = winograd;
     request.layout_of = [this, first](NodeId id) {
       const Shape& shape = g[id].type.shape;
       if (id == x && !first) return lower::ordered(shape, {0, 2, 3, 1});
@@ -144,13 +147,16 @@ std::pair<double, double> compare(const Layer& l, const codegen::cpu::Machine& m
   const auto times =
       interleaved({[&] { ours.runner->run(); }, [&] { dnnl.run(); }}, seconds, 4, cold);
   dnnl.read(l, y.data());
-  double error = 0;
-  for (std::int64_t i = 0; i < l.oc * o * o; ++i)
+  double error = 0, scale = 0;
+  for (std::int64_t i = 0; i < l.oc * o * o; ++i) {
     error = std::max(error, std::abs(1.0 * y.data()[i] - ours.runner->memory_of(ours.y)[i]));
+    scale = std::max(scale, std::abs(1.0 * y.data()[i]));
+  }
   std::printf(
-      "%4ld->%4ld %ldx%ld s%ld @%3ld x%d %7.1f %7.1f %6.1f%% err %.0e compile %.0f ms | %s\n", l.ic,
+      "%4ld->%4ld %ldx%ld s%ld @%3ld x%d %7.1f %7.1f %6.1f%% err %.1e compile %.0f ms | %s\n", l.ic,
       l.oc, l.k, l.k, l.s, l.h, l.count, l.gflop() / times[0], l.gflop() / times[1],
-      100 * times[1] / times[0], error, ours.runner->compile_ms(), ours.runner->schedule().c_str());
+      100 * times[1] / times[0], error / scale, ours.runner->compile_ms(),
+      ours.runner->schedule().c_str());
   std::fflush(stdout);
   return {times[0], times[1]};
 }
@@ -164,6 +170,7 @@ int main(int argc, char** argv) {
   dump = argc > 3 && std::strcmp(argv[3], "--dump") == 0;
   cold = argc > 3 && std::strcmp(argv[3], "--cold") == 0;
   const int only = argc > 4 ? std::atoi(argv[4]) : -1;
+  if (argc > 5) winograd = std::atoi(argv[5]);
   omp_set_num_threads(threads);
   const auto machine = codegen::cpu::host_machine();
   ThreadPool pool(threads);

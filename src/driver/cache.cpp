@@ -40,7 +40,8 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
   if (platform.cuda)
     key += fmt::format("|{}|{}|{}", platform.machine_name(), platform.gpu.l2_bytes,
                        options.options.nvrtc);
-  key += "|" + options.options.disable + "|" + std::to_string(options.options.bisect);
+  key += "|" + options.options.accuracy + "|" + options.options.disable + "|" +
+         std::to_string(options.options.bisect);
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
   return hash_bytes(key);
 }

@@ -17,6 +17,7 @@ lower::Target Platform::target() const {
   target.vector_bytes = cpu.vector_bytes;
   target.vector_registers = cpu.vector_registers;
   target.threads = threads;
+  target.winograd = strict ? 0 : 4;
   return target;
 }
 
@@ -26,8 +27,9 @@ plan::MachineModel Platform::model() const {
 }
 
 std::string Platform::machine_name() const {
-  if (cuda) return fmt::format("{}, {}, {} multiprocessors", gpu.name, gpu.arch(), gpu.multiprocessors);
-  return plan::machine_name(threads, cpu.vector_bytes);
+  if (cuda)
+    return fmt::format("{}, {}, {} multiprocessors", gpu.name, gpu.arch(), gpu.multiprocessors);
+  return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
 std::optional<int> cuda_ordinal(const std::string& device) {
@@ -44,6 +46,7 @@ Result<Platform> platform_for(const CompileOptions& options) {
   Platform p;
   p.cpu = HEDDLE_TRY(machine_for(options.options));
   p.threads = options.threads > 0 ? options.threads : machine_threads();
+  p.strict = options.options.accuracy == "strict";
   if (options.device == "cpu") return p;
   const std::optional<int> ordinal = cuda_ordinal(options.device);
   if (!ordinal)
@@ -63,8 +66,7 @@ Result<Platform> platform_for(const CompileOptions& options) {
   if (!assumed)
     return fail(ErrorCode::usage, "--arch: found '{}', want sm_80, sm_89 or sm_90a", arch);
   p.gpu = *assumed;
-  if (!devices)
-    log(LogLevel::info, "{}; compiling for {}", devices.error().message, p.gpu.name);
+  if (!devices) log(LogLevel::info, "{}; compiling for {}", devices.error().message, p.gpu.name);
   return p;
 }
 

@@ -10,7 +10,8 @@ namespace heddle::driver {
 /// What a program is compiled for: this machine's processor, or a GPU.
 struct Platform {
   codegen::cpu::Machine cpu;
-  int threads = 1;           ///< of this machine
+  int threads = 1;      ///< of this machine
+  bool strict = false;  ///< Options::accuracy: sums in the order written, or at least as exact
   bool cuda = false;
   runtime::cuda::Device gpu;  ///< found in this machine, or assumed
   bool found = false;         ///< the GPU is in this machine

@@ -30,13 +30,15 @@ struct Target {
   Device device = Device::cpu;
   // GPU; vector_bytes is the widest access of a thread.
   int multiprocessors = 132;
-  int capability = 90;  ///< compute capability times ten
+  int capability = 90;                    ///< compute capability times ten
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
   int threads = 1;  ///< tasks are cut for this many threads
+  /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none).
+  int winograd = 4;
   int lanes(DType t) const { return vector_bytes / static_cast<int>(size_of(t)); }
   bool operator==(const Target&) const = default;
 };
@@ -108,6 +110,13 @@ struct Roles {
 Roles roles_of(const prim::Graph& g, NodeId contract);
 /// True if the register-tiled main loop pays (else the contraction is stitched as a reduction).
 bool worth_main_loop(const prim::Graph& g, NodeId contract);
+/// A way to compute a contraction, in shares of what computing it as written takes.
+struct Algorithm {
+  double work = 1;            ///< time of the main loop, transforms included
+  double constant_bytes = 1;  ///< memory of the constant operand as it is stored
+};
+/// What lower() chooses among where the operand lies channels-last; as written comes first.
+std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const Target& target);
 Result<Lowered> lower(const Request& request);
 bool supports(const prim::Graph& g, const Cluster& c);
 /// Schedules worth measuring, best guess first.

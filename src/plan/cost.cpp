@@ -52,9 +52,8 @@ struct CostModel::State {
 
   double product(std::uint64_t mask) const {
     double p = 1;
-    for (std::size_t l = 0; mask && l < extents.size() && l < 64; ++l) {
+    for (std::size_t l = 0; mask && l < extents.size() && l < 64; ++l)
       if (mask >> l & 1) p *= extents[l];
-    }
     return p;
   }
   int new_loop(std::int64_t extent) {
@@ -105,9 +104,8 @@ struct CostModel::State {
   /// Root loops of a value that nothing in the cluster reads: shared by outputs of equal shape.
   Use root_use(NodeId id, std::vector<std::pair<Shape, Use>>& roots) {
     const Shape& shape = f[id].type.shape;
-    for (const auto& [s, use] : roots) {
+    for (const auto& [s, use] : roots)
       if (s == shape) return use;
-    }
     Use use;
     for (std::int64_t extent : shape) {
       const int l = new_loop(extent);
@@ -120,9 +118,8 @@ struct CostModel::State {
 
   /// Loops of a reduction, shared by reductions side by side over the same extents.
   std::vector<int> loops_for(std::uint64_t outer, const Shape& over, int depth) {
-    for (const ReduceLoops& r : reduce_loops) {
+    for (const ReduceLoops& r : reduce_loops)
       if (r.outer == outer && r.extents == over && r.depth == depth) return r.loops;
-    }
     ReduceLoops r{outer, over, depth, {}};
     for (std::int64_t e : over) r.loops.push_back(new_loop(e));
     reduce_loops.push_back(r);
@@ -132,9 +129,8 @@ struct CostModel::State {
   /// A reduction can be outside the loops it does not depend on only if they are the inner ones.
   std::uint64_t hoist(std::uint64_t mask, double& scale) {
     std::uint64_t more = 0;
-    for (std::uint64_t h : hoists) {
+    for (std::uint64_t h : hoists)
       if ((h & ~mask) && (mask & ~h)) more |= h & ~mask;
-    }
     if (more) scale *= product(more);
     hoists.push_back(mask | more);
     return mask | more;
@@ -183,15 +179,13 @@ struct CostModel::State {
     for (const Use& use : all) {
       // Gathered element by element before the main loop can start.
       const bool gathered = use.operand > 0 && irregular(id, use);
-      if (gathered) {
+      if (gathered)
         scalar_ns += accesses.size() > 1 ? kMatrixNs * use.operand : kBoxNs * f.elements_of(id);
-      }
       for (std::size_t p = 0; p < view.pieces.size(); ++p) {
         Use in = through(accesses[p], use.dims, use);
         if (gathered) in.operand = 0;
-        if (view.pieces.size() > 1) {
+        if (view.pieces.size() > 1)
           in.scale *= std::min(1.0, f.elements_of(f[id].args[p]) / f.elements_of(id));
-        }
         add_use(f[id].args[p], std::move(in));
       }
       if (view.pieces.size() > 1) {  // choosing the piece
@@ -270,8 +264,8 @@ struct CostModel::State {
       total =
           std::max(total, f.elements_of(id) * static_cast<double>(element_count(contract.reduced)));
     }
-    flops += 2 * total;
     if (!main) {
+      flops += 2 * total;
       vector_ops += 2 * total * rate_factor(id) * kMapEfficiency / kScalarContract / 2;
       return;
     }
@@ -291,12 +285,15 @@ struct CostModel::State {
 
   void add_main_loop(NodeId id, double multiplications) {
     const MatmulShape s = matmul_shape(f, id);
-    const bool packed = f.as<prim::Constant>(f[id].args[1]) || f.as<prim::Constant>(f[id].args[0]);
+    double constant = 0;  // bytes
+    for (NodeId arg : f[id].args)
+      if (f.as<prim::Constant>(arg)) constant = f.bytes_of(arg);
+    const bool packed = constant > 0;
     const double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
     // Tiles of about 6×32 results (64×64 on a GPU) are the units that threads share.
     const double units = std::max(1.0, s.batch * std::ceil(s.m * s.n / (m.gpu ? 4096 : 192)));
-    loop_us += 2 * multiplications / rate / parallel(units);
-    if (!packed && !m.gpu) loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));
+    if (!packed && !m.gpu)
+      loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));
     // Operands that are evaluated for the loop pass through a packed tile.
     for (NodeId arg : f[id].args) {
       if (local[static_cast<std::size_t>(arg.value)] >= 0 && !is_plain_view(arg)) {
@@ -304,6 +301,13 @@ struct CostModel::State {
       }
     }
     tasks = std::max(tasks, units);
+    const double written_us = 2 * multiplications / rate / parallel(units);
+    const double constant_us = move_us(constant, constant, true);
+    const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
+    const lower::contract::Algorithm best = best_algorithm(all, written_us, constant_us);
+    loop_us += best.work * written_us;
+    flops += best.work * 2 * multiplications;
+    memory_us += (best.constant_bytes - 1) * constant_us;
   }
   bool is_plain_view(NodeId id) const {
     return f.as<prim::View>(id) && local[static_cast<std::size_t>(f[id].args[0].value)] < 0;

@@ -30,4 +30,9 @@ double main_loop_rate(const MachineModel& m, const MatmulShape& s, DType type, b
 /// GFLOP/s per core that a main loop of this shape reaches, as a share of the peak.
 double main_loop_efficiency(const MatmulShape& shape, bool packed_operand);
 
+/// The one whose arithmetic and constants, one after the other, take least time, given what both
+/// take as written.
+lower::contract::Algorithm best_algorithm(const std::vector<lower::contract::Algorithm>& all,
+                                          double work_us, double constant_us);
+
 }  // namespace heddle::plan

@@ -149,6 +149,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
   f.elements.resize(n);
   f.bytes.resize(n);
   f.accesses.resize(n);
+  f.algorithms.resize(n);
   for (NodeId id : f.live) {
     const auto i = static_cast<std::size_t>(id.value);
     const prim::Node& node = g[id];
@@ -160,6 +161,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
     if (constant) f.constant_bytes += f.bytes[i];
     f.accesses[i] = accesses_of(node);
     f.main_loop[i] = std::holds_alternative<prim::Contract>(node.op) && legality.main_loop(g, id);
+    if (f.main_loop[i] && legality.algorithms) f.algorithms[i] = legality.algorithms(g, id);
   }
   for (const prim::GraphOutput& o : g.outputs)
     f.output[static_cast<std::size_t>(o.node.value)] = true;

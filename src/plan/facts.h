@@ -27,6 +27,8 @@ struct Facts {
   std::vector<bool> is_live, leaf, inlined, main_loop, output;
   std::vector<bool> written;  ///< live without alternatives
   std::vector<double> elements, bytes;
+  /// Of main loops; empty: only as written.
+  std::vector<std::vector<lower::contract::Algorithm>> algorithms;
   std::vector<std::vector<NodeId>> consumers;  ///< live ones, each once
   /// Consumers of the value's whole class, kept for its members; empty when they are `consumers`.
   std::vector<std::vector<NodeId>> class_consumers;

@@ -8,6 +8,9 @@ Legality lowering_legality(const lower::Target& target) {
   legality.supports = [target](const prim::Graph& g, const Cluster& c) {
     return lower::supports(g, c, target);
   };
+  legality.algorithms = [target](const prim::Graph& g, NodeId contract) {
+    return lower::contract::algorithms(g, contract, target);
+  };
   return legality;
 }
 

@@ -71,6 +71,17 @@ double main_loop_efficiency(const MatmulShape& s, bool packed_operand) {
   return std::max(eff, 0.02);
 }
 
+lower::contract::Algorithm best_algorithm(const std::vector<lower::contract::Algorithm>& all,
+                                          double work_us, double constant_us) {
+  const auto us = [&](const lower::contract::Algorithm& a) {
+    return a.work * work_us + a.constant_bytes * constant_us;
+  };
+  lower::contract::Algorithm best;
+  for (const lower::contract::Algorithm& a : all)
+    if (us(a) < us(best)) best = a;
+  return best;
+}
+
 KernelKind kind_of_kernel(const Facts& f, const Cluster& c) {
   KernelKind kind = KernelKind::map;
   for (NodeId id : c.nodes) {

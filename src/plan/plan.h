@@ -21,6 +21,9 @@ struct Legality {
   std::function<bool(const prim::Graph&, const Cluster&)> supports;
   /// True if this Contract gets a register-tiled main loop; a cluster holds at most one such.
   std::function<bool(const prim::Graph&, NodeId)> main_loop;
+  /// Ways to compute such a Contract; may be empty: as it is written.
+  std::function<std::vector<lower::contract::Algorithm>(const prim::Graph&, NodeId)> algorithms =
+      {};
 };
 /// Rules on the structure of the graph alone; what the planner's tests use.
 Legality structural_legality();

@@ -41,6 +41,12 @@ Status set_dump(Options& options, std::string_view text) {
   return set_text<&Options::dump>(options, text);
 }
 
+Status set_accuracy(Options& options, std::string_view text) {
+  if (text != "standard" && text != "strict")
+    return fail(ErrorCode::usage, "accuracy: found '{}', want standard or strict", text);
+  return set_text<&Options::accuracy>(options, text);
+}
+
 constexpr OptionRow kRows[] = {
     {"log", "HEDDLE_LOG", "log level: trace, debug, info, warning, error, off",
      set_text<&Options::log>, get_text<&Options::log>},
@@ -63,6 +69,9 @@ constexpr OptionRow kRows[] = {
      "generate for this vector level: sse, avx2, avx512, or for a processor that LLVM knows "
      "(default: what the machine has)",
      set_text<&Options::cpu>, get_text<&Options::cpu>},
+    {"accuracy", "HEDDLE_ACCURACY",
+     "standard: algorithms that err by less than 1e-5 of a result's scale; strict: sums as written",
+     set_accuracy, get_text<&Options::accuracy>},
     {"nvrtc", "HEDDLE_NVRTC", "path of libnvrtc.so (default: looked for)",
      set_text<&Options::nvrtc>, get_text<&Options::nvrtc>},
     {"cuda-driver", "HEDDLE_CUDA_DRIVER",

@@ -18,6 +18,7 @@ struct Options {
   std::int64_t bisect = -1;
   bool verify = false;
   std::string cpu;
+  std::string accuracy = "standard";
   std::string nvrtc;        ///< path of NVRTC; empty: looked for
   bool cuda_graph = true;   ///< runs on a GPU replay a captured graph
   std::string cuda_driver;  ///< path of the CUDA driver; empty: the system's libcuda.so.1

@@ -21,7 +21,7 @@ TEST(DType, HalfRoundTripsEveryBitPattern) {
 }
 
 TEST(DType, HalfRoundsToNearestEven) {
-  EXPECT_EQ(f16_to_f32(f32_to_f16(1.0f + 0x1p-11f)), 1.0f);             // tie to even
+  EXPECT_EQ(f16_to_f32(f32_to_f16(1.0f + 0x1p-11f)), 1.0f);                // tie to even
   EXPECT_EQ(f16_to_f32(f32_to_f16(1.0f + 3 * 0x1p-11f)), 1.0f + 0x1p-9f);  // tie to even, up
   EXPECT_EQ(f16_to_f32(f32_to_f16(65519.0f)), 65504.0f);
   EXPECT_TRUE(std::isinf(f16_to_f32(f32_to_f16(65520.0f))));
@@ -59,6 +59,12 @@ TEST(Options, TextIsParsedOrRefused) {
       EXPECT_TRUE(row.set(options, "12"));
       EXPECT_EQ(options.bisect, 12);
       EXPECT_FALSE(row.set(options, "12x"));
+    }
+  for (const OptionRow& row : option_rows())
+    if (row.name == "accuracy") {
+      EXPECT_TRUE(row.set(options, "strict"));
+      EXPECT_EQ(options.accuracy, "strict");
+      EXPECT_FALSE(row.set(options, "loose"));
     }
   EXPECT_TRUE(lists("prim,plan", "plan"));
   EXPECT_FALSE(lists("prim,plan", "pl"));

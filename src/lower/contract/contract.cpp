@@ -8,7 +8,7 @@
 namespace heddle::lower::contract {
 namespace {
 
-constexpr std::size_t kSchedulesWorthMeasuring = 8;
+constexpr std::size_t kSchedulesWorthMeasuring = 8, kSchedulesOfAKind = 2;
 
 bool elementwise(const prim::Node& node) {
   return std::holds_alternative<prim::Map>(node.op) ||
@@ -31,6 +31,33 @@ Schedule prepared(const Product& p, const Schedule& model, const Tuning& tuning)
     if (axis.role == Role::m) repeats *= axis.extent;
   if (s.b == BSource::task && repeats > 1) s.b = BSource::phase;
   return s;
+}
+
+/// The constant operand comes from memory once: a network's constants seldom stay in a cache, and
+/// transformed filters are larger.
+double cold_cycles(const Product& p, const Schedule& s) {
+  constexpr double kBytesPerCycle = 7;
+  if (s.b != BSource::constant) return 0;
+  const auto a = static_cast<double>(s.winograd + 2);
+  const double bytes = static_cast<double>(p.extents.n * p.extents.k * p.extents.element_bytes);
+  return bytes * (s.winograd > 0 ? a * a / 9 : 1) / kBytesPerCycle;
+}
+
+/// Schedules as written and as Winograd's convolution, best first; the tuning may name one kind.
+std::vector<Schedule> all_schedules(const Product& p, const Target& target, const Tuning& fixed,
+                                    std::size_t count) {
+  const int lanes = target.lanes(p.problem.type);
+  const auto kind = pinned(fixed, "winograd");
+  std::vector<Schedule> out;
+  if (kind.value_or(0) == 0) out = schedules(p.extents, target, lanes, p.base, fixed, count);
+  for (std::int64_t m : {2, 4})
+    if (m <= target.winograd && kind.value_or(m) == m)
+      for (Schedule& s : winograd_schedules(p, target, lanes, m, fixed, count))
+        out.push_back(std::move(s));
+  for (Schedule& s : out) s.cycles += cold_cycles(p, s);
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
+  return out;
 }
 
 }  // namespace
@@ -92,9 +119,8 @@ Result<Lowered> lower(const Request& request) {
     return unsupported("contraction: the cluster is not one main loop with an epilogue");
   auto product = HEDDLE_TRY(make_product(request));
   if (request.target.is_gpu()) return gpu::lower(*product);
-  const int lanes = request.target.lanes(product->problem.type);
-  const auto choices =
-      schedules(product->extents, request.target, lanes, product->base, request.tuning, 1);
+  const auto choices = all_schedules(*product, request.target, request.tuning, 1);
+  if (choices.empty()) return unsupported("contraction: no such schedule");
   return Emitter(*product, prepared(*product, choices.front(), request.tuning)).run();
 }
 
@@ -105,10 +131,13 @@ std::vector<Tuning> tuning_space(const Request& request) {
   if (!product) return out;
   if (request.target.is_gpu()) return gpu::tuning_space(**product);
   const Product& p = **product;
-  const int lanes = request.target.lanes(p.problem.type);
-  for (const Schedule& s :
-       schedules(p.extents, request.target, lanes, p.base, {}, kSchedulesWorthMeasuring))
-    out.push_back({{"mr", s.mr},
+  // Few of each kind: the model compares schedules better than algorithms.
+  const bool several = request.target.winograd > 0 &&
+                       winograd_of(p, request.target.lanes(p.problem.type)).has_value();
+  const std::size_t count = several ? kSchedulesOfAKind : kSchedulesWorthMeasuring;
+  for (const Schedule& s : all_schedules(p, request.target, {}, count))
+    out.push_back({{"winograd", s.winograd},
+                   {"mr", s.mr},
                    {"nv", s.nv},
                    {p.row ? "rows" : "tiles", p.row ? s.rows_per_task : s.tiles_per_task},
                    {"panels", s.panels_per_task}});

@@ -117,6 +117,90 @@ TEST(Contract, Convolutions) {
     }
 }
 
+/// Channels-last operands, tiles that do not divide the image, every part of the epilogue.
+TEST(Contract, WinogradConvolutions) {
+  struct Row {
+    Shape x;
+    std::int64_t filters, pad;
+    Tuning tuning;
+  };
+  const Row rows[] = {
+      {{1, 8, 8, 8}, 16, 1, {}},
+      {{1, 16, 7, 9}, 24, 1, {}},
+      {{2, 8, 10, 6}, 8, 0, {}},
+      {{1, 8, 13, 14}, 40, 1, {{"rows", 4}, {"panels", 1}}},
+      {{1, 24, 5, 5}, 40, 2, {{"rows", 4}, {"mr", 3}, {"nv", 2}, {"panels", 2}}},
+  };
+  for (const std::int64_t m : {2, 4})
+    for (const Row& row : rows) {
+      Case c;
+      c.target.winograd = 4;
+      c.tuning = row.tuning;
+      c.tuning.emplace_back("winograd", m);
+      const NodeId x = c.input(row.x);
+      c.layouts[x] = ordered(row.x, {0, 2, 3, 1});
+      const NodeId w = c.constant({row.filters, row.x[1], 3, 3});
+      const NodeId y = c.b.conv(c.b.mul(x, 0.5), w, conv(2, 1, row.pad));
+      const NodeId bias = c.b.broadcast(c.constant({1, row.filters, 1, 1}), c.b.shape(y));
+      const NodeId rest = c.input(c.b.shape(y));
+      const NodeId sum = c.b.add(c.b.add(y, bias), rest);
+      c.output(sum);
+      c.output(c.b.relu(sum));
+      SCOPED_TRACE(fmt::format("{} -> {} pad {} m {}", to_string(row.x), row.filters, row.pad, m));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+      EXPECT_TRUE(c.schedule.starts_with(fmt::format("winograd F({0}x{0}", m))) << c.schedule;
+    }
+}
+
+TEST(Contract, AlgorithmsOfAConvolution) {
+  const auto count = [](std::int64_t channels, std::int64_t kernel, std::int64_t stride,
+                        int largest) {
+    Case c;
+    c.target.winograd = largest;
+    const NodeId x = c.input({1, channels, 20, 20});
+    const NodeId w = c.constant({16, channels, kernel, kernel});
+    const auto all = contract::algorithms(c.g, c.b.conv(x, w, conv(2, stride, 1)), c.target);
+    EXPECT_EQ(all[0].work, 1);
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      EXPECT_LT(all[i].work, all[i - 1].work);
+      EXPECT_GT(all[i].constant_bytes, all[i - 1].constant_bytes);
+    }
+    return all.size();
+  };
+  EXPECT_EQ(count(16, 3, 1, 4), 3U);
+  EXPECT_EQ(count(16, 3, 1, 2), 2U);
+  EXPECT_EQ(count(16, 3, 1, 0), 1U);
+  EXPECT_EQ(count(16, 3, 2, 4), 1U);
+  EXPECT_EQ(count(16, 5, 1, 4), 1U);
+  EXPECT_EQ(count(3, 3, 1, 4), 1U);
+}
+
+TEST(Contract, WinogradOnlyWhereItApplies) {
+  const auto refused = [](Case& c, NodeId x, NodeId y) {
+    c.layouts[x] = ordered(c.g[x].type.shape, {0, 2, 3, 1});
+    c.tuning = {{"winograd", 2}};
+    c.output(y);
+    return !contract::lower(request_of(c)).ok();
+  };
+  struct Row {
+    std::int64_t channels, filters, kernel, stride, dilation, groups;
+    int largest;
+    bool refused;
+  };
+  for (const Row& row : {Row{8, 8, 3, 1, 1, 1, 2, false}, Row{8, 8, 3, 1, 1, 1, 0, true},
+                         Row{4, 8, 3, 1, 1, 1, 2, true}, Row{8, 12, 3, 1, 1, 1, 2, true},
+                         Row{8, 8, 5, 1, 1, 1, 2, true}, Row{8, 8, 3, 2, 1, 1, 2, true},
+                         Row{8, 8, 3, 1, 2, 1, 2, true}, Row{16, 16, 3, 1, 1, 2, 2, true}}) {
+    Case c;
+    c.target.winograd = row.largest;
+    const NodeId x = c.input({1, row.channels, 10, 10});
+    const NodeId w = c.constant({row.filters, row.channels / row.groups, row.kernel, row.kernel});
+    const NodeId y = c.b.conv(x, w, conv(2, row.stride, 1, row.dilation, row.groups));
+    EXPECT_EQ(refused(c, x, y), row.refused)
+        << row.channels << " " << row.filters << " " << row.kernel << " " << row.stride;
+  }
+}
+
 TEST(Contract, TransposedConvolution) {
   for (std::int64_t groups : {1, 2}) {
     Case c;

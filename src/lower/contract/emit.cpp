@@ -20,6 +20,7 @@ Emitter::Emitter(Product& product, const Schedule& schedule)
   for (const Axis& axis : p_.outer)
     if (axis.role != Role::m) b_batch_.push_back(axis);
   panel_size_ = p_.extents.k * s_.nv * lanes_;
+  if (s_.winograd > 0) winograd_ = winograd_of(p_, lanes_);
 }
 
 Value Emitter::at(const Value& v, const Env& env) const {
@@ -159,18 +160,20 @@ Lowered Emitter::run() {
   decode(ir::floor_div(task, qn * row_blocks * tile_blocks));
   panel_ = ir::floor_mod(task, qn) * Expr(s_.panels_per_task) + Expr(panel_loop_);
   row_ = p_.row ? m_block * Expr(s_.rows_per_task) + Expr(row_loop_) : Expr(0);
+  if (winograd_) row_ = m_block * Expr(s_.rows_per_task);
   tile_ = p_.row ? Expr(tile_loop_) : m_block * Expr(s_.tiles_per_task) + Expr(tile_loop_);
   if (p_.row) set(env_, p_.row->var, row_);
 
   plan_a();
-  plan_b();
+  winograd_ ? plan_winograd() : plan_b();
   Lowered out;
   Body kernel_body;
   if (auto phase = packing_phase()) {
     kernel_body.push_back(*phase);
     kernel_body.push_back({kernel::Barrier{Scope::grid}});
   }
-  kernel_body.push_back(kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid, task_body()));
+  kernel_body.push_back(kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid,
+                                     winograd_ ? winograd_body() : task_body()));
   k_.body = std::move(kernel_body);
   k_.name = fmt::format("contract_{}", p_.problem.contract.value);
 
@@ -184,7 +187,8 @@ Lowered Emitter::run() {
   for (const Values::Input& in : p_.values.inputs())
     argument(in.buffer, {Argument::Kind::value, in.node, {}});
   if (s_.b == BSource::constant)
-    argument(b_buffer_, {Argument::Kind::packed, p_.problem.b, pack_constant()});
+    argument(b_buffer_,
+             {Argument::Kind::packed, p_.problem.b, winograd_ ? pack_winograd() : pack_constant()});
   out.output_layouts.resize(p_.outputs.size());
   for (const Output& o : p_.outputs) {
     argument(o.buffer, {Argument::Kind::value, o.node, {}});

@@ -1,5 +1,5 @@
 #pragma once
-#include "lower/contract/product.h"
+#include "lower/contract/winograd.h"
 
 namespace heddle::lower::contract {
 
@@ -59,6 +59,7 @@ class Emitter {
   kernel::Stmt box_element(const Position& position, std::vector<ir::Condition> when);
   kernel::Stmt box_zero(const Position& position);
   Env box_env() const;
+  ir::Expr box_offset() const;
 
   // The register tile (emit_tile.cpp).
   kernel::Body tile(const Variant& v);
@@ -67,9 +68,20 @@ class Emitter {
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;
   kernel::Body epilogue(const Variant& v, kernel::BufferId acc);
-  kernel::Stmt results(const Variant& v, kernel::BufferId source, const ir::Expr& row,
+  kernel::Stmt results(Env env, kernel::BufferId source, const ir::Expr& in_source,
                        const ir::Expr& column, std::int64_t lanes);
   ir::Expr a_tile_position(const Variant& v) const;
+
+  // Winograd's convolution (emit_winograd.cpp).
+  void plan_winograd();
+  kernel::Body winograd_body();
+  kernel::Stmt input_transform();
+  kernel::Stmt store_products(const Variant& v, kernel::BufferId acc);
+  kernel::Stmt output_transform();
+  Tensor pack_winograd() const;
+  std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
+  const Tensor& constant_operand(const kernel::Load& load) const;
+  const kernel::Load& operand_load() const;
 
   Product& p_;
   kernel::Kernel& k_;
@@ -87,6 +99,9 @@ class Emitter {
   std::vector<std::int64_t> box_strides_, box_extents_;
   ir::Var slot_;      ///< row of the copied matrix
   ir::Var n_vector_;  ///< place in the panel
+  std::optional<Winograd> winograd_;
+  ir::Var place_;                                  ///< one of the A² products
+  kernel::BufferId box_, transformed_, products_;  ///< of Winograd's convolution
 };
 
 }  // namespace heddle::lower::contract

@@ -23,7 +23,10 @@ void Emitter::plan_box() {
     if (axis) ranges[static_cast<std::size_t>(axis->var.index)] = ir::Interval{0, count - 1};
   };
   limit(p_.row, s_.rows_per_task);
-  limit(p_.tile, s_.tile_blocks() > 1 ? s_.tiles_per_task * s_.mr : p_.extents.tile);
+  std::int64_t across = p_.extents.tile;
+  if (s_.tile_blocks() > 1) across = s_.tiles_per_task * s_.mr;
+  if (winograd_) across = (across + s_.winograd - 1) / s_.winograd * s_.winograd;
+  limit(p_.tile, across);
   const Box& box = *p_.box;
   box_extents_.resize(box.dims.size());
   box_strides_.resize(box.dims.size());
@@ -37,10 +40,15 @@ void Emitter::plan_box() {
     if (stride > 1 && i > 0 && stride * p_.extents.element_bytes % 1024 == 0) stride += 2 * lanes_;
   }
   a_buffer_ = scratch("box", stride, Scope::block);
+  a_main_ = kernel::load(a_buffer_, box_offset(), p_.problem.type);
+}
+
+/// Where the box holds what the axes read.
+Expr Emitter::box_offset() const {
   Expr offset(0);
-  for (std::size_t d = 0; d < box.dims.size(); ++d)
-    offset = offset + box.dims[d].local * Expr(box_strides_[d]);
-  a_main_ = kernel::load(a_buffer_, offset, p_.problem.type);
+  for (std::size_t d = 0; d < p_.box->dims.size(); ++d)
+    offset = offset + p_.box->dims[d].local * Expr(box_strides_[d]);
+  return offset;
 }
 
 /// Batch and outer axes, and where the task's rows begin: what Box::Dim::low is made of.

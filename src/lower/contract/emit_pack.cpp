@@ -42,6 +42,7 @@ void Emitter::plan_a() {
     a_main_ = kernel::load(a_buffer_, Expr(slot_) * Expr(lda_) + k_linear(none), p_.problem.type);
   }
   if (s_.a == ASource::box) plan_box();
+  if (winograd_) return;
   plan_k_loops();
 }
 
@@ -210,16 +211,26 @@ std::optional<kernel::Stmt> Emitter::packing_phase() {
   return kernel::loop(task, 0, below * s_.panels, Binding::grid, std::move(body));
 }
 
-/// The constant operand in panel order. Its offset is a sum of functions of the batch, n and k
-/// axes, so three tables of partial offsets give every element.
-Tensor Emitter::pack_constant() const {
+/// The load that reads the constant operand, perhaps under a cast.
+const kernel::Load& Emitter::operand_load() const {
   const kernel::ValueNode* node = p_.b.get();
   if (const auto* cast = std::get_if<kernel::Apply>(&node->op)) node = cast->args[0].get();
-  const auto& load = std::get<kernel::Load>(node->op);
+  return std::get<kernel::Load>(node->op);
+}
+
+const Tensor& Emitter::constant_operand(const kernel::Load& load) const {
   const Tensor* source = nullptr;
   for (const Values::Input& in : p_.values.inputs())
     if (in.buffer == load.buffer) source = p_.request.graph->constant_of(in.node);
   HEDDLE_CHECK(source != nullptr, "packing an operand that is no constant");
+  return *source;
+}
+
+/// The constant operand in panel order. Its offset is a sum of functions of the batch, n and k
+/// axes, so three tables of partial offsets give every element.
+Tensor Emitter::pack_constant() const {
+  const kernel::Load& load = operand_load();
+  const Tensor* source = &constant_operand(load);
   std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
   const std::int64_t zero = ir::evaluate(load.offset, vars);
   const auto table = [&](const std::vector<Axis>& axes) {

@@ -23,6 +23,10 @@ Body Emitter::tile(const Variant& v) {
     return kernel::store(reg.acc, i * Expr(lanes_) + l, kernel::imm(p_.problem.type, 0));
   })};
   for (kernel::Stmt& s : reduction(v, reg, 0, env_)) body.push_back(std::move(s));
+  if (winograd_) {
+    body.push_back(store_products(v, reg.acc));
+    return body;
+  }
   for (kernel::Stmt& s : epilogue(v, reg.acc)) body.push_back(std::move(s));
   return body;
 }
@@ -133,26 +137,28 @@ Body Emitter::epilogue(const Variant& v, BufferId acc) {
   }
   const std::int64_t whole = v.tail ? v.nv - 1 : v.nv;
   const Var r = k_.new_var(), c = k_.new_var();
+  Env env = env_;
+  if (p_.tile) set(env, p_.tile->var, v.first_row + Expr(r));
+  const auto vector = [&](const Expr& column, std::int64_t lanes) {
+    return results(env, source, (Expr(r) * Expr(v.nv) + column) * Expr(lanes_), column, lanes);
+  };
   Body row;
   if (whole > 0)
-    row.push_back(
-        kernel::loop(c, 0, whole, Binding::unroll, {results(v, source, Expr(r), Expr(c), lanes_)}));
-  if (v.tail) row.push_back(results(v, source, Expr(r), Expr(whole), v.tail));
+    row.push_back(kernel::loop(c, 0, whole, Binding::unroll, {vector(Expr(c), lanes_)}));
+  if (v.tail) row.push_back(vector(Expr(whole), v.tail));
   body.push_back(
       kernel::loop(r, 0, v.mr, staged ? Binding::serial : Binding::unroll, std::move(row)));
   return body;
 }
 
-/// The epilogue of one vector: every output, in order; later ones reuse earlier ones.
-kernel::Stmt Emitter::results(const Variant& v, BufferId source, const Expr& row,
-                              const Expr& column, std::int64_t lanes) {
+/// The epilogue of the panel's vector `column`, which lies at `in_source`: every output, in order;
+/// later ones reuse earlier ones.
+kernel::Stmt Emitter::results(Env env, BufferId source, const Expr& in_source, const Expr& column,
+                              std::int64_t lanes) {
   const Var l = k_.new_var();
-  Env env = env_;
-  if (p_.tile) set(env, p_.tile->var, v.first_row + row);
   if (p_.n) set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + column * Expr(lanes_) + Expr(l));
-  const Expr in_source = (row * Expr(v.nv) + column) * Expr(lanes_) + Expr(l);
   std::vector<std::pair<BufferId, Value>> with{
-      {p_.result, kernel::load(source, in_source, p_.problem.type)}};
+      {p_.result, kernel::load(source, in_source + Expr(l), p_.problem.type)}};
   Body stores;
   for (std::size_t i = 0; i < p_.outputs.size(); ++i) {
     const Output& o = p_.outputs[i];

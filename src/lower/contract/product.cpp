@@ -250,6 +250,8 @@ class Maker {
     out_->a_across = across(first_load(out_->a));
     if (plain_load(out_->a, axes) && !out_->a_across) {
       s.a = ASource::in_place;
+      // Winograd's convolution copies its box all the same: it reads beyond the image.
+      if (!merged_rows_ && p_.of(Role::k).size() == 3) make_box(axes);
       return;
     }
     if (!merged_rows_) make_box(axes);

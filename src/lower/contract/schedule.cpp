@@ -10,6 +10,8 @@ namespace {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+}  // namespace
+
 std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) {
   for (const auto& [key, value] : tuning)
     if (key == name) return value;
@@ -28,6 +30,19 @@ double step_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int6
                                                                             : 14;
   return std::max({fma, loads, 4.0, vectors / per_cycle});
 }
+
+std::vector<std::int64_t> block_sizes(std::int64_t count, std::optional<std::int64_t> pin) {
+  if (pin) return {std::clamp<std::int64_t>(*pin, 1, count)};
+  std::vector<std::int64_t> out;
+  for (std::int64_t q = 1; q <= count; q = q < 16 ? q + 1 : q + q / 4) {
+    const std::int64_t size = ceil_div(count, q);
+    if (out.empty() || out.back() != size) out.push_back(size);
+  }
+  if (out.back() != 1) out.push_back(1);
+  return out;
+}
+
+namespace {
 
 double tile_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv) {
   const double steps = static_cast<double>(e.k) * step_cycles(e, t, mr, nv);
@@ -71,17 +86,6 @@ double total_cycles(const Extents& e, const Schedule& s, const Target& t, int la
   return static_cast<double>(ceil_div(tasks, t.threads)) * task;
 }
 
-std::vector<std::int64_t> block_sizes(std::int64_t count, std::optional<std::int64_t> pin) {
-  if (pin) return {std::clamp<std::int64_t>(*pin, 1, count)};
-  std::vector<std::int64_t> out;
-  for (std::int64_t q = 1; q <= count; q = q < 16 ? q + 1 : q + q / 4) {
-    const std::int64_t size = ceil_div(count, q);
-    if (out.empty() || out.back() != size) out.push_back(size);
-  }
-  if (out.back() != 1) out.push_back(1);
-  return out;
-}
-
 void blockings(const Extents& e, const Target& t, int lanes, Schedule s, const Tuning& fixed,
                std::vector<Schedule>& out) {
   const bool by_rows = e.rows > 1;
@@ -109,7 +113,8 @@ std::string to_string(const Schedule& s) {
   constexpr std::string_view kA[] = {"in-place", "box", "matrix"};
   constexpr std::string_view kB[] = {"packed", "in-place", "task-packed", "phase-packed"};
   return fmt::format(
-      "contract mr={} nv={} tiles={}+{} rows={} tiles/task={} panels={}/{} a={} b={}{}", s.mr, s.nv,
+      "{} mr={} nv={} tiles={}+{} rows={} tiles/task={} panels={}/{} a={} b={}{}",
+      s.winograd > 0 ? fmt::format("winograd F({0}x{0},3x3)", s.winograd) : "contract", s.mr, s.nv,
       s.big, s.small, s.rows_per_task, s.tiles_per_task, s.panels_per_task, s.panels,
       kA[static_cast<int>(s.a)], kB[static_cast<int>(s.b)], s.staged ? " staged" : "");
 }

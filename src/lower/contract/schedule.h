@@ -41,7 +41,10 @@ struct Schedule {
   ASource a = ASource::in_place;
   BSource b = BSource::constant;
   bool staged = false;  ///< results go through a tile in memory before the epilogue
-  double cycles = 0;    ///< the model's estimate for the whole kernel on all threads
+  /// Winograd's convolution with output tiles of m×m: register tiles then run over those tiles, and
+  /// the reduction over the channels alone. 0: the contraction as it is written.
+  std::int64_t winograd = 0;
+  double cycles = 0;  ///< the model's estimate for the whole kernel on all threads
 
   std::int64_t tiles() const { return big + small; }
   std::int64_t row_blocks(const Extents& e) const {
@@ -54,6 +57,12 @@ struct Schedule {
   }
 };
 std::string to_string(const Schedule& s);
+
+/// Sizes of blocks of `count` things worth trying: halves, thirds and so on.
+std::vector<std::int64_t> block_sizes(std::int64_t count, std::optional<std::int64_t> pin);
+std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name);
+/// Cycles of one reduction step of a register tile.
+double step_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv);
 
 /// The best schedules by the model, best first; `fixed` pins mr and nv ("mr", "nv") and blocks
 /// ("rows", "tiles", "panels"). At least one.

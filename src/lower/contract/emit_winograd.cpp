@@ -1,0 +1,212 @@
+#include <algorithm>
+
+#include "kernel/traverse.h"
+#include "lower/contract/emit.h"
+
+namespace heddle::lower::contract {
+
+using ir::Expr;
+using ir::Var;
+using kernel::Binding;
+using kernel::Body;
+using kernel::BufferId;
+using kernel::Scope;
+using kernel::Value;
+
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Both passes of a transform of one tile: `line` along the columns of a square of `in`, then along
+/// the rows of what that gives. `read` has the elements; `write` takes the results.
+template <class Line, class Read, class Write>
+void transform(std::int64_t in, std::int64_t out, BufferId half, const Expr& lane, int lanes,
+               DType type, const Line& line, const Read& read, const Write& write, Body& body) {
+  const auto place = [&](std::int64_t y, std::int64_t x) {
+    return Expr((y * in + x) * lanes) + lane;
+  };
+  for (std::int64_t x = 0; x < in; ++x) {
+    std::vector<Value> d;
+    for (std::int64_t y = 0; y < in; ++y) d.push_back(read(y, x));
+    const std::vector<Value> o = line(d);
+    for (std::int64_t y = 0; y < out; ++y)
+      body.push_back(kernel::store(half, place(y, x), o[static_cast<std::size_t>(y)]));
+  }
+  for (std::int64_t y = 0; y < out; ++y) {
+    std::vector<Value> d;
+    for (std::int64_t x = 0; x < in; ++x) d.push_back(kernel::load(half, place(y, x), type));
+    const std::vector<Value> o = line(d);
+    for (std::int64_t x = 0; x < out; ++x)
+      body.push_back(write(y, x, o[static_cast<std::size_t>(x)]));
+  }
+}
+
+}  // namespace
+
+/// Buffers of a task: transformed elements [A²][tiles][channels], products of one panel
+/// [A²][tiles][nv·lanes]; filters [panel][A²][channels][nv·lanes] for all tasks.
+void Emitter::plan_winograd() {
+  const DType type = p_.problem.type;
+  const std::int64_t a = s_.winograd + 2, tiles = winograd_tiles(), width = s_.nv * lanes_;
+  const Axis& channel = winograd_->channel;
+  box_ = a_buffer_;
+  // Rows a multiple of 1 KB apart would share few cache sets.
+  lda_ = channel.extent + 2 * lanes_;
+  transformed_ = scratch("transformed", a * a * tiles * lda_, Scope::block);
+  products_ = scratch("products", a * a * tiles * width, Scope::block);
+  b_buffer_ = scratch("filters", s_.panels * a * a * channel.extent * width, Scope::grid);
+  place_ = k_.new_var();
+  n_vector_ = k_.new_var();
+  const Expr c(channel.var), place(place_);
+  a_main_ =
+      kernel::load(transformed_, (place * Expr(tiles) + Expr(p_.tile->var)) * Expr(lda_) + c, type);
+  b_main_ = kernel::load(
+      b_buffer_,
+      ((panel_ * Expr(a * a) + place) * Expr(channel.extent) + c) * Expr(width) + Expr(n_vector_),
+      type);
+  k_loops_ = {{{channel}, channel.extent}};
+}
+
+Body Emitter::winograd_body() {
+  const std::int64_t a = s_.winograd + 2;
+  Body body;
+  copy_a(body);
+  body = without_tests(std::move(body));
+  body.push_back(input_transform());
+  Body tiles;
+  for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, tile(v)));
+  Body panel{kernel::loop(
+      place_, 0, a * a, Binding::serial,
+      {kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))})};
+  panel.push_back(output_transform());
+  body.push_back(
+      kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(panel)));
+  return body;
+}
+
+kernel::Stmt Emitter::input_transform() {
+  const DType type = p_.problem.type;
+  const std::int64_t m = s_.winograd, a = m + 2, tiles = winograd_tiles();
+  const std::int64_t across = ceil_div(p_.extents.tile, m), down = s_.rows_per_task / m;
+  const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
+  const Expr channel = Expr(c) * Expr(lanes_) + Expr(l);
+  const Expr tile = Expr(ty) * Expr(across) + Expr(tx);
+  const Value element = kernel::load(box_, box_offset(), type);
+  const auto read = [&](std::int64_t y, std::int64_t x) {
+    Env env;
+    set(env, p_.row->var, Expr(ty) * Expr(m) + Expr(y));
+    set(env, p_.tile->var, Expr(tx) * Expr(m) + Expr(x));
+    set(env, winograd_->kh.var, 0);
+    set(env, winograd_->kw.var, 0);
+    set(env, winograd_->channel.var, channel);
+    return at(element, env);
+  };
+  const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
+    const Expr row = Expr((y * a + x) * tiles) + tile;
+    return kernel::store(transformed_, row * Expr(lda_) + channel, v);
+  };
+  const auto line = [&](const std::vector<Value>& d) { return input_line(m, d); };
+  const BufferId half = scratch("half", a * a * lanes_, Scope::lane, lanes_);
+  Body body;
+  transform(a, a, half, Expr(l), lanes_, type, line, read, write, body);
+  body = {kernel::loop(l, 0, lanes_, Binding::vector, std::move(body))};
+  body = {kernel::loop(c, 0, winograd_->channel.extent / lanes_, Binding::serial, std::move(body))};
+  body = {kernel::loop(tx, 0, across, Binding::serial, std::move(body))};
+  return kernel::loop(ty, 0, down, Binding::serial, std::move(body));
+}
+
+kernel::Stmt Emitter::store_products(const Variant& v, BufferId acc) {
+  const Var r = k_.new_var(), c = k_.new_var(), l = k_.new_var();
+  const Expr row = Expr(place_) * Expr(winograd_tiles()) + v.first_row + Expr(r);
+  const Expr to = (row * Expr(s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
+  const Expr from = (Expr(r) * Expr(v.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
+  Body body{kernel::store(products_, to, kernel::load(acc, from, p_.problem.type))};
+  body = {kernel::loop(l, 0, lanes_, Binding::vector, std::move(body))};
+  body = {kernel::loop(c, 0, v.nv, Binding::unroll, std::move(body))};
+  return kernel::loop(r, 0, v.mr, Binding::unroll, std::move(body));
+}
+
+/// The panel's products to m×m results a tile, in memory, then the epilogue of those that exist.
+kernel::Stmt Emitter::output_transform() {
+  const DType type = p_.problem.type;
+  const std::int64_t m = s_.winograd, a = m + 2, tiles = winograd_tiles();
+  const std::int64_t across = ceil_div(p_.extents.tile, m), down = s_.rows_per_task / m;
+  const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
+  const Expr tile = Expr(ty) * Expr(across) + Expr(tx);
+  const BufferId half = scratch("half", m * a * lanes_, Scope::lane, lanes_);
+  const BufferId square = scratch("square", m * m * s_.nv * lanes_, Scope::block);
+  const auto read = [&](std::int64_t y, std::int64_t x) {
+    const Expr row = Expr((y * a + x) * tiles) + tile;
+    return kernel::load(products_, (row * Expr(s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l), type);
+  };
+  const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
+    const Expr to = (Expr((y * m + x) * s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
+    return kernel::store(square, to, v);
+  };
+  const auto line = [&](const std::vector<Value>& d) { return output_line(m, d); };
+  Body body;
+  transform(a, m, half, Expr(l), lanes_, type, line, read, write, body);
+  body = {kernel::loop(l, 0, lanes_, Binding::vector, std::move(body))};
+  body = {kernel::loop(c, 0, s_.nv, Binding::serial, std::move(body))};
+
+  const Var y = k_.new_var(), x = k_.new_var(), c2 = k_.new_var();
+  const Expr row = row_ + Expr(ty) * Expr(m) + Expr(y), column = Expr(tx) * Expr(m) + Expr(x);
+  Env env = env_;
+  set(env, p_.row->var, row);
+  set(env, p_.tile->var, column);
+  const Expr from = ((Expr(y) * Expr(m) + Expr(x)) * Expr(s_.nv) + Expr(c2)) * Expr(lanes_);
+  const std::int64_t vectors = p_.extents.n / lanes_;
+  Body pixel{kernel::when({{panel_ * Expr(s_.nv) + Expr(c2), 0, vectors}},
+                          {results(env, square, from, Expr(c2), lanes_)})};
+  pixel = {kernel::loop(c2, 0, s_.nv, Binding::unroll, std::move(pixel))};
+  pixel = {kernel::when({{column, 0, p_.extents.tile}}, std::move(pixel))};
+  pixel = {kernel::loop(x, 0, m, Binding::serial, std::move(pixel))};
+  pixel = {kernel::when({{row, 0, p_.extents.rows}}, std::move(pixel))};
+  body.push_back(kernel::loop(y, 0, m, Binding::serial, std::move(pixel)));
+  body = {kernel::loop(tx, 0, across, Binding::serial, std::move(body))};
+  return kernel::loop(ty, 0, down, Binding::serial, std::move(body));
+}
+
+/// The filter's transform G g Gᵀ for every channel and filter, in doubles, rounded once.
+Tensor Emitter::pack_winograd() const {
+  const kernel::Load& load = operand_load();
+  const Tensor& source = constant_operand(load);
+  const std::int64_t a = s_.winograd + 2, channels = winograd_->channel.extent;
+  const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
+  const auto g = filter_transform(s_.winograd);
+  std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
+  const auto element = [&](const Axis& axis, std::int64_t value) {
+    vars[static_cast<std::size_t>(axis.var.index)] = value;
+    const std::int64_t offset = ir::evaluate(load.offset, vars);
+    vars[static_cast<std::size_t>(axis.var.index)] = 0;
+    return offset;
+  };
+  // The offset is affine: one step of each axis gives every element.
+  const std::int64_t zero = ir::evaluate(load.offset, vars);
+  const auto step = [&](const Axis& axis) { return element(axis, 1) - zero; };
+  const std::int64_t dh = step(winograd_->kh), dw = step(winograd_->kw);
+  const std::int64_t dc = step(winograd_->channel), dn = step(*p_.n);
+  Tensor out({DType::f32, {s_.panels, a * a, channels, width}});
+  auto* to = reinterpret_cast<float*>(out.mutable_data());
+  for (std::int64_t o = 0; o < n; ++o)
+    for (std::int64_t c = 0; c < channels; ++c) {
+      double half[6][3];
+      for (std::int64_t i = 0; i < a; ++i)
+        for (std::int64_t x = 0; x < 3; ++x) {
+          half[i][x] = 0;
+          for (std::int64_t y = 0; y < 3; ++y)
+            half[i][x] += g[static_cast<std::size_t>(i)][static_cast<std::size_t>(y)] *
+                          source.at(zero + o * dn + c * dc + y * dh + x * dw);
+        }
+      for (std::int64_t i = 0; i < a; ++i)
+        for (std::int64_t j = 0; j < a; ++j) {
+          double sum = 0;
+          for (std::size_t x = 0; x < 3; ++x) sum += half[i][x] * g[static_cast<std::size_t>(j)][x];
+          const std::int64_t place = (o / width) * a * a + i * a + j;
+          to[(place * channels + c) * width + o % width] = static_cast<float>(sum);
+        }
+    }
+  return out;
+}
+
+}  // namespace heddle::lower::contract

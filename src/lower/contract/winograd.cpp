@@ -1,0 +1,210 @@
+#include "lower/contract/winograd.h"
+
+#include <algorithm>
+
+namespace heddle::lower::contract {
+namespace {
+
+using ir::Expr;
+using ir::ScalarFn;
+using kernel::Value;
+
+/// Points of interpolation besides 0 and infinity are ±1 for m = 2; for m = 4 they are ±a and ±b,
+/// the pairs that lose least in f32 of those with short binary fractions.
+constexpr double kA = 0.625, kB = 1.5;
+
+Value combine(ScalarFn fn, const Value& x, const Value& y) {
+  return kernel::apply(fn, {x, y}, x->dtype);
+}
+Value plus(const Value& x, const Value& y) { return combine(ScalarFn::add, x, y); }
+Value minus(const Value& x, const Value& y) { return combine(ScalarFn::sub, x, y); }
+Value times(double c, const Value& x) {
+  return combine(ScalarFn::mul, x, kernel::imm(x->dtype, c));
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Cycles per vector of channels: elements of a tile in, results of a tile out.
+double transform_cycles(std::int64_t m, bool input) {
+  if (m == 2) return input ? 45 : 30;
+  return input ? 140 : 90;
+}
+
+/// The rows and columns of a 3×3 window of stride 1 that slides over an operand in f32.
+std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
+  const std::vector<Axis> k = p.of(Role::k), rows = p.of(Role::m);
+  if (p.type != DType::f32 || k.size() != 3) return std::nullopt;
+  std::vector<Axis> found;
+  for (const Expr& e : p.a_access.index)
+    for (const Axis& window : k)
+      for (const Axis& axis : rows) {
+        const Expr sum = Expr(axis.var) + Expr(window.var);
+        if (window.extent == 3 && (e - sum).constant()) found.push_back(axis);
+      }
+  if (found.size() != 2) return std::nullopt;
+  return std::array{found[0], found[1]};
+}
+
+/// Cycles of all tasks on all threads, without what comes cold from memory.
+double total_cycles(const Product& p, const Schedule& s, const Target& t, int lanes,
+                    std::int64_t channels) {
+  Extents e = p.extents;
+  e.k = channels;
+  const std::int64_t a = s.winograd + 2, tiles = s.big * s.mr + s.small * (s.mr - 1);
+  const double k = static_cast<double>(channels), vectors = k / lanes;
+  const auto block = [&](std::int64_t mr) {
+    return k * step_cycles(e, t, mr, s.nv) + static_cast<double>(mr * s.nv) + 25;
+  };
+  const double transformed = static_cast<double>(a * a * tiles) * k * 4;
+  double panel = static_cast<double>(s.big) * block(s.mr);
+  if (s.small > 0) panel += static_cast<double>(s.small) * block(s.mr - 1);
+  // What is not in the first-level cache comes from the second, or from further away.
+  const double rate = transformed <= 0.6 * static_cast<double>(t.l2_bytes) ? 48 : 14;
+  panel = panel * static_cast<double>(a * a) + transformed / rate;
+  const double pixels = static_cast<double>(tiles * s.winograd * s.winograd);
+  panel += static_cast<double>(s.nv) *
+           (static_cast<double>(tiles) * transform_cycles(s.winograd, false) +
+            pixels * (e.epilogue + 1));
+  const double weights = static_cast<double>(a * a * s.nv * lanes) * k * 4;
+  panel += weights / 14;
+  const double rows = static_cast<double>(s.rows_per_task);
+  double task = static_cast<double>(s.panels_per_task) * panel + 400;
+  task += static_cast<double>(tiles) * vectors * transform_cycles(s.winograd, true);
+  task += (rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes)) / 5;
+  return static_cast<double>(ceil_div(s.tasks(p.extents), t.threads)) * task;
+}
+
+}  // namespace
+
+std::optional<Winograd> winograd_of(const Product& p, int lanes) {
+  if (p.problem.type != DType::f32 || p.base.b != BSource::constant || !p.box) return std::nullopt;
+  if (!p.row || !p.tile || !p.n || p.n_axes.size() != 1 || p.k.size() != 3) return std::nullopt;
+  for (const Axis& axis : p.outer)
+    if (axis.role != Role::m) return std::nullopt;
+  std::optional<Axis> kh, kw, channel;
+  std::size_t channel_dim = 0;
+  for (std::size_t d = 0; d < p.box->dims.size(); ++d) {
+    const Expr& local = p.box->dims[d].local;
+    if (local.constant()) continue;
+    std::vector<ir::Var> vars;
+    ir::collect_variables(local, vars);
+    for (const KLoop& loop : p.k) {
+      const Axis& k = loop.axes[0];
+      if (!ir::depends_on(local, k.var)) continue;
+      if (local == Expr(p.row->var) + Expr(k.var)) kh = k;
+      if (local == Expr(p.tile->var) + Expr(k.var)) kw = k;
+      if (local == Expr(k.var)) channel = k, channel_dim = d;
+    }
+  }
+  if (!kh || !kw || !channel || kh->extent != 3 || kw->extent != 3) return std::nullopt;
+  if (p.box->order.back() != static_cast<int>(channel_dim)) return std::nullopt;
+  if (channel->extent % lanes != 0 || p.n->extent % lanes != 0) return std::nullopt;
+  return Winograd{*kh, *kw, *channel, channel_dim};
+}
+
+std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const Target& target) {
+  std::vector<Algorithm> out{{}};
+  if (target.is_gpu() || target.winograd == 0) return out;
+  const Problem p = analyse(g, contract);
+  const auto tiled = tiled_axes(p);
+  const int lanes = target.lanes(DType::f32);
+  const auto channels = static_cast<double>(p.count(Role::k) / 9);
+  const auto filters = static_cast<double>(p.count(Role::n));
+  if (!tiled || !g.constant_of(p.b) || p.count(Role::batch) > 1) return out;
+  if (p.count(Role::k) / 9 % lanes != 0 || p.count(Role::n) % lanes != 0) return out;
+  for (std::int64_t m : {2, 4}) {
+    if (m > target.winograd) break;
+    const auto a = static_cast<double>(m + 2), written = static_cast<double>(9 * m * m);
+    double waste = 1;
+    for (const Axis& axis : *tiled)
+      waste *= static_cast<double>(ceil_div(axis.extent, m) * m) / static_cast<double>(axis.extent);
+    // Two multiplications and additions of vectors a cycle, each for all filters or channels.
+    const double transforms =
+        2 * (transform_cycles(m, true) / filters + transform_cycles(m, false) / channels);
+    out.push_back({waste * (a * a + transforms) / written, a * a / 9});
+  }
+  return out;
+}
+
+std::vector<Value> input_line(std::int64_t m, const std::vector<Value>& d) {
+  if (m == 2) return {minus(d[0], d[2]), plus(d[1], d[2]), minus(d[2], d[1]), minus(d[1], d[3])};
+  constexpr double kA2 = kA * kA, kB2 = kB * kB;
+  const auto outer = [&](const Value& low, const Value& middle, const Value& high) {
+    return plus(minus(high, times(kA2 + kB2, middle)), times(kA2 * kB2, low));
+  };
+  const Value even_a = minus(d[4], times(kB2, d[2])), even_b = minus(d[4], times(kA2, d[2]));
+  const Value odd_a = times(kA, minus(d[3], times(kB2, d[1])));
+  const Value odd_b = times(kB, minus(d[3], times(kA2, d[1])));
+  return {outer(d[0], d[2], d[4]), plus(even_a, odd_a),  minus(even_a, odd_a),
+          plus(even_b, odd_b),     minus(even_b, odd_b), outer(d[1], d[3], d[5])};
+}
+
+std::vector<Value> output_line(std::int64_t m, const std::vector<Value>& d) {
+  if (m == 2) return {plus(plus(d[0], d[1]), d[2]), minus(minus(d[1], d[2]), d[3])};
+  const Value even_a = plus(d[1], d[2]), odd_a = minus(d[1], d[2]);
+  const Value even_b = plus(d[3], d[4]), odd_b = minus(d[3], d[4]);
+  return {plus(d[0], plus(even_a, even_b)), plus(times(kA, odd_a), times(kB, odd_b)),
+          plus(times(kA * kA, even_a), times(kB * kB, even_b)),
+          plus(plus(d[5], times(kA * kA * kA, odd_a)), times(kB * kB * kB, odd_b))};
+}
+
+std::vector<std::array<double, 3>> filter_transform(std::int64_t m) {
+  const std::vector<double> points =
+      m == 2 ? std::vector<double>{0, 1, -1} : std::vector<double>{0, kA, -kA, kB, -kB};
+  std::vector<std::array<double, 3>> out;
+  for (double x : points) {
+    double scale = 1;
+    for (double y : points)
+      if (y != x) scale *= x - y;
+    // With ±1 the usual signs: the operand's first line is d0 - d2.
+    if (m == 2 && x == 0) scale = -scale;
+    out.push_back({1 / scale, x / scale, x * x / scale});
+  }
+  out.push_back({0, 0, 1});
+  return out;
+}
+
+std::vector<Schedule> winograd_schedules(const Product& p, const Target& target, int lanes,
+                                         std::int64_t m, const Tuning& fixed, std::size_t count) {
+  std::vector<Schedule> out;
+  const auto shape = winograd_of(p, lanes);
+  if (!shape) return out;
+  const Extents& e = p.extents;
+  const std::int64_t across = ceil_div(e.tile, m), down = ceil_div(e.rows, m);
+  const std::int64_t vectors = e.n / lanes;
+  const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
+  auto rows_pin = pinned(fixed, "rows");
+  if (rows_pin) rows_pin = ceil_div(*rows_pin, m);
+  for (std::int64_t rows : block_sizes(down, rows_pin)) {
+    for (std::int64_t nv = 1; nv <= 6; ++nv) {
+      if (nv_pin && nv != *nv_pin) continue;
+      for (std::int64_t mr = 1; mr <= 14; ++mr) {
+        if (mr_pin && mr != *mr_pin) continue;
+        if (!(mr_pin && nv_pin) && mr * nv + nv + 1 > target.vector_registers) continue;
+        Schedule s = p.base;
+        s.winograd = m;
+        s.a = ASource::box;
+        s.rows_per_task = rows * m;
+        const std::int64_t tiles = rows * across, blocks = ceil_div(tiles, mr);
+        s.mr = ceil_div(tiles, blocks);
+        s.panels = ceil_div(vectors, nv);
+        s.nv = ceil_div(vectors, s.panels);
+        if (!(mr_pin || nv_pin) && (s.mr != mr || s.nv != nv)) continue;
+        s.small = blocks * s.mr - tiles;
+        s.big = blocks - s.small;
+        s.tiles_per_task = blocks;
+        for (std::int64_t panels : block_sizes(s.panels, pinned(fixed, "panels"))) {
+          s.panels_per_task = panels;
+          s.cycles = total_cycles(p, s, target, lanes, shape->channel.extent);
+          out.push_back(s);
+        }
+      }
+    }
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
+  if (out.size() > count) out.resize(count);
+  return out;
+}
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,31 @@
+#pragma once
+#include <array>
+
+#include "lower/contract/product.h"
+
+namespace heddle::lower::contract {
+
+/// A convolution by 3×3 of stride 1 as minimal filtering (Lavin and Gray, CVPR 2016; Winograd
+/// 1980): tiles of m×m results from (m+2)×(m+2) elements, A²=(m+2)² products of
+/// tiles × channels × filters instead of 9·m² multiplications a result tile and channel pair.
+struct Winograd {
+  Axis kh, kw, channel;
+  std::size_t channel_dim;  ///< of the box
+};
+
+/// nullopt unless the product is such a convolution with a constant filter, its operand read
+/// through a box whose innermost dimension is the channels, channels and filters whole vectors.
+std::optional<Winograd> winograd_of(const Product& p, int lanes);
+
+/// One line of m+2 elements of the operand's transform, BᵀD.
+std::vector<kernel::Value> input_line(std::int64_t m, const std::vector<kernel::Value>& d);
+/// One line of m results from m+2 products, AᵀM.
+std::vector<kernel::Value> output_line(std::int64_t m, const std::vector<kernel::Value>& d);
+/// G, (m+2)×3: the filter's transform is G g Gᵀ.
+std::vector<std::array<double, 3>> filter_transform(std::int64_t m);
+
+/// Schedules with tiles of m×m, the best by the model first; empty if `p` is no such convolution.
+std::vector<Schedule> winograd_schedules(const Product& p, const Target& target, int lanes,
+                                         std::int64_t m, const Tuning& fixed, std::size_t count);
+
+}  // namespace heddle::lower::contract
