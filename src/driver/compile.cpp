@@ -13,6 +13,7 @@
 #include "driver/measure.h"
 #include "driver/planning.h"
 #include "driver/report.h"
+#include "prim/precision.h"
 #include "support/hash.h"
 #include "support/log.h"
 
@@ -109,11 +110,14 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
                              const Platform& platform, Dumper& dumper, ThreadPool& pool) {
   Compiled compiled;
   Stopwatch watch(compiled.times);
-  compiled.graph =
-      plan::with_copied_outputs(HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper)));
+  graph = HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper));
+  if (options.precision != DType::f32)
+    graph =
+        HEDDLE_TRY(run_graph_passes(prim::with_storage(graph, options.precision), options, dumper));
+  compiled.graph = plan::with_copied_outputs(graph);
   watch.lap("passes");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
-  const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0;
+  const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0 || !options.locked.empty();
   if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
   Chosen chosen = HEDDLE_TRY(choose_kernels(
       compiled.graph, std::move(planning), platform, [&](const plan::Options& with) {
