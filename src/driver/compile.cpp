@@ -2,6 +2,7 @@
 #include <chrono>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "driver/assemble.h"
 #include "driver/choose.h"
@@ -109,6 +110,7 @@ namespace {
 Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
                              const Platform& platform, Dumper& dumper, ThreadPool& pool) {
   Compiled compiled;
+  compiled.precision = options.precision;
   Stopwatch watch(compiled.times);
   graph = HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper));
   if (options.precision != DType::f32)
@@ -120,9 +122,13 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0 || !options.locked.empty();
   if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
   Chosen chosen = HEDDLE_TRY(choose_kernels(
-      compiled.graph, std::move(planning), platform, [&](const plan::Options& with) {
-        return measured ? plan_measured(compiled.graph, with, options, platform, pool)
-                        : plan::orchestrate(compiled.graph, with);
+      compiled.graph, std::move(planning), platform,
+      [&](const plan::Options& with) -> Result<plan::Plan> {
+        if (!measured) return plan::orchestrate(compiled.graph, with);
+        const int timed = std::exchange(compiled.measured, {}).timed;
+        auto plan = plan_measured(compiled.graph, with, options, platform, pool, &compiled.measured);
+        compiled.measured.timed += timed;
+        return plan;
       }));
   compiled.plan = std::move(chosen.plan);
   compiled.kernels = std::move(chosen.kernels);

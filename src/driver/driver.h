@@ -9,6 +9,7 @@
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/nvrtc.h"
 #include "lower/lower.h"
+#include "plan/measure.h"
 #include "plan/plan.h"
 #include "prim/graph.h"
 #include "runtime/session.h"
@@ -61,6 +62,8 @@ struct Compiled {
   plan::Plan plan;
   std::vector<CompiledKernel> kernels;  ///< in execution order
   std::vector<PhaseTime> times;
+  DType precision = DType::f32;  ///< CompileOptions::precision
+  plan::MeasureReport measured;  ///< what the budget was spent on
   bool from_cache = false;  ///< graph, plan and kernels are empty then
 };
 

@@ -1,10 +1,8 @@
 """The command as a user meets it: exit codes, messages, JSON, on good and on hopeless input."""
 import json
-import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import numpy as np
@@ -12,44 +10,10 @@ import onnx
 import onnx.numpy_helper
 from onnx import TensorProto, helper
 
-HEDDLE = os.environ["HEDDLE"]
+from command import HEDDLE, CommandTest, heddle, model
 
 
-def heddle(*arguments, timeout=60):
-    return subprocess.run([HEDDLE, *map(str, arguments)], capture_output=True, text=True,
-                          timeout=timeout)
-
-
-def model(nodes, inputs, outputs, initializers=()):
-    def info(ports):
-        return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ports]
-    graph = helper.make_graph(nodes, "g", info(inputs), info(outputs), list(initializers))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-
-
-class Cli(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = pathlib.Path(self.folder.name)
-        os.environ["HEDDLE_CACHE_DIR"] = str(self.path / "cache")
-        self.good = self.save("good", model(
-            [helper.make_node("Softmax", ["x"], ["s"], name="soft", axis=1),
-             helper.make_node("Add", ["s", "x"], ["y"], name="sum")],
-            [("x", [3, 37])], [("y", [3, 37])]))
-
-    def tearDown(self):
-        self.folder.cleanup()
-
-    def save(self, name, proto):
-        path = self.path / f"{name}.onnx"
-        path.write_bytes(proto.SerializeToString())
-        return path
-
-    def assert_fails(self, code, part, *arguments):
-        done = heddle(*arguments)
-        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        self.assertIn(part, done.stderr)
-
+class Cli(CommandTest):
     def test_run_saves_the_right_numbers(self):
         x = np.random.default_rng().normal(size=(3, 37)).astype(np.float32)
         np.save(self.path / "x.npy", x)
@@ -262,128 +226,6 @@ class Cli(unittest.TestCase):
             means.append(reply["outputs"][0]["mean"])
         self.assertNotEqual(means[1], means[2])
         self.assertIn("inputs: test_data_set_0", heddle("run", folder).stdout)
-
-    def test_trtexec_spellings(self):
-        engine, times = self.path / "e.heddle", self.path / "times.json"
-        done = heddle("compile", "--onnx", self.good, "--saveEngine", engine, "--fp16")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        done = heddle("bench", "--loadEngine", engine, "--warmUp", 5, "--iterations", 300, "--duration",
-                      0.02, "--percentile", "25,97.5", "--exportTimes", times, "--json")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        result = json.loads(done.stdout)["heddle"]
-        self.assertGreaterEqual(result["n"], 300)
-        self.assertLessEqual(result["p25_ms"], result["median_ms"])
-        self.assertLessEqual(result["p95_ms"], result["p97.5_ms"])
-        self.assertEqual(len(json.loads(times.read_text())), result["n"])
-
-    def test_locked_decisions_are_made_again(self):
-        path, lock = self.weighted(), self.path / "decisions.db"
-        self.assert_fails(2, "--budget none", "compile", path, "--locked", lock)
-        plans = []
-        for k in range(3):
-            plan = self.path / f"{k}.plan"
-            flags = ("--budget", 3) if k == 0 else ()
-            done = heddle("compile", path, "--locked", lock, *flags, "--emit", "plan", "-o", plan)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            plans.append(plan.read_text())
-        self.assertIn("measured", plans[0])
-        self.assertEqual(plans[0], plans[1])
-        self.assertEqual(plans[0], plans[2])
-        self.assert_fails(1, "found no kernel of this model", "run", self.good, "--locked", lock)
-        self.assert_fails(1, "this machine", "run", path, "--locked", lock, "--threads", 3)
-
-    def weighted(self):
-        """y = softmax(x·w) with normalised x; weights of a size that storing halves."""
-        w = np.random.default_rng(1).normal(size=(64, 300)).astype(np.float32)
-        return self.save("weighted", model(
-            [helper.make_node("LayerNormalization", ["x", "g"], ["n"], epsilon=1e-12, name="norm"),
-             helper.make_node("MatMul", ["n", "w"], ["m"], name="product"),
-             helper.make_node("Softmax", ["m"], ["y"], axis=1, name="soft")],
-            [("x", [5, 64])], [("y", [5, 300])],
-            [onnx.numpy_helper.from_array(np.ones(64, np.float32), "g"),
-             onnx.numpy_helper.from_array(w, "w")]))
-
-    def test_precision(self):
-        path = self.weighted()
-        x = np.random.default_rng().normal(size=(5, 64)).astype(np.float32)
-        np.save(self.path / "x.npy", x)
-        outputs, sizes = {}, {}
-        for precision in ("f32", "f16", "bf16"):
-            y, artefact = self.path / f"{precision}.npy", self.path / f"{precision}.heddle"
-            done = heddle("run", path, "--precision", precision, "--input", f"x={self.path}/x.npy",
-                          "--save", y)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            outputs[precision] = np.load(y)
-            self.assertEqual(outputs[precision].dtype, np.float32)
-            done = heddle("verify", path, "--precision", precision)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            heddle("compile", path, "--precision", precision, "-o", artefact)
-            sizes[precision] = artefact.stat().st_size
-        scale = np.abs(outputs["f32"]).max()
-        for precision, least, most in (("f16", 0, 5e-3), ("bf16", 1e-5, 4e-2)):
-            error = np.abs(outputs[precision] - outputs["f32"]).max() / scale
-            self.assertTrue(least < error < most, (precision, error))
-            self.assertLess(sizes[precision], sizes["f32"] - 64 * 300)
-        self.assert_fails(2, "tf32", "run", path, "--precision", "tf32")
-        self.assert_fails(2, "compiled with", "run", self.path / "f16.heddle", "--precision", "bf16")
-
-    def test_native_code_runs_without_heddle(self):
-        path = self.weighted()
-        x = np.random.default_rng().normal(size=(5, 64)).astype(np.float32)
-        np.save(self.path / "x.npy", x)
-        heddle("run", path, "--input", f"x={self.path}/x.npy", "--save", self.path / "y.npy")
-        wanted = np.load(self.path / "y.npy")
-        library = self.path / "my-model.so"
-        done = heddle("compile", path, "--emit", "so", "-o", library)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        needed = subprocess.run(["ldd", library], capture_output=True, text=True).stdout
-        self.assertNotRegex(needed, "heddle|LLVM|stdc")
-        (self.path / "use.c").write_text("""
-            #include <stdio.h>
-            #include <string.h>
-            #include "my-model.h"
-            static _Alignas(64) float x[5 * 64], y[5 * 300];
-            int main(int argc, char** argv) {
-              FILE* in = fopen(argv[1], "rb");
-              if (fread(x, sizeof x, 1, in) != 1 || my_model_inputs[0].bytes != sizeof x) return 1;
-              if (strcmp(my_model_outputs[0].name, "y") || my_model_outputs[0].shape[1] != 300) return 2;
-              for (int threads = 1; threads < 4; ++threads) {
-                my_model_session* s = my_model_create(threads);
-                const void* inputs[] = {x};
-                void *outputs[] = {y}, *odd[] = {(char*)y + 4};
-                if (!s || my_model_run(s, inputs, odd) != -1) return 3;
-                for (int i = 0; i < 50; ++i) memset(y, 0, sizeof y), my_model_run(s, inputs, outputs);
-                my_model_destroy(s);
-                if (fwrite(y, sizeof y, 1, stdout) != 1) return 4;
-              }
-              return 0;
-            }""")
-        x.tofile(self.path / "x.bin")
-        for kind in ("so", "o"):
-            if kind == "o":
-                done = heddle("compile", path, "--emit", "obj", "-o", self.path / "my-model.o")
-                self.assertEqual(done.returncode, 0, done.stderr)
-            built = subprocess.run(["cc", "-Wall", "-Werror", "use.c", f"./my-model.{kind}", "-o", "use",
-                                    "-lm", "-lpthread"], cwd=self.path, capture_output=True, text=True)
-            self.assertEqual(built.returncode, 0, built.stderr)
-            done = subprocess.run(["./use", "x.bin"], cwd=self.path, capture_output=True, timeout=60)
-            self.assertEqual(done.returncode, 0)
-            for y in np.frombuffer(done.stdout, np.float32).reshape(3, 5, 300):
-                np.testing.assert_array_equal(y, wanted)  # the same code, for any number of threads
-
-    def test_native_program_times_itself(self):
-        program = self.path / "timed"
-        done = heddle("compile", self.good, "--emit", "exe", "-o", program)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        done = subprocess.run([program, "2", "0.05"], capture_output=True, text=True, timeout=60)
-        self.assertRegex(done.stdout, r"^\d+ runs, 2 threads: median \d+\.\d+ ms")
-        self.assertEqual(subprocess.run([program, "0"], capture_output=True).returncode, 2)
-
-    def test_native_code_needs_a_compiler(self):
-        done = subprocess.run([HEDDLE, "compile", self.good, "--emit", "so", "-o", self.path / "m.so"],
-                              capture_output=True, text=True, env={**os.environ, "PATH": ""})
-        self.assertEqual(done.returncode, 6)
-        self.assertIn("no C compiler", done.stderr)
 
     def test_no_budget_is_deterministic(self):
         plans = []

@@ -24,7 +24,7 @@ struct BenchFlags : ModelFlags {
   std::vector<std::string> peers;
   bool ablation = false, markdown = false;
   double peer_timeout = 600;
-  std::string venv, peers_model, peers_precision = "f32";
+  std::string venv, peers_model, peers_precision;  ///< empty precision: Heddle's
 };
 
 /// On a GPU inputs and outputs stay in its memory, as peers' do.
@@ -57,6 +57,14 @@ Status export_times(const std::vector<double>& ms, const std::string& path) {
   file.close();
   if (!file) return fail("--exportTimes: {}: cannot write", path);
   return Ok{};
+}
+
+/// In which the peers compute; an artefact tells its own.
+std::string precision_of(const BenchFlags& flags, const Model& model) {
+  if (!flags.peers_precision.empty()) return flags.peers_precision;
+  if (!model.from_artefact) return flags.precision;
+  const json report = json::parse(model.program->manifest, nullptr, false);
+  return report.is_object() ? report.value("precision", "f32") : "f32";
 }
 
 double peak_megabytes() {
@@ -312,8 +320,8 @@ Verb add_bench(CLI::App& verb) {
                   "Python environment of the peers (default: build/peers, else build/venv)");
   verb.add_option("--peers-model", flags->peers_model,
                   "the model that peers get (default: MODEL), with the same inputs and outputs");
-  verb.add_option("--peers-precision", flags->peers_precision, "in which peers compute it")
-      ->capture_default_str()
+  verb.add_option("--peers-precision", flags->peers_precision,
+                  "in which peers compute it (default: --precision)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   verb.add_flag("--ablation", flags->ablation, "measure each step of the orchestrator instead");
   return [flags] { return run(*flags); };

@@ -99,6 +99,7 @@ Verb add_check(CLI::App& verb);
 Verb add_verify(CLI::App& verb);
 Verb add_explain(CLI::App& verb);
 Verb add_profile(CLI::App& verb);
+Verb add_tune(CLI::App& verb);
 Verb add_train(CLI::App& verb);
 Verb add_ops(CLI::App& verb);
 Verb add_doctor(CLI::App& verb);

@@ -63,9 +63,8 @@ Error failure_in(const std::string& log) {
   return fail("--emit: {}", log.substr(begin, log.find('\n', begin) - begin));
 }
 
-/// Runs `cc` with arguments; its log goes into the workplace.
-Status compile(const Workplace& place, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "cc");
+/// Runs a command, "cc" or "objcopy"; its log goes into the workplace.
+Status call(const Workplace& place, std::vector<std::string> arguments) {
   std::vector<char*> argv;
   for (std::string& a : arguments) argv.push_back(a.data());
   argv.push_back(nullptr);
@@ -76,13 +75,14 @@ Status compile(const Workplace& place, std::vector<std::string> arguments) {
     const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ::dup2(out, 1);
     ::dup2(out, 2);
-    ::execvp("cc", argv.data());
+    ::execvp(argv[0], argv.data());
     ::_exit(127);
   }
   int status = 0;
   ::waitpid(pid, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-    return fail(ErrorCode::missing, "--emit: found no C compiler 'cc' in PATH, want one");
+    return fail(ErrorCode::missing, "--emit: found no '{}' in PATH, want a C compiler and binutils",
+                arguments[0]);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return failure_in(read(log));
   return Ok{};
 }
@@ -239,6 +239,26 @@ Result<std::vector<std::int64_t>> write_constants(const runtime::Program& progra
   return offsets;
 }
 
+/// One file of the objects, in which only the functions of the header are to be seen.
+Status link(const Workplace& place, const std::vector<std::string>& objects, NativeKind kind,
+            const std::string& name, const std::string& output) {
+  const std::string shared = place.path() / "model.so", exported = place.path() / "exported";
+  HEDDLE_TRY(write(exported, fmt::format("{{ global: {}_*; local: *; }};\n", name)));
+  const auto cc = [&](std::vector<std::string> flags, const std::string& file) {
+    flags.insert(flags.begin(), {"cc", "-o", file});
+    flags.insert(flags.end(), objects.begin(), objects.end());
+    if (kind != NativeKind::object || file == shared) flags.insert(flags.end(), {"-lpthread", "-lm"});
+    return call(place, std::move(flags));
+  };
+  if (kind == NativeKind::executable) return cc({}, output);
+  // Of an object file, too, this tells what a kernel calls that nobody has.
+  HEDDLE_TRY(cc({"-shared", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--version-script=" + exported},
+                kind == NativeKind::shared ? output : shared));
+  if (kind == NativeKind::shared) return Ok{};
+  HEDDLE_TRY(cc({"-r", "-nostdlib"}, output));
+  return call(place, {"objcopy", "--wildcard", fmt::format("--keep-global-symbol={}_*", name), output});
+}
+
 }  // namespace
 
 Status write_native(const runtime::Program& program, NativeKind kind, const std::string& output) {
@@ -254,6 +274,7 @@ Status write_native(const runtime::Program& program, NativeKind kind, const std:
       "#include <stdatomic.h>\n#include <stdio.h>\n#include <stdlib.h>\n"
       "#include <string.h>\n#include <time.h>\n#include \"model.h\"\n";
   text += tables_text(program, name, offsets, place.path() / "constants");
+  text += kNativeRoutines;
   text += kNativeRuntime;
   if (kind == NativeKind::executable) text += kNativeMain;
   HEDDLE_TRY(write(source, text));
@@ -265,20 +286,13 @@ Status write_native(const runtime::Program& program, NativeKind kind, const std:
     HEDDLE_TRY(write(objects.back(), program.objects[i]));
   }
   const std::string runtime = place.path() / "model.o";
-  HEDDLE_TRY(compile(place, {"-std=gnu11", "-O2", "-fPIC", "-c", source, "-o", runtime}));
+  HEDDLE_TRY(call(place, {"cc", "-std=gnu11", "-O2", "-fPIC", "-c", source, "-o", runtime}));
   objects.push_back(runtime);
-  std::vector<std::string> link = {"-o", output};
-  if (kind == NativeKind::object) {
-    link.insert(link.end(), {"-r", "-nostdlib"});
-  } else if (kind == NativeKind::shared) {
-    const fs::path exported = place.path() / "exported";
-    HEDDLE_TRY(write(exported, fmt::format("{{ global: {}_*; local: *; }};\n", name)));
-    link.insert(link.end(), {"-shared", "-Wl,-z,defs", "-Wl,-z,noexecstack",
-                             "-Wl,--version-script=" + exported.string()});
-  }
-  link.insert(link.end(), objects.begin(), objects.end());
-  if (kind != NativeKind::object) link.insert(link.end(), {"-lpthread", "-lm"});
-  HEDDLE_TRY(compile(place, link));
+  const std::string made = place.path() / "made";
+  HEDDLE_TRY(link(place, objects, kind, name, made));
+  std::error_code error;
+  fs::copy_file(made, output, fs::copy_options::overwrite_existing, error);
+  if (error) return fail("{}: cannot write: {}", output, error.message());
   if (kind == NativeKind::executable) return Ok{};
   return write(fs::path(output).replace_extension(".h"), header_text(program, name));
 }

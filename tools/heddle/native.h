@@ -15,6 +15,7 @@ enum class NativeKind { object, shared, executable };
 Status write_native(const runtime::Program& program, NativeKind kind, const std::string& output);
 
 /// The run-time: C11, compiled with the tables that write_native() makes in front of it.
+extern const char kNativeRoutines[];
 extern const char kNativeRuntime[];
 extern const char kNativeMain[];
 

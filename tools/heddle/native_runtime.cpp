@@ -1,26 +1,14 @@
 #include "native.h"
+#include "support/dtype.h"
 
 namespace heddle::tool {
 
-// NAME(x) is the public name of x; phases, slots, first_slot, ports, sizes and `constants` are
-// tables in front. One region a run: each thread takes its share of a phase's tasks, a barrier ends
-// the phase.
-const char kNativeRuntime[] = R"(
-struct NAME(session) {
-  int threads;
-  int64_t scratch_stride;
-  unsigned char *arena, *scratch;
-  void** args;
-  pthread_t* workers;
-  struct worker* starts;
-  pthread_mutex_t lock;
-  pthread_cond_t wake;
-  atomic_uint epoch, generation;
-  atomic_int arrived, stop;
-};
-typedef struct NAME(session) session;
-struct worker { session* s; int thread; };
+// The numbers in DISPATCH below.
+static_assert(static_cast<int>(DType::f64) == 1 && static_cast<int>(DType::i8) == 4 &&
+              static_cast<int>(DType::u8) == 8 && static_cast<int>(DType::b1) == 12);
 
+// What kernels call (codegen/cpu/symbols.cpp), beside libm's functions.
+const char kNativeRoutines[] = R"(
 /* What storage types need on machines without instructions for them. */
 __attribute__((weak)) float heddle_f16_to_f32(uint16_t h) {
   const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
@@ -46,6 +34,74 @@ __attribute__((weak)) uint16_t heddle_f32_to_f16(float f) {
   x.bits += 0xc8000fff + (x.bits >> 13 & 1);
   return (uint16_t)(sign | x.bits >> 13);
 }
+
+__attribute__((weak)) uint64_t heddle_upow(uint64_t base, uint64_t exponent) {
+  uint64_t result = 1;
+  for (; exponent; exponent >>= 1, base *= base)
+    if (exponent & 1) result *= base;
+  return result;
+}
+__attribute__((weak)) int64_t heddle_ipow(int64_t base, int64_t exponent) {
+  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+  return (int64_t)heddle_upow((uint64_t)base, (uint64_t)exponent);
+}
+
+/* Positions that sort keys stably (equal keys by position); a NaN is the largest: a heap sort. */
+#define DISPATCH(CASE) CASE(0, float) CASE(1, double) CASE(4, int8_t) CASE(5, int16_t) \
+    CASE(6, int32_t) CASE(7, int64_t) CASE(8, uint8_t) CASE(9, uint16_t) CASE(10, uint32_t) \
+    CASE(11, uint64_t) CASE(12, uint8_t)
+#define SORT(number, T)                                                                           \
+  static int before_##number(const T* keys, int64_t a, int64_t b, int64_t descending) {          \
+    const T x = keys[a], y = keys[b];                                                             \
+    const int order = x != x || y != y ? (x != x) - (y != y) : (x > y) - (x < y);                 \
+    return order ? (descending ? order > 0 : order < 0) : a < b;                                  \
+  }                                                                                               \
+  static void sink_##number(const T* keys, int64_t* p, int64_t at, int64_t n, int64_t down) {    \
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {                                   \
+      if (child + 1 < n && before_##number(keys, p[child], p[child + 1], down)) ++child;          \
+      if (!before_##number(keys, p[at], p[child], down)) return;                                  \
+      const int64_t swapped = p[at];                                                              \
+      p[at] = p[child];                                                                           \
+      p[child] = swapped;                                                                         \
+    }                                                                                             \
+  }                                                                                               \
+  static void sort_##number(const T* keys, int64_t* p, int64_t n, int64_t down) {                \
+    for (int64_t i = n / 2; i-- > 0;) sink_##number(keys, p, i, n, down);                         \
+    for (int64_t last = n - 1; last > 0; --last) {                                                \
+      const int64_t largest = p[0];                                                               \
+      p[0] = p[last];                                                                             \
+      p[last] = largest;                                                                          \
+      sink_##number(keys, p, 0, last, down);                                                      \
+    }                                                                                             \
+  }
+DISPATCH(SORT)
+__attribute__((weak)) void heddle_sort(const void* keys, int64_t* positions, int64_t n,
+                                       int64_t count, int64_t descending, int64_t type) {
+  (void)count; /* all of them */
+  for (int64_t i = 0; i < n; ++i) positions[i] = i;
+#define CASE(number, T) if (type == number) sort_##number(keys, positions, n, descending);
+  DISPATCH(CASE)
+}
+)";
+
+// NAME(x) is the public name of x; phases, slots, first_slot, ports, sizes and `constants` are
+// tables in front. One region a run: each thread takes its share of a phase's tasks, a barrier ends
+// the phase.
+const char kNativeRuntime[] = R"(
+struct NAME(session) {
+  int threads;
+  int64_t scratch_stride;
+  unsigned char *arena, *scratch;
+  void** args;
+  pthread_t* workers;
+  struct worker* starts;
+  pthread_mutex_t lock;
+  pthread_cond_t wake;
+  atomic_uint epoch, generation;
+  atomic_int arrived, stop;
+};
+typedef struct NAME(session) session;
+struct worker { session* s; int thread; };
 
 static void barrier(session* s) {
   const unsigned generation = atomic_load(&s->generation);
@@ -165,7 +221,7 @@ static int ascending(const void* a, const void* b) {
   const double x = *(const double*)a, y = *(const double*)b;
   return (x > y) - (x < y);
 }
-/* Numbers in [-1, 1) for f32 and f64, 0 or 1 for the rest. */
+/* Numbers in [-1, 1) for floats, 0 or 1 for the rest. */
 static void fill(unsigned char* data, const NAME(port)* port) {
   uint32_t state = 1;
   const size_t each = port->bytes / (port->count ? port->count : 1);
@@ -175,7 +231,11 @@ static void fill(unsigned char* data, const NAME(port)* port) {
     const double wide = real;
     if (!strcmp(port->type, "f32")) memcpy(data + i * each, &real, 4);
     else if (!strcmp(port->type, "f64")) memcpy(data + i * each, &wide, 8);
-    else data[i * each] = (unsigned char)(state >> 31);
+    else if (!strcmp(port->type, "bf16")) memcpy(data + i * each, (const char*)&real + 2, 2);
+    else if (!strcmp(port->type, "f16")) {
+      const uint16_t half = heddle_f32_to_f16(real);
+      memcpy(data + i * each, &half, 2);
+    } else data[i * each] = (unsigned char)(state >> 31);
   }
 }
 int main(int argc, char** argv) {
