@@ -26,7 +26,7 @@ Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const 
 
 Result<Stage> import_stage(const std::string& path, const ImportOptions& options,
                            const HostTypes& made, const std::set<std::string>& done) {
-  const Loaded loaded = HEDDLE_TRY(open(path));
+  const Loaded loaded = HEDDLE_TRY(load_model(path));
   return Importer(loaded.model, loaded.folder, options, nullptr).run_stage(made, done);
 }
 
