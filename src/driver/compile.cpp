@@ -121,15 +121,16 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
   const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0 || !options.locked.empty();
   if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
-  Chosen chosen = HEDDLE_TRY(choose_kernels(
-      compiled.graph, std::move(planning), platform,
-      [&](const plan::Options& with) -> Result<plan::Plan> {
-        if (!measured) return plan::orchestrate(compiled.graph, with);
-        const int timed = std::exchange(compiled.measured, {}).timed;
-        auto plan = plan_measured(compiled.graph, with, options, platform, pool, &compiled.measured);
-        compiled.measured.timed += timed;
-        return plan;
-      }));
+  Chosen chosen =
+      HEDDLE_TRY(choose_kernels(compiled.graph, std::move(planning), platform,
+                                [&](const plan::Options& with) -> Result<plan::Plan> {
+                                  if (!measured) return plan::orchestrate(compiled.graph, with);
+                                  const int timed = std::exchange(compiled.measured, {}).timed;
+                                  auto plan = plan_measured(compiled.graph, with, options, platform,
+                                                            pool, &compiled.measured);
+                                  compiled.measured.timed += timed;
+                                  return plan;
+                                }));
   compiled.plan = std::move(chosen.plan);
   compiled.kernels = std::move(chosen.kernels);
   dumper.write("plan", "plan", plan::print(compiled.graph, compiled.plan));

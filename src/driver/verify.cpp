@@ -43,9 +43,8 @@ std::vector<Tensor> reference_values(const Compiled& compiled, std::span<const T
       args.push_back(values[static_cast<std::size_t>(a.value)]);
     const auto* input = std::get_if<prim::Input>(&graph[id].op);
     Tensor& value = values[static_cast<std::size_t>(id.value)];
-    value = input != nullptr
-                ? prim::to_reference(inputs[static_cast<std::size_t>(input->slot)])
-                : prim::evaluate_node(graph, id, args);
+    value = input != nullptr ? prim::to_reference(inputs[static_cast<std::size_t>(input->slot)])
+                             : prim::evaluate_node(graph, id, args);
     if (stored.contains(id))
       value = prim::to_reference(prim::from_reference(value, graph[id].type.dtype));
   }

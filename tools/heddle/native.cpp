@@ -247,16 +247,19 @@ Status link(const Workplace& place, const std::vector<std::string>& objects, Nat
   const auto cc = [&](std::vector<std::string> flags, const std::string& file) {
     flags.insert(flags.begin(), {"cc", "-o", file});
     flags.insert(flags.end(), objects.begin(), objects.end());
-    if (kind != NativeKind::object || file == shared) flags.insert(flags.end(), {"-lpthread", "-lm"});
+    if (kind != NativeKind::object || file == shared)
+      flags.insert(flags.end(), {"-lpthread", "-lm"});
     return call(place, std::move(flags));
   };
   if (kind == NativeKind::executable) return cc({}, output);
   // Of an object file, too, this tells what a kernel calls that nobody has.
-  HEDDLE_TRY(cc({"-shared", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--version-script=" + exported},
-                kind == NativeKind::shared ? output : shared));
+  HEDDLE_TRY(
+      cc({"-shared", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--version-script=" + exported},
+         kind == NativeKind::shared ? output : shared));
   if (kind == NativeKind::shared) return Ok{};
   HEDDLE_TRY(cc({"-r", "-nostdlib"}, output));
-  return call(place, {"objcopy", "--wildcard", fmt::format("--keep-global-symbol={}_*", name), output});
+  return call(place,
+              {"objcopy", "--wildcard", fmt::format("--keep-global-symbol={}_*", name), output});
 }
 
 }  // namespace
