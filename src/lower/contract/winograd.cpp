@@ -112,7 +112,8 @@ std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const T
   const int lanes = target.lanes(DType::f32);
   const auto channels = static_cast<double>(p.count(Role::k) / 9);
   const auto filters = static_cast<double>(p.count(Role::n));
-  if (!tiled || !g.constant_of(p.b) || g[p.b].type.dtype != DType::f32 || p.count(Role::batch) > 1) return out;
+  if (!tiled || !g.constant_of(p.b) || g[p.b].type.dtype != DType::f32 || p.count(Role::batch) > 1)
+    return out;
   if (p.count(Role::k) / 9 % lanes != 0 || p.count(Role::n) % lanes != 0) return out;
   for (std::int64_t m : {2, 4}) {
     if (m > target.winograd) break;
