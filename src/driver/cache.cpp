@@ -40,6 +40,7 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
   if (platform.cuda)
     key += fmt::format("|{}|{}|{}", platform.machine_name(), platform.gpu.l2_bytes,
                        options.options.nvrtc);
+  key += fmt::format("|{}", name_of(options.precision));
   key += "|" + options.options.accuracy + "|" + options.options.disable + "|" +
          std::to_string(options.options.bisect);
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
@@ -80,8 +81,9 @@ Result<Compiled> compile_fresh(const std::string& path, const CompileOptions& op
 }
 
 Result<Compiled> compile_file(const std::string& path, const CompileOptions& options) {
-  // Dumps want every level made, so nothing is taken from the cache then.
-  if (options.options.cache_dir.empty() || !options.options.dump.empty())
+  // Dumps want every level made, so nothing is taken from the cache then; a locked plan is made
+  // from its file.
+  if (options.options.cache_dir.empty() || !options.options.dump.empty() || !options.locked.empty())
     return compile_fresh(path, options);
   const auto start = std::chrono::steady_clock::now();
   const Hash key = HEDDLE_TRY(program_key(path, options));

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "driver/assemble.h"
 #include "driver/choose.h"
@@ -13,6 +14,7 @@
 #include "driver/measure.h"
 #include "driver/planning.h"
 #include "driver/report.h"
+#include "prim/precision.h"
 #include "support/hash.h"
 #include "support/log.h"
 
@@ -108,18 +110,27 @@ namespace {
 Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
                              const Platform& platform, Dumper& dumper, ThreadPool& pool) {
   Compiled compiled;
+  compiled.precision = options.precision;
   Stopwatch watch(compiled.times);
-  compiled.graph =
-      plan::with_copied_outputs(HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper)));
+  graph = HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper));
+  if (options.precision != DType::f32)
+    graph =
+        HEDDLE_TRY(run_graph_passes(prim::with_storage(graph, options.precision), options, dumper));
+  compiled.graph = plan::with_copied_outputs(graph);
   watch.lap("passes");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
-  const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0;
+  const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0 || !options.locked.empty();
   if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
-  Chosen chosen = HEDDLE_TRY(choose_kernels(
-      compiled.graph, std::move(planning), platform, [&](const plan::Options& with) {
-        return measured ? plan_measured(compiled.graph, with, options, platform, pool)
-                        : plan::orchestrate(compiled.graph, with);
-      }));
+  Chosen chosen =
+      HEDDLE_TRY(choose_kernels(compiled.graph, std::move(planning), platform,
+                                [&](const plan::Options& with) -> Result<plan::Plan> {
+                                  if (!measured) return plan::orchestrate(compiled.graph, with);
+                                  const int timed = std::exchange(compiled.measured, {}).timed;
+                                  auto plan = plan_measured(compiled.graph, with, options, platform,
+                                                            pool, &compiled.measured);
+                                  compiled.measured.timed += timed;
+                                  return plan;
+                                }));
   compiled.plan = std::move(chosen.plan);
   compiled.kernels = std::move(chosen.kernels);
   dumper.write("plan", "plan", plan::print(compiled.graph, compiled.plan));

@@ -9,6 +9,7 @@
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/nvrtc.h"
 #include "lower/lower.h"
+#include "plan/measure.h"
 #include "plan/plan.h"
 #include "prim/graph.h"
 #include "runtime/session.h"
@@ -22,6 +23,11 @@ struct CompileOptions {
   int threads = 0;                ///< 0: as many as the machine has
   std::string budget = "none";    ///< none, seconds, or full
   std::string strategy = "full";  ///< ablation: greedy, fission, rewrites, blp, recompute, full
+  /// File of the measurements that decide the plan: made within the budget if it is not there, else
+  /// nothing is measured and the decisions are those of the file. Empty: none.
+  std::string locked;
+  /// What f32 values are stored as, arithmetic staying f32: f32, f16 or bf16 (prim/precision.h).
+  DType precision = DType::f32;
   std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
   Options options;
   /// Called with a phase's name and the share done, for a progress line; may be empty.
@@ -56,6 +62,8 @@ struct Compiled {
   plan::Plan plan;
   std::vector<CompiledKernel> kernels;  ///< in execution order
   std::vector<PhaseTime> times;
+  DType precision = DType::f32;  ///< CompileOptions::precision
+  plan::MeasureReport measured;  ///< what the budget was spent on
   bool from_cache = false;  ///< graph, plan and kernels are empty then
 };
 

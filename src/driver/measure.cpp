@@ -164,21 +164,21 @@ Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& po
   return model;
 }
 
-Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
-                                 const CompileOptions& options,
-                                 const Platform& platform, ThreadPool& pool,
-                                 plan::MeasureReport* report) {
-  if (platform.cuda && !platform.found)
+namespace {
+
+/// Plans with the measurements of `db`, timing what it lacks for `budget` seconds.
+Result<plan::Plan> plan_with(plan::TuningDb& db, double budget, const prim::Graph& graph,
+                             const plan::Options& planning, const CompileOptions& options,
+                             const Platform& platform, ThreadPool& pool,
+                             plan::MeasureReport& report) {
+  if (budget > 0 && platform.cuda && !platform.found)
     return fail(ErrorCode::missing, "--budget {}: {} is not here to measure on, want none",
                 options.budget, platform.gpu.name);
-  const auto db = HEDDLE_TRY(open_tuning_db(options.options.cache_dir));
   plan::MeasureOptions measure;
   measure.machine = platform.machine_name();
   measure.build = build_id();
-  measure.budget_s = HEDDLE_TRY(budget_seconds(options.budget));
-  measure.db = db.get();
-  planning.machine = HEDDLE_TRY(calibrated_machine(*db, pool, platform));
-  log(LogLevel::info, "machine: {}", plan::to_string(planning.machine));
+  measure.budget_s = budget;
+  measure.db = &db;
   // The model's plan shows which values are stored channels-last; others follow it.
   const plan::Plan first = HEDDLE_TRY(plan::orchestrate(graph, planning));
   measure.layout_of = likely_layouts(
@@ -190,9 +190,55 @@ Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options plannin
       options.progress(fmt::format("measuring kernels (plan {:.2f} ms)", plan_us * 1e-3),
                        static_cast<double>(done) / (done + waiting));
   };
+  return plan::orchestrate_measured(graph, planning, measure, &report);
+}
+
+/// The machine's model in a file of measurements; those of GPUs are known without measuring.
+Result<plan::MachineModel> locked_machine(const plan::TuningDb& db, const Platform& platform,
+                                          const std::string& path) {
+  if (platform.cuda) return platform.model();
+  if (const auto known = HEDDLE_TRY(db.machine(platform.machine_name()))) return *known;
+  return fail("--locked: {}: found nothing measured on this machine, want '{}'", path,
+              platform.machine_name());
+}
+
+/// The plan that a file of measurements decides, whenever it is read again.
+Result<plan::Plan> plan_locked(const prim::Graph& graph, plan::Options planning,
+                               const CompileOptions& options, const Platform& platform,
+                               ThreadPool& pool, plan::MeasureReport& report) {
+  const double budget = HEDDLE_TRY(budget_seconds(options.budget));
+  const bool there = std::filesystem::exists(options.locked);
+  if (!there && budget <= 0)
+    return fail(ErrorCode::usage,
+                "--locked: found no file '{}' and --budget none, want one of both", options.locked);
+  const auto db = HEDDLE_TRY(plan::TuningDb::open(options.locked));
+  if (!there) {
+    planning.machine = HEDDLE_TRY(calibrated_machine(*db, pool, platform));
+    HEDDLE_TRY(plan_with(*db, budget, graph, planning, options, platform, pool, report));
+    report = {};
+  }
+  planning.machine = HEDDLE_TRY(locked_machine(*db, platform, options.locked));
+  plan::Plan plan = HEDDLE_TRY(plan_with(*db, 0, graph, planning, options, platform, pool, report));
+  if (report.from_db == 0)
+    return fail("--locked: {}: found no kernel of this model, measured by this build ({})",
+                options.locked, build_id());
+  return plan;
+}
+
+}  // namespace
+
+Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
+                                 const CompileOptions& options, const Platform& platform,
+                                 ThreadPool& pool, plan::MeasureReport* report) {
   plan::MeasureReport own;
   plan::MeasureReport& r = report != nullptr ? *report : own;
-  plan::Plan plan = HEDDLE_TRY(plan::orchestrate_measured(graph, planning, measure, &r));
+  if (!options.locked.empty())
+    return plan_locked(graph, std::move(planning), options, platform, pool, r);
+  const auto db = HEDDLE_TRY(open_tuning_db(options.options.cache_dir));
+  planning.machine = HEDDLE_TRY(calibrated_machine(*db, pool, platform));
+  log(LogLevel::info, "machine: {}", plan::to_string(planning.machine));
+  plan::Plan plan = HEDDLE_TRY(plan_with(*db, HEDDLE_TRY(budget_seconds(options.budget)), graph,
+                                         planning, options, platform, pool, r));
   log(LogLevel::info, "{} kernels timed, {} known, {} failed in {} rounds, {:.1f} s{}", r.timed,
       r.from_db, r.failed, r.rounds, r.seconds, r.budget_spent ? " (budget spent)" : "");
   for (const std::string& failure : r.failures) log(LogLevel::info, "not timed: {}", failure);

@@ -123,6 +123,15 @@ void add_cuda(json& j, const prim::Graph& graph, const CompiledKernel& kernel,
   j["source"] = kernel.code.source;
 }
 
+/// How many values kernels write, by type.
+json stored_json(const Compiled& compiled) {
+  std::map<std::string, int> count;
+  for (const CompiledKernel& kernel : compiled.kernels)
+    for (prim::NodeId node : kernel.planned.cluster.outputs)
+      ++count[std::string(name_of(compiled.graph[node].type.dtype))];
+  return count;
+}
+
 json machine_json(const Platform& p) {
   if (!p.cuda) return {{"cpu", p.cpu.cpu}, {"vector_bytes", p.cpu.vector_bytes}};
   const plan::MachineModel m = p.model();
@@ -142,6 +151,8 @@ json report_of(const Compiled& compiled, const Platform& platform) {
   json report = {{"build", build_id()},
                  {"device", platform.name()},
                  {"machine", machine_json(platform)},
+                 {"precision", name_of(compiled.precision)},
+                 {"stored", stored_json(compiled)},
                  {"plan",
                   {{"strategy", plan::name_of(plan.strategy)},
                    {"kernels", plan.kernels.size()},

@@ -91,6 +91,16 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
       plan.value("provenance", "modelled"), plan["lower_bound_us"].get<double>(),
       100 * plan["gap"].get<double>(), plan["strategy"].get<std::string>(),
       plan["candidates"].get<int>(), plan["regions"].get<int>(), plan["unique_regions"].get<int>());
+  if (report.value("precision", "f32") != "f32") {
+    text +=
+        fmt::format("      precision {}: kernels write", report["precision"].get<std::string>());
+    const char* comma = "";
+    for (const auto& [type, count] : report["stored"].items()) {
+      text += fmt::format("{} {} {} values", comma, count.get<int>(), type);
+      comma = ",";
+    }
+    text += "; arithmetic is f32\n";
+  }
   const json& kernels = report["kernels"];
   const bool cuda = !kernels.empty() && kernels[0].contains("phases");
   if (cuda)

@@ -27,6 +27,10 @@ Tensor copy_of(const Tensor& t) {
 
 Result<Trainer> Trainer::create(onnx::TrainingModel model, const grad::StepOptions& options,
                                 const CompileOptions& compile_options) {
+  if (compile_options.precision != DType::f32)
+    return unsupported(
+        "training: found --precision {}, want f32 (weights would be rounded at every step)",
+        name_of(compile_options.precision));
   std::vector<std::string> names;
   for (const auto& p : model.parameters) names.push_back(p.name);
   // Outputs beyond the first that are no statistics are not needed for training.

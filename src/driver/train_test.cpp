@@ -147,7 +147,7 @@ void expect_right_kernels(const Compiled& compiled, const CompileOptions& option
       if (port.name.starts_with("variance:") || port.name == "step")
         inputs.back().set(i, 1 + std::fabs(inputs.back().at(i)));
   }
-  const auto result = verify(compiled, inputs, 1e-4, options);
+  const auto result = verify(compiled, inputs, 1e-4, 1e-4, options);
   ASSERT_TRUE(result) << result.error().message;
   for (const KernelCheck& k : result->kernels)
     EXPECT_TRUE(k.equal) << k.name << " " << k.sources << ": " << k.error;

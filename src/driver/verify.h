@@ -21,8 +21,10 @@ struct Verification {
 };
 /// Runs every kernel alone on reference values (the float64 interpreter's, rounded to storage
 /// types) and compares what it computes with the reference: the first wrong kernel is found
-/// directly, whatever errors upstream would have done to it. Then the whole program.
+/// directly, whatever errors upstream would have done to it. Then the whole program, whose values
+/// are rounded many times where they are stored low: `whole_tolerance`.
 Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> inputs,
-                            double tolerance, const CompileOptions& options);
+                            double tolerance, double whole_tolerance,
+                            const CompileOptions& options);
 
 }  // namespace heddle::driver

@@ -141,9 +141,8 @@ void Graph::add_origins(NodeId id, const std::vector<OriginId>& more) {
   }
 }
 
-std::vector<NodeId> live_nodes(const Graph& g, std::span<const NodeId> also) {
+std::vector<NodeId> live_nodes(const Graph& g) {
   std::vector<bool> live(static_cast<std::size_t>(g.size()), false);
-  for (const NodeId id : also) live[static_cast<std::size_t>(id.value)] = true;
   for (const GraphOutput& o : g.outputs) live[static_cast<std::size_t>(o.node.value)] = true;
   std::vector<NodeId> ids;
   // Ids are a topological order, so one sweep backwards reaches everything.

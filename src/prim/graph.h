@@ -3,7 +3,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -187,7 +186,7 @@ class Graph {
 };
 
 /// Ids of the nodes from which an output can be reached, in topological order.
-std::vector<NodeId> live_nodes(const Graph& g, std::span<const NodeId> also = {});
+std::vector<NodeId> live_nodes(const Graph& g);
 /// Consumers of each node (by id), among live nodes.
 std::vector<std::vector<NodeId>> consumers(const Graph& g);
 /// Copies the live part, each node through `rewrite` (given the new graph, the node with already

@@ -431,10 +431,9 @@ Tensor evaluate_node(const Graph& g, NodeId id, std::span<const Tensor> args) {
 }
 
 Status interpret_each(const Graph& g, const std::vector<Tensor>& inputs,
-                      const std::function<void(NodeId, const Tensor&)>& visit,
-                      std::span<const NodeId> also) {
+                      const std::function<void(NodeId, const Tensor&)>& visit) {
   HEDDLE_TRY(check_inputs(g, inputs));
-  const std::vector<NodeId> live = live_nodes(g, also);
+  const std::vector<NodeId> live = live_nodes(g);
   std::vector<int> uses(static_cast<std::size_t>(g.size()), 0);
   for (const NodeId id : live)
     for (const NodeId a : g[id].args) ++uses[static_cast<std::size_t>(a.value)];
@@ -459,13 +458,11 @@ Status interpret_each(const Graph& g, const std::vector<Tensor>& inputs,
   return Ok{};
 }
 
-Result<std::vector<Tensor>> interpret_all(const Graph& g, const std::vector<Tensor>& inputs,
-                                          std::span<const NodeId> also) {
+Result<std::vector<Tensor>> interpret_all(const Graph& g, const std::vector<Tensor>& inputs) {
   std::vector<Tensor> all(static_cast<std::size_t>(g.size()));
-  const auto keep = [&](NodeId id, const Tensor& value) {
+  HEDDLE_TRY(interpret_each(g, inputs, [&](NodeId id, const Tensor& value) {
     all[static_cast<std::size_t>(id.value)] = value;
-  };
-  HEDDLE_TRY(interpret_each(g, inputs, keep, also));
+  }));
   return all;
 }
 

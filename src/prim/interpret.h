@@ -17,15 +17,12 @@ Tensor to_reference(const Tensor& value);
 /// Stores a working value as `type`.
 Tensor from_reference(const Tensor& value, DType type);
 
-/// Calls visit(node, working value) for each live node in order, and for `also` and what they read
-/// (alternatives, which no output reaches); values are dropped after their last use, so that large
-/// models fit.
+/// Calls visit(node, working value) for each live node in order; values are dropped after their
+/// last use, so that large models fit.
 Status interpret_each(const Graph& g, const std::vector<Tensor>& inputs,
-                      const std::function<void(NodeId, const Tensor&)>& visit,
-                      std::span<const NodeId> also = {});
-/// The working value of each of those nodes, by id; an empty Tensor for the others.
-Result<std::vector<Tensor>> interpret_all(const Graph& g, const std::vector<Tensor>& inputs,
-                                          std::span<const NodeId> also = {});
+                      const std::function<void(NodeId, const Tensor&)>& visit);
+/// The working value of every live node, by id; an empty Tensor for dead nodes.
+Result<std::vector<Tensor>> interpret_all(const Graph& g, const std::vector<Tensor>& inputs);
 
 /// One node from the working values of its arguments (Input excepted).
 Tensor evaluate_node(const Graph& g, NodeId id, std::span<const Tensor> args);

@@ -1,54 +1,19 @@
 """The command as a user meets it: exit codes, messages, JSON, on good and on hopeless input."""
 import json
-import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 from onnx import TensorProto, helper
 
-HEDDLE = os.environ["HEDDLE"]
+from command import HEDDLE, CommandTest, heddle, model
 
 
-def heddle(*arguments, timeout=60):
-    return subprocess.run([HEDDLE, *map(str, arguments)], capture_output=True, text=True,
-                          timeout=timeout)
-
-
-def model(nodes, inputs, outputs, initializers=()):
-    def info(ports):
-        return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ports]
-    graph = helper.make_graph(nodes, "g", info(inputs), info(outputs), list(initializers))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-
-
-class Cli(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = pathlib.Path(self.folder.name)
-        os.environ["HEDDLE_CACHE_DIR"] = str(self.path / "cache")
-        self.good = self.save("good", model(
-            [helper.make_node("Softmax", ["x"], ["s"], name="soft", axis=1),
-             helper.make_node("Add", ["s", "x"], ["y"], name="sum")],
-            [("x", [3, 37])], [("y", [3, 37])]))
-
-    def tearDown(self):
-        self.folder.cleanup()
-
-    def save(self, name, proto):
-        path = self.path / f"{name}.onnx"
-        path.write_bytes(proto.SerializeToString())
-        return path
-
-    def assert_fails(self, code, part, *arguments):
-        done = heddle(*arguments)
-        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        self.assertIn(part, done.stderr)
-
+class Cli(CommandTest):
     def test_run_saves_the_right_numbers(self):
         x = np.random.default_rng().normal(size=(3, 37)).astype(np.float32)
         np.save(self.path / "x.npy", x)

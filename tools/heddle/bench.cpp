@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "common.h"
 #include "versus.h"
@@ -16,10 +17,14 @@ using nlohmann::json;
 struct BenchFlags : ModelFlags {
   double duration = 2;
   int rounds = 12;
+  int iterations = 0;    ///< at least so many runs in all
+  double warmup_ms = 0;  ///< of running before the first round
+  std::vector<double> percentiles;
+  std::string times;  ///< file for every time
   std::vector<std::string> peers;
   bool ablation = false, markdown = false;
   double peer_timeout = 600;
-  std::string venv, peers_model, peers_precision = "f32";
+  std::string venv, peers_model, peers_precision;  ///< empty precision: Heddle's
 };
 
 /// On a GPU inputs and outputs stay in its memory, as peers' do.
@@ -39,6 +44,29 @@ Status time_ours(const Model& model, const std::vector<Tensor>& inputs,
   return Ok{};
 }
 
+/// As trtexec writes them: one object a run.
+Status export_times(const std::vector<double>& ms, const std::string& path) {
+  json rows = json::array();
+  double start = 0;
+  for (const double value : ms) {
+    rows.push_back({{"startMs", start}, {"endMs", start + value}, {"latencyMs", value}});
+    start += value;
+  }
+  std::ofstream file(path);
+  file << rows.dump(1) << "\n";
+  file.close();
+  if (!file) return fail("--exportTimes: {}: cannot write", path);
+  return Ok{};
+}
+
+/// In which the peers compute; an artefact tells its own.
+std::string precision_of(const BenchFlags& flags, const Model& model) {
+  if (!flags.peers_precision.empty()) return flags.peers_precision;
+  if (!model.from_artefact) return flags.precision;
+  const json report = json::parse(model.program->manifest, nullptr, false);
+  return report.is_object() ? report.value("precision", "f32") : "f32";
+}
+
 double peak_megabytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -50,9 +78,9 @@ json result_of(const BenchFlags& flags, const Model& model, const std::vector<do
   json j = {{"schema", 1},
             {"model", flags.model},
             {"device", model.program->device},
-            {"precision", flags.peers_precision},
+            {"precision", precision_of(flags, model)},
             {"threads", flags.threads > 0 ? flags.threads : driver::machine_threads()}};
-  j["heddle"] = statistics(ours);
+  j["heddle"] = statistics(ours, flags.percentiles);
   j["heddle"]["first_ms"] = first_ms;
   j["heddle"]["compile_s"] = model.compile_seconds;
   j["heddle"]["from_cache"] = model.from_cache;
@@ -147,7 +175,7 @@ Result<json> measure(const BenchFlags& flags) {
     Terms terms;
     const std::string& theirs = flags.peers_model.empty() ? flags.model : flags.peers_model;
     terms.model = std::filesystem::is_directory(theirs) ? theirs + "/model.onnx" : theirs;
-    terms.precision = flags.peers_precision;
+    terms.precision = precision_of(flags, model);
     terms.cuda = model.program->device != "cpu";
     terms.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
     terms.seconds_a_round = flags.duration / flags.rounds;
@@ -162,7 +190,13 @@ Result<json> measure(const BenchFlags& flags) {
 
   // Rounds in which everybody runs in turn: a slow moment of the machine hits all of them.
   const double seconds = flags.duration / flags.rounds;
-  const int runs = std::clamp(static_cast<int>(seconds * 1e3 / first[0]), 1, 100000);
+  const int least = (flags.iterations + flags.rounds - 1) / flags.rounds;
+  const int runs =
+      std::max(least, std::clamp(static_cast<int>(seconds * 1e3 / first[0]), 1, 100000));
+  const auto warm_until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(flags.warmup_ms);
+  for (std::vector<double> warm; std::chrono::steady_clock::now() < warm_until;)
+    HEDDLE_TRY(time_ours(model, inputs, outputs, 1, warm));
   std::vector<double> ours;
   for (int round = 0; round < flags.rounds; ++round) {
     std::vector<double> warm;
@@ -170,6 +204,7 @@ Result<json> measure(const BenchFlags& flags) {
     HEDDLE_TRY(time_ours(model, inputs, outputs, runs, ours));
     for (Contestant& c : contestants) c.take_turn(round);
   }
+  if (!flags.times.empty()) HEDDLE_TRY(export_times(ours, flags.times));
   json result = result_of(flags, model, ours, first[0], contestants);
   if (model.program->device == "cpu") return result;
   std::vector<double> with_copies;
@@ -270,6 +305,14 @@ Verb add_bench(CLI::App& verb) {
   verb.add_option("--duration", flags->duration, "seconds of measuring for each contestant")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 3600.0));
+  verb.add_option("--iterations", flags->iterations, "at least so many runs of Heddle")
+      ->check(CLI::Range(0, 100'000'000));
+  verb.add_option("--warmUp,--warmup", flags->warmup_ms, "milliseconds of running before measuring")
+      ->check(CLI::Range(0.0, 3.6e6));
+  verb.add_option("--percentile", flags->percentiles, "more percentiles, with commas (in --json)")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 100.0));
+  verb.add_option("--exportTimes", flags->times, "JSON file for the time of every run");
   verb.add_option("--rounds", flags->rounds, "turns that everybody takes")
       ->capture_default_str()
       ->check(CLI::Range(1, 10000));
@@ -277,8 +320,8 @@ Verb add_bench(CLI::App& verb) {
                   "Python environment of the peers (default: build/peers, else build/venv)");
   verb.add_option("--peers-model", flags->peers_model,
                   "the model that peers get (default: MODEL), with the same inputs and outputs");
-  verb.add_option("--peers-precision", flags->peers_precision, "in which peers compute it")
-      ->capture_default_str()
+  verb.add_option("--peers-precision", flags->peers_precision,
+                  "in which peers compute it (default: --precision)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   verb.add_flag("--ablation", flags->ablation, "measure each step of the orchestrator instead");
   return [flags] { return run(*flags); };

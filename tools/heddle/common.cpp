@@ -20,7 +20,7 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
                   artefacts
                       ? "ONNX file, ONNX test-data folder, or compiled artefact"
                       : "ONNX file or ONNX test-data folder (a compiled artefact has no graph)");
-  verb.add_option("--onnx,--model", flags.model, "the same");
+  verb.add_option("--onnx,--model,--loadEngine", flags.model, "the same");
   verb.add_option("--device", flags.device, "cpu, cuda, or cuda:N")->capture_default_str();
   verb.add_option("--arch", flags.arch,
                   "compile for this GPU (sm_80, sm_89, sm_90a), which need not be here");
@@ -34,6 +34,19 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
   verb.add_option("--strategy", flags.strategy,
                   "how kernels are chosen: single, operators, greedy, partition, recompute, full")
       ->capture_default_str();
+  verb.add_option("--locked", flags.locked,
+                  "file of measurements that decide the plan: made within the budget if it is not "
+                  "there, else nothing is measured and the plan is the same again");
+  verb.add_option("--precision", flags.precision,
+                  "what f32 values are stored as (arithmetic stays f32): f32, f16, bf16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+  verb.add_flag_callback(
+          "--fp16", [&flags] { flags.precision = "f16"; }, "--precision f16")
+      ->group("As trtexec");
+  verb.add_flag_callback(
+          "--bf16", [&flags] { flags.precision = "bf16"; }, "--precision bf16")
+      ->group("As trtexec");
   verb.add_option("--memory-limit", flags.memory_limit_mb,
                   "refuse (exit code 5) a program that needs more MB than this")
       ->check(CLI::PositiveNumber);
@@ -101,6 +114,10 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
   options.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
   options.budget = flags.budget;
   options.strategy = flags.strategy;
+  options.locked = flags.locked;
+  options.precision = flags.precision == "f16"    ? DType::f16
+                      : flags.precision == "bf16" ? DType::bf16
+                                                  : DType::f32;
   options.options = global_options();
   options.progress = progress_line();
   for (const std::string& text : flags.shapes) options.shapes.insert(HEDDLE_TRY(parse_shape(text)));
@@ -142,6 +159,11 @@ Result<Model> open_model(const ModelFlags& flags) {
   const auto now = [] { return std::chrono::steady_clock::now(); };
   const auto start = now();
   if (runtime::is_artefact(flags.model)) {
+    if (flags.precision != "f32")
+      return fail(ErrorCode::usage,
+                  "--precision: found {} for an artefact, which has the precision that it was "
+                  "compiled with",
+                  flags.precision);
     model.program =
         std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
@@ -225,6 +247,12 @@ Result<Inputs> make_inputs(const runtime::Program& program, const ModelFlags& fl
   if (!files.empty())
     inputs.from = files.size() == inputs.values.size() ? "files" : "files, others " + inputs.from;
   return inputs;
+}
+
+Tolerance tolerance_of(const std::string& precision) {
+  if (precision == "bf16") return {1e-2, 1e-1};
+  if (precision == "f16") return {2e-3, 2e-2};
+  return {1e-3, 1e-3};
 }
 
 Difference compare(const Tensor& found, const Tensor& wanted, double relative, double absolute) {

@@ -19,6 +19,8 @@ struct ModelFlags {
   int threads = 0;
   std::string budget = "none";
   std::string strategy = "full";
+  std::string precision = "f32";
+  std::string locked;
   double memory_limit_mb = 0;  ///< 0: none
   std::optional<std::uint64_t> seed;  ///< given: random inputs whatever else there is
   std::vector<std::string> inputs;  ///< NAME=FILE
@@ -74,6 +76,13 @@ struct Difference {
 };
 Difference compare(const Tensor& found, const Tensor& wanted, double relative, double absolute);
 
+/// Largest error that still counts as equal, as a share of a value's scale, where values are stored
+/// in `precision`: of one kernel on exact inputs, and through a whole network.
+struct Tolerance {
+  double kernel, network;
+};
+Tolerance tolerance_of(const std::string& precision);
+
 /// Verbs: each adds itself to `app` and returns the exit code when chosen.
 using Verb = std::function<Status()>;
 struct VerbRow {
@@ -90,6 +99,7 @@ Verb add_check(CLI::App& verb);
 Verb add_verify(CLI::App& verb);
 Verb add_explain(CLI::App& verb);
 Verb add_profile(CLI::App& verb);
+Verb add_tune(CLI::App& verb);
 Verb add_train(CLI::App& verb);
 Verb add_ops(CLI::App& verb);
 Verb add_doctor(CLI::App& verb);

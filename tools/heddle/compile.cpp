@@ -6,6 +6,7 @@
 #include "common.h"
 #include "driver/cache.h"
 #include "driver/platform.h"
+#include "native.h"
 #include "onnx/reader.h"
 #include "plan/plan.h"
 #include "prim/text.h"
@@ -60,20 +61,40 @@ Result<std::string> emitted_text(const CompileFlags& flags, const driver::Compil
   return text;
 }
 
+/// The forms of the program that a C compiler makes: file ending and kind.
+struct NativeForm {
+  const char *emit, *ending;
+  NativeKind kind;
+};
+constexpr NativeForm kNativeForms[] = {{"obj", ".o", NativeKind::object},
+                                       {"so", ".so", NativeKind::shared},
+                                       {"exe", "", NativeKind::executable}};
+
+std::string default_output(const CompileFlags& flags) {
+  const std::string model = std::filesystem::path(flags.model).stem().string();
+  for (const NativeForm& form : kNativeForms)
+    if (flags.emit == form.emit) return model + form.ending;
+  return model + (flags.emit == "artefact" ? ".heddle" : "." + flags.emit);
+}
+
+Status write_program(const runtime::Program& program, const CompileFlags& flags,
+                     const std::string& output) {
+  for (const NativeForm& form : kNativeForms)
+    if (flags.emit == form.emit) return write_native(program, form.kind, output);
+  return runtime::write_artefact(program, output);
+}
+
 Status run(const CompileFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "compile"));
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  std::string output = flags.output;
-  if (output.empty())
-    output = std::filesystem::path(flags.model).stem().string() +
-             (flags.emit == "artefact" ? ".heddle" : "." + flags.emit);
-  if (flags.emit != "artefact") {
+  const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
+  if (lists("prim,plan,kernel,llvm,cuda", flags.emit)) {
     HEDDLE_TRY(write_file(output, HEDDLE_TRY(emitted_text(flags, options, output))));
     fmt::print("{}\n", output);
     return Ok{};
   }
   const driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
-  HEDDLE_TRY(runtime::write_artefact(*compiled.program, output));
+  HEDDLE_TRY(write_program(*compiled.program, flags, output));
   double seconds = 0;
   for (const driver::PhaseTime& time : compiled.times) seconds += time.seconds;
   const auto bytes = std::filesystem::file_size(output);
@@ -103,9 +124,12 @@ Verb add_compile(CLI::App& verb) {
   auto flags = std::make_shared<CompileFlags>();
   add_model_flags(verb, *flags, false);
   verb.add_option("-o,--output,--saveEngine", flags->output, "file to write");
-  verb.add_option("--emit", flags->emit, "artefact, or the text of a level")
+  verb.add_option("--emit", flags->emit,
+                  "artefact; obj, so (with a C header) or exe, which run without Heddle; or the "
+                  "text of a level")
       ->capture_default_str()
-      ->check(CLI::IsMember({"artefact", "prim", "plan", "kernel", "llvm", "cuda"}));
+      ->check(CLI::IsMember(
+          {"artefact", "obj", "so", "exe", "prim", "plan", "kernel", "llvm", "cuda"}));
   return [flags] { return run(*flags); };
 }
 

@@ -16,6 +16,7 @@ std::vector<VerbRow> verbs() {
       {"verify", "every kernel against the reference interpreter", add_verify},
       {"explain", "the plan: kernels, what they cover, cost, and what was rejected", add_explain},
       {"profile", "time per kernel; Chrome trace", add_profile},
+      {"tune", "measure candidates and keep the times, so that later plans are better", add_tune},
       {"train", "build the training step (forward, backward, update) as one program and run it",
        add_train},
       {"ops", "supported operators", add_ops},
@@ -52,6 +53,9 @@ int main_checked(int argc, char** argv) {
               },
               fmt::format("{} [{}]", option.help, option.environment))
           ->group("Diagnostics");
+    verb->add_flag_callback(
+            "-v,--verbose", [] { global_options().log = "info"; }, "--log info")
+        ->group("Diagnostics");
     chosen.emplace_back(verb, row.add(*verb));
   }
   try {

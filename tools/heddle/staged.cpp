@@ -58,6 +58,8 @@ Result<bool> is_staged(const std::string& model) {
 
 Status run_staged(const ModelFlags& flags, const std::string& save) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  if (!options.locked.empty())
+    return unsupported("--locked: found a model of several stages, want one that is one program");
   const auto inputs = HEDDLE_TRY(inputs_of(flags));
   onnx::ImportOptions import;
   import.shapes = options.shapes;

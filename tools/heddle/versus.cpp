@@ -19,13 +19,6 @@ const std::vector<std::string> kPeers = {"ort", "openvino", "torch", "torch-comp
 
 namespace {
 
-/// Largest difference that still counts as agreeing, as a share of an output's scale: rounding of
-/// the precision's storage, summed through a deep network.
-double tolerance_of(const std::string& precision) {
-  if (precision == "bf16") return 1e-1;
-  return precision == "f16" ? 2e-2 : 1e-3;
-}
-
 /// What a checkout has beside build/bin/heddle.
 fs::path checkout() {
   std::error_code error;
@@ -52,7 +45,7 @@ Result<std::string> peers_venv(const std::string& given) {
               places[0].string());
 }
 
-json statistics(std::vector<double> ms) {
+json statistics(std::vector<double> ms, const std::vector<double>& percentiles) {
   std::sort(ms.begin(), ms.end());
   const double n = static_cast<double>(ms.size());
   const auto at = [&](double rank) {
@@ -63,13 +56,15 @@ json statistics(std::vector<double> ms) {
   for (double value : ms) sum += value;
   j["mean_ms"] = sum / n;
   j["throughput_per_s"] = 1e3 * n / sum;
-  for (const auto& [name, q] :
-       {std::pair{"median", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}}) {
+  std::vector<std::pair<std::string, double>> wanted = {
+      {"median", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}};
+  for (const double p : percentiles) wanted.emplace_back(fmt::format("p{:g}", p), p / 100);
+  for (const auto& [name, q] : wanted) {
     const double half = 1.96 * std::sqrt(n * q * (1 - q));
-    j[std::string(name) + "_ms"] = at(n * q);
+    j[name + "_ms"] = at(n * q);
     // Too few samples for this quantile's interval: say nothing rather than something false.
-    json& interval = j[std::string(name) + "_ci_ms"];
-    if (n * (1 - q) >= 5 || q <= 0.5)
+    json& interval = j[name + "_ci_ms"];
+    if (n * std::min(q, 1 - q) >= 5 || q == 0.5)
       interval = {at(std::floor(n * q - half)), at(std::ceil(n * q + half))};
   }
   return j;
@@ -94,7 +89,7 @@ Contestant Contestant::enter(const std::string& name, const Terms& terms, const 
 
 Status Contestant::load(const Terms& terms, const json& input_files,
                         const runtime::Program& program, const std::vector<Tensor>& ours) {
-  tolerance_ = tolerance_of(terms.precision);
+  tolerance_ = tolerance_of(terms.precision).network;
   peer_.emplace(HEDDLE_TRY(Peer::start(command_of(name_, terms), terms.quiet)));
   const json reply = HEDDLE_TRY(peer_->ask({{"cmd", "load"},
                                             {"model", fs::absolute(terms.model)},

@@ -73,8 +73,9 @@ class TensorFiles {
 };
 
 /// Order statistics of latencies in milliseconds: n, min, mean, throughput, and median, p90, p95,
-/// p99 with 95 % intervals that assume no distribution; null where the samples are too few for one.
-nlohmann::json statistics(std::vector<double> ms);
+/// p99 (and `percentiles`) with 95 % intervals that assume no distribution; null where the samples
+/// are too few for one.
+nlohmann::json statistics(std::vector<double> ms, const std::vector<double>& percentiles = {});
 double median(std::vector<double> values);
 
 }  // namespace heddle::tool

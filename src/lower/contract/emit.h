@@ -48,6 +48,7 @@ class Emitter {
   kernel::Body matrix_row(const ir::Expr& slot, std::size_t level, Env env);
   void copy_panel(const ir::Expr& panel, const ir::Expr& base, kernel::Body& body);
   std::optional<kernel::Stmt> packing_phase();
+  DType packed_type() const;
   Tensor pack_constant() const;
 
   // The box (emit_box.cpp): position[d] is the place in dimension d of the loops around.

@@ -84,6 +84,7 @@ void Emitter::plan_b() {
   }
   const std::int64_t size = batches * s_.panels * panel_size_;
   b_buffer_ = scratch("panels", size, Scope::grid);
+  if (s_.b == BSource::constant) k_.buffers[b_buffer_].dtype = packed_type();
   b_main_ = kernel::load(b_buffer_,
                          (batch * Expr(s_.panels) + panel_) * Expr(panel_size_) + in_panel, type);
 }
@@ -218,6 +219,12 @@ const kernel::Load& Emitter::operand_load() const {
   return std::get<kernel::Load>(node->op);
 }
 
+/// Storage types stay as they are; others are packed as what is computed with.
+DType Emitter::packed_type() const {
+  const DType from = k_.buffers[operand_load().buffer].dtype;
+  return compute_type(from) == p_.problem.type ? from : p_.problem.type;
+}
+
 const Tensor& Emitter::constant_operand(const kernel::Load& load) const {
   const Tensor* source = nullptr;
   for (const Values::Input& in : p_.values.inputs())
@@ -250,27 +257,32 @@ Tensor Emitter::pack_constant() const {
   };
   const auto on = table(p_.n_axes), ok = table(k_axes_), ob = table(b_batch_);
   const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
-  const DType type = p_.problem.type;
+  const DType type = packed_type();
   Tensor out({type, {static_cast<std::int64_t>(ob.size()), s_.panels, p_.extents.k, width}});
-  const bool plain = source->dtype() == DType::f32 && type == DType::f32;
-  const float* from = plain ? reinterpret_cast<const float*>(source->data()) : nullptr;
-  float* to = plain ? reinterpret_cast<float*>(out.mutable_data()) : nullptr;
-  std::int64_t at = 0;
-  for (const std::int64_t batch : ob)
-    for (std::int64_t panel = 0; panel < s_.panels; ++panel)
-      for (const std::int64_t k : ok) {
-        const std::int64_t first = panel * width, count = std::min(width, n - first);
-        for (std::int64_t i = 0; i < count; ++i) {
-          const std::int64_t offset = zero + batch + k + on[static_cast<std::size_t>(first + i)];
-          if (plain)
-            to[at + i] = from[offset];
-          else if (is_float(type))
-            out.set(at + i, source->at(offset));
-          else
-            out.set_int(at + i, source->int_at(offset));
+  const auto fill = [&](const auto& copy) {
+    std::int64_t at = 0;
+    for (const std::int64_t batch : ob)
+      for (std::int64_t panel = 0; panel < s_.panels; ++panel)
+        for (const std::int64_t k : ok) {
+          const std::int64_t first = panel * width, count = std::min(width, n - first);
+          for (std::int64_t i = 0; i < count; ++i)
+            copy(at + i, zero + batch + k + on[static_cast<std::size_t>(first + i)]);
+          at += width;
         }
-        at += width;
-      }
+  };
+  const auto fill_bits = [&]<class Bits>(Bits) {
+    const auto* from = reinterpret_cast<const Bits*>(source->data());
+    auto* to = reinterpret_cast<Bits*>(out.mutable_data());
+    fill([=](std::int64_t i, std::int64_t offset) { to[i] = from[offset]; });
+  };
+  if (source->dtype() == type && size_of(type) == 4)
+    fill_bits(std::uint32_t{});
+  else if (source->dtype() == type && size_of(type) == 2)
+    fill_bits(std::uint16_t{});
+  else if (is_float(type))
+    fill([&](std::int64_t i, std::int64_t offset) { out.set(i, source->at(offset)); });
+  else
+    fill([&](std::int64_t i, std::int64_t offset) { out.set_int(i, source->int_at(offset)); });
   return out;
 }
 

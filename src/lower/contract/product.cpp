@@ -248,7 +248,10 @@ class Maker {
     Schedule& s = out_->base;
     s.a = ASource::matrix;
     out_->a_across = across(first_load(out_->a));
-    if (plain_load(out_->a, axes) && !out_->a_across) {
+    // What is stored in 16 bits is converted once, by a copy, and not again for every panel.
+    const Load* load = first_load(out_->a);
+    const bool wide = load && size_of(out_->kernel.buffers[load->buffer].dtype) != 2;
+    if (plain_load(out_->a, axes) && !out_->a_across && wide) {
       s.a = ASource::in_place;
       // Winograd's convolution copies its box all the same: it reads beyond the image.
       if (!merged_rows_ && p_.of(Role::k).size() == 3) make_box(axes);

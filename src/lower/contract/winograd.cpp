@@ -77,6 +77,8 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
 }  // namespace
 
 std::optional<Winograd> winograd_of(const Product& p, int lanes) {
+  // Filters of 16 bits stay so: transformed ones would be f32.
+  if ((*p.request.graph)[p.problem.b].type.dtype != DType::f32) return std::nullopt;
   if (p.problem.type != DType::f32 || p.base.b != BSource::constant || !p.box) return std::nullopt;
   if (!p.row || !p.tile || !p.n || p.n_axes.size() != 1 || p.k.size() != 3) return std::nullopt;
   for (const Axis& axis : p.outer)
@@ -110,7 +112,8 @@ std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const T
   const int lanes = target.lanes(DType::f32);
   const auto channels = static_cast<double>(p.count(Role::k) / 9);
   const auto filters = static_cast<double>(p.count(Role::n));
-  if (!tiled || !g.constant_of(p.b) || p.count(Role::batch) > 1) return out;
+  if (!tiled || !g.constant_of(p.b) || g[p.b].type.dtype != DType::f32 || p.count(Role::batch) > 1)
+    return out;
   if (p.count(Role::k) / 9 % lanes != 0 || p.count(Role::n) % lanes != 0) return out;
   for (std::int64_t m : {2, 4}) {
     if (m > target.winograd) break;

@@ -1,0 +1,53 @@
+#include "common.h"
+#include "driver/cache.h"
+
+namespace heddle::tool {
+namespace {
+
+struct TuneFlags : ModelFlags {
+  TuneFlags() { budget = "full"; }
+};
+
+Status run(const TuneFlags& flags) {
+  HEDDLE_TRY(want_graph(flags, "tune"));
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  if (flags.budget == "none")
+    return fail(ErrorCode::usage, "tune: found --budget none, want seconds, or full");
+  if (!options.locked.empty())
+    return fail(ErrorCode::usage,
+                "tune: found --locked, want --cache (compile --locked FILE makes such a file)");
+  if (options.options.cache_dir.empty())
+    return fail(ErrorCode::usage,
+                "tune: found --cache none, want a folder where the measurements are kept");
+  const driver::Compiled compiled = HEDDLE_TRY(driver::plan_file(flags.model, options));
+  const plan::MeasureReport& m = compiled.measured;
+  if (flags.json) {
+    fmt::print("{}\n", nlohmann::json{{"model", flags.model},
+                                      {"database", options.options.cache_dir + "/tuning.db"},
+                                      {"timed", m.timed},
+                                      {"known", m.from_db},
+                                      {"failed", m.failed},
+                                      {"seconds", m.seconds},
+                                      {"complete", !m.budget_spent},
+                                      {"kernels", compiled.plan.kernels.size()},
+                                      {"plan_us", compiled.plan.cost_us}}
+                           .dump(2));
+    return Ok{};
+  }
+  fmt::print("{}: {} candidates timed, {} known before, {} not compiled, {:.1f} s{}\n", flags.model,
+             m.timed, m.from_db, m.failed, m.seconds,
+             m.budget_spent ? " (more remain: the same command goes on)" : "");
+  fmt::print("  plan: {} kernels, {:.1f} us; measurements are in {}/tuning.db\n",
+             compiled.plan.kernels.size(), compiled.plan.cost_us, options.options.cache_dir);
+  return Ok{};
+}
+
+}  // namespace
+
+Verb add_tune(CLI::App& verb) {
+  auto flags = std::make_shared<TuneFlags>();
+  add_model_flags(verb, *flags, false);
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace heddle::tool
