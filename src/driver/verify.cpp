@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "prim/interpret.h"
 
@@ -31,21 +30,33 @@ void add(Verification& result, KernelCheck check) {
 /// because other kernels read it so: each is held to what it does itself.
 std::vector<Tensor> reference_values(const Compiled& compiled, std::span<const Tensor> inputs) {
   const prim::Graph& graph = compiled.graph;
-  std::set<prim::NodeId> stored;
+  const auto size = static_cast<std::size_t>(graph.size());
+  std::vector<bool> wanted(size), stored(size);
+  for (const prim::GraphOutput& o : graph.outputs)
+    wanted[static_cast<std::size_t>(o.node.value)] = true;
+  // Some of what kernels write are alternatives, which no output reaches.
   for (const CompiledKernel& kernel : compiled.kernels)
-    for (prim::NodeId node : kernel.planned.cluster.outputs)
-      if (is_float(graph[node].type.dtype) && size_of(graph[node].type.dtype) == 2)
-        stored.insert(node);
-  std::vector<Tensor> values(static_cast<std::size_t>(graph.size()));
-  for (const prim::NodeId id : prim::live_nodes(graph)) {
+    for (const prim::NodeId node : kernel.planned.cluster.outputs) {
+      const DType type = graph[node].type.dtype;
+      wanted[static_cast<std::size_t>(node.value)] = true;
+      stored[static_cast<std::size_t>(node.value)] = is_float(type) && size_of(type) == 2;
+    }
+  for (std::size_t i = size; i-- > 0;)
+    if (wanted[i])
+      for (const prim::NodeId a : graph[prim::NodeId(static_cast<std::int32_t>(i))].args)
+        wanted[static_cast<std::size_t>(a.value)] = true;
+  std::vector<Tensor> values(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    if (!wanted[i]) continue;
+    const prim::NodeId id(static_cast<std::int32_t>(i));
     std::vector<Tensor> args;
     for (const prim::NodeId a : graph[id].args)
       args.push_back(values[static_cast<std::size_t>(a.value)]);
     const auto* input = std::get_if<prim::Input>(&graph[id].op);
-    Tensor& value = values[static_cast<std::size_t>(id.value)];
+    Tensor& value = values[i];
     value = input != nullptr ? prim::to_reference(inputs[static_cast<std::size_t>(input->slot)])
                              : prim::evaluate_node(graph, id, args);
-    if (stored.contains(id))
+    if (stored[i])
       value = prim::to_reference(prim::from_reference(value, graph[id].type.dtype));
   }
   return values;
