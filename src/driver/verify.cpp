@@ -56,8 +56,7 @@ std::vector<Tensor> reference_values(const Compiled& compiled, std::span<const T
     Tensor& value = values[i];
     value = input != nullptr ? prim::to_reference(inputs[static_cast<std::size_t>(input->slot)])
                              : prim::evaluate_node(graph, id, args);
-    if (stored[i])
-      value = prim::to_reference(prim::from_reference(value, graph[id].type.dtype));
+    if (stored[i]) value = prim::to_reference(prim::from_reference(value, graph[id].type.dtype));
   }
   return values;
 }
