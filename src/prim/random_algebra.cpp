@@ -158,8 +158,21 @@ class Algebra {
     return coin() ? reduce_once(once) : once;
   }
 
+  /// Sums over the last two dimensions by one variable that is divided.
+  NodeId divided_contraction(NodeId x) {
+    const Shape shape = b_.shape(x);
+    const std::int64_t inner = shape[2], all = shape[1] * inner;
+    const ir::Expr r = ir::Var{2};
+    Tensor w({b_.dtype(x), {all, 4}});
+    for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i * 3 % 7) - 3);
+    return b_.contract(x, b_.constant(w), {shape[0], 4}, {all},
+                       {{ir::Var{0}, ir::floor_div(r, inner), ir::floor_mod(r, inner)}, {}},
+                       {{r, ir::Var{1}}, {}}, b_.dtype(x));
+  }
+
   /// With a constant that is all equal, or a shape that a split or merged dimension reaches.
   NodeId contraction(NodeId x) {
+    if (b_.rank(x) == 3 && rng_() % 4 == 0) return divided_contraction(x);
     const std::int64_t k = b_.shape(x).back();
     if (coin()) return b_.matmul(x, b_.full({b_.dtype(x), {k, 3}}, 2));
     const NodeId flat = b_.reshape(x, {element_count(b_.shape(x)) / k, k});
