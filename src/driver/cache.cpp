@@ -1,5 +1,6 @@
 #include "driver/cache.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -108,6 +109,7 @@ Result<Compiled> compile_file(const std::string& path, const CompileOptions& opt
   fs::create_directories(folder, error);
   if (Status status = runtime::write_artefact(*compiled.program, entry); !status)
     log(LogLevel::warning, "cache: {}", status.error().message);
+  bound_programs(options.options.cache_dir, options.options.cache_limit << 20);
   return compiled;
 }
 
@@ -137,6 +139,24 @@ int prune_cache(const std::string& folder, int days) {
     std::error_code error;
     return entry.last_write_time(error) < oldest;
   });
+}
+
+int bound_programs(const std::string& folder, std::int64_t bytes) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  for (const fs::directory_entry& e : fs::directory_iterator(fs::path(folder) / "programs", error))
+    if (e.is_regular_file(error)) entries.push_back(e);
+  std::ranges::sort(entries, std::ranges::greater(), [](const fs::directory_entry& e) {
+    std::error_code gone;  // another process may have removed it
+    return e.last_write_time(gone);
+  });
+  std::int64_t kept = 0;
+  int removed = 0;
+  for (const fs::directory_entry& e : entries) {
+    kept += static_cast<std::int64_t>(e.file_size(error));
+    if (kept > bytes && &e != &entries.front()) removed += fs::remove(e.path(), error) ? 1 : 0;
+  }
+  return removed;
 }
 
 }  // namespace heddle::driver

@@ -57,6 +57,12 @@ constexpr OptionRow kRows[] = {
     {"cache", "HEDDLE_CACHE_DIR",
      "folder of compiled kernels and tuning results; 'none' for no cache",
      set_text<&Options::cache_dir>, get_text<&Options::cache_dir>},
+    {"cache-limit", "HEDDLE_CACHE_LIMIT",
+     "MB of compiled programs to keep; those not used for longest go first",
+     [](Options& o, std::string_view text) {
+       return set_int(o.cache_limit, "cache-limit", text);
+     },
+     [](const Options& o) { return std::to_string(o.cache_limit); }},
     {"disable", "HEDDLE_DISABLE", "passes or rewrite rows to leave out (comma-separated)",
      set_text<&Options::disable>, get_text<&Options::disable>},
     {"bisect", "HEDDLE_BISECT", "stop after this many passes (-1: run all)",
