@@ -56,6 +56,7 @@ def compile_seconds(model):
     return times + [loaded["compile_s"] + loaded["load_s"]]
 
 
+TIMES = ("compile_s", "second_compile_s", "load_s")
 KEPT = ("median_ms", "median_ci_ms", "n", "ratio", "version", "difference", "agrees", "cores", "error")
 
 
@@ -186,14 +187,20 @@ def main():
 
 
 def versus(flags, data):
-    """Replaces rows of `data` by what is measured now."""
+    """Adds what is measured now to the rows of `data`, in place of older rows."""
     for threads in map(int, flags.threads.split(",")):
         for model in flags.models.split(","):
             result = bench(model, threads, flags.duration, "--vs", flags.peers, "--peer-timeout",
                            flags.peer_timeout)
-            old = next(r for r in data["rows"] if (r["model"], r["threads"]) == (model, threads))
-            rest = {k: old[k] for k in ("compile_s", "second_compile_s", "load_s")}
-            data["rows"][data["rows"].index(old)] = row = row_of(result, rest, old["peers"])
+            old = next((r for r in data["rows"] if r["model"] == model), None)
+            rest = ({k: old[k] for k in TIMES} if old else dict(zip(TIMES, compile_seconds(model))))
+            at = next((i for i, r in enumerate(data["rows"])
+                       if (r["model"], r["threads"]) == (model, threads)), None)
+            row = row_of(result, rest, data["rows"][at]["peers"] if at is not None else None)
+            if at is None:
+                data["rows"].append(row)
+            else:
+                data["rows"][at] = row
             print(f"{model} {threads}: {row['best_peer_ratio']:.2f} ({row['best_peer']})", flush=True)
             data["date"] = datetime.date.today().isoformat()
             write(data, flags.out)  # what is measured is kept, whatever happens to the rest
@@ -208,8 +215,7 @@ def everything(duration):
     for threads in (2, 1):
         for model in MODELS:
             result = bench(model, threads, duration, "--vs", "ort")
-            times = zip(("compile_s", "second_compile_s", "load_s"), seconds[model])
-            data["rows"].append(row_of(result, dict(times)))
+            data["rows"].append(row_of(result, dict(zip(TIMES, seconds[model]))))
             print(f"{model} {threads}: {data['rows'][-1]['best_peer_ratio']:.2f}", flush=True)
     for model in ABLATED:
         result = bench(model, 2, duration / 2, "--ablation")
