@@ -109,6 +109,49 @@ NodeId Builder::conv(NodeId x, NodeId w, const Conv& conv) {
   return contract(x, w, std::move(out), std::move(reduced), std::move(xa), std::move(wa), t);
 }
 
+namespace {
+
+/// A transposed convolution of stride s computes s^d phases: output position y meets only the taps
+/// k ≡ y + pad (mod s). So it is a plain convolution with s^d times the channels and 1/s^d of the
+/// taps, and a view that deals the channels out (sub-pixel convolution, Shi et al., CVPR'16).
+/// `conv` has no dilation.
+NodeId by_phases(Builder& b, NodeId x, NodeId w, const Builder::Conv& conv,
+                 const Shape& out_spatial) {
+  const Shape sx = b.shape(x), sw = b.shape(w);
+  const std::size_t spatial = out_spatial.size();
+  const std::int64_t g = conv.groups, group_in = sx[1] / g, group_out = sw[1];
+  std::int64_t phases = 1;
+  for (const std::int64_t stride : conv.strides) phases *= stride;
+  Shape filters = {group_out * g * phases, group_in}, out = {sx[0], group_out * g};
+  Builder::Conv plain{Shape(spatial, 1), Shape(spatial, 1), {}, {}, g};
+  const Expr channel = ir::floor_div(var(0), phases);
+  Access wa, ya;
+  wa.index = {ir::floor_div(channel, group_out) * group_in + var(1),
+              ir::floor_mod(channel, group_out)};
+  ya.index = {var(0), var(1) * phases};
+  std::int64_t rest = phases;
+  for (std::size_t s = 0; s < spatial; ++s) {
+    const std::int64_t stride = conv.strides[s], pad = conv.pads_begin[s];
+    const std::int64_t taps = (sw[2 + s] + stride - 1) / stride, first = pad / stride;
+    const std::int64_t extent = (out_spatial[s] - 1 + pad) / stride - first + 1;
+    rest /= stride;
+    const Expr phase = ir::floor_mod(ir::floor_div(var(0), rest), stride);
+    const Expr k = phase + (Expr(taps - 1) - var(2 + s)) * stride;
+    wa.index.push_back(k);
+    wa.inside.push_back({k, 0, sw[2 + s]});
+    filters.push_back(taps);
+    plain.pads_begin.push_back(taps - 1 - first);
+    plain.pads_end.push_back(extent - 1 + first - (sx[2 + s] - 1));
+    const Expr y = var(2 + s) + pad;
+    ya.index[1] = ya.index[1] + ir::floor_mod(y, stride) * rest;
+    ya.index.push_back(ir::floor_div(y, stride) - first);
+    out.push_back(out_spatial[s]);
+  }
+  return b.view(b.conv(x, b.view(w, filters, wa), plain), out, ya);
+}
+
+}  // namespace
+
 NodeId Builder::conv_transpose(NodeId x, NodeId w, const Conv& conv, Shape out_spatial) {
   const Shape &sx = shape(x), &sw = shape(w);
   const std::size_t spatial = sx.size() - 2;
@@ -118,6 +161,14 @@ NodeId Builder::conv_transpose(NodeId x, NodeId w, const Conv& conv, Shape out_s
           conv.strides.size() == spatial && conv.dilations.size() == spatial &&
           conv.pads_begin.size() == spatial && out_spatial.size() == spatial,
       "transposed conv of {} with {} in {} groups", to_string(type(x)), to_string(type(w)), g);
+  bool strided = false, plain = element_count(sx) * element_count(sw) != 0;
+  for (std::size_t s = 0; s < spatial; ++s) {
+    strided |= conv.strides[s] > 1;
+    // A stride above the kernel's extent has phases without taps.
+    plain &= conv.dilations[s] == 1 && conv.strides[s] <= sw[2 + s] && conv.pads_begin[s] >= 0 &&
+             out_spatial[s] > 0;
+  }
+  if (strided && plain) return by_phases(*this, x, w, conv, out_spatial);
   const std::int64_t group_out = sw[1], group_in = sx[1] / g;
   Shape out = {sx[0], group_out * g}, reduced = {group_in};
   out.insert(out.end(), out_spatial.begin(), out_spatial.end());
