@@ -44,6 +44,8 @@ class InferenceSession:
 
     def run(self, output_names, feeds):
         """Outputs as arrays, those named or all in the model's order. `feeds`: arrays by name."""
+        if missing := [name for name in self.input_names if name not in feeds]:
+            raise ValueError(f"no array for input '{missing[0]}'")
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
             folder = pathlib.Path(folder)
             command = [os.environ.get("HEDDLE", "heddle"), "run", self._path, "--as-given"]

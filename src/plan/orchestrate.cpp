@@ -79,14 +79,30 @@ struct Orchestrator {
     lower_bound += s.selection.lower_bound_us;
   }
 
-  Result<Plan> run() {
-    regions = regions_of(facts);
+  Status solve_all(std::vector<Region> of) {
+    regions = std::move(of);
     stats.regions = static_cast<int>(regions.size());
+    stats.unique_regions = 0;
+    lower_bound = 0;
+    solved.clear();
+    by_structure.clear();
+    clusters.clear();
+    why_not.clear();
     for (const Region& region : regions) {
       const std::size_t i = HEDDLE_TRY(solution_for(region));
       instantiate(solved[i], region);
     }
+    return Ok{};
+  }
+
+  Result<Plan> run() {
+    HEDDLE_TRY(solve_all(regions_of(facts)));
     auto plan = assemble(facts, clusters, options, cost);
+    if (!plan) {
+      // Two regions may each take the alternative that reads the other's value.
+      HEDDLE_TRY(solve_all({whole_region(facts)}));
+      plan = assemble(facts, clusters, options, cost);
+    }
     HEDDLE_CHECK(plan.has_value(), "the regions' kernels wait for each other");
     for (Kernel& k : plan->kernels) {
       if (auto it = why_not.find(k.cluster); it != why_not.end()) k.rejected = it->second;

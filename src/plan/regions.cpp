@@ -339,29 +339,41 @@ bool must_absorb(const Facts& f, NodeId producer, NodeId reader) {
          (f.as<prim::Map>(reader) || f.as<prim::View>(reader) || f.as<prim::Reduce>(reader));
 }
 
+namespace {
+
+Region region_of(const Facts& facts, std::set<NodeId> nodes) {
+  Region r;
+  for (NodeId id : nodes) {
+    bool used = facts.is_output(id);
+    std::vector<NodeId> readers;
+    real_readers(facts, id, readers);
+    for (NodeId reader : readers) used = used || !nodes.count(reader);
+    // One member speaks for its class.
+    if (used && !speaks_for_class(facts, id)) used = false;
+    if (used) r.outputs.push_back(id);
+  }
+  add_clones(facts, nodes);
+  r.nodes = canonical_order(facts, nodes, r.outputs);
+  return r;
+}
+
+}  // namespace
+
 std::vector<Region> regions_of(const Facts& facts) {
   Cutter cutter(facts);
   std::vector<Region> out;
   if (cutter.order.empty()) return out;
   int begin = 0;
   for (int end : cutter.cuts()) {
-    std::set<NodeId> nodes(cutter.order.begin() + begin, cutter.order.begin() + end + 1);
-    Region r;
-    for (NodeId id : nodes) {
-      bool used = facts.is_output(id);
-      std::vector<NodeId> readers;
-      real_readers(facts, id, readers);
-      for (NodeId reader : readers) used = used || !nodes.count(reader);
-      // One member speaks for its class.
-      if (used && !speaks_for_class(facts, id)) used = false;
-      if (used) r.outputs.push_back(id);
-    }
-    add_clones(facts, nodes);
-    r.nodes = canonical_order(facts, nodes, r.outputs);
-    out.push_back(std::move(r));
+    out.push_back(region_of(facts, {cutter.order.begin() + begin, cutter.order.begin() + end + 1}));
     begin = end + 1;
   }
   return out;
+}
+
+Region whole_region(const Facts& facts) {
+  Cutter cutter(facts);
+  return region_of(facts, {cutter.order.begin(), cutter.order.end()});
 }
 
 std::size_t structural_hash(const Facts& f, const Region& r) {

@@ -19,6 +19,8 @@ bool must_absorb(const Facts& facts, NodeId producer, NodeId reader);
 /// value would be in memory anyway: it feeds main loops. Larger pieces are cut at frontiers of a
 /// few such values.
 std::vector<Region> regions_of(const Facts& facts);
+/// Everything as one region.
+Region whole_region(const Facts& facts);
 
 /// Equal for regions that are the same up to the identity of what they read: a solution of one, by
 /// position in `nodes`, is a solution of the other.

@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include "driver/cache.h"
 
 #include "common.h"
@@ -84,6 +86,8 @@ Status export_to(const CacheFlags& flags) {
 }
 
 Status merge(const CacheFlags& flags) {
+  if (!std::filesystem::exists(flags.file))
+    return fail(ErrorCode::usage, "{}: no such file", flags.file);
   const int rows = HEDDLE_TRY(HEDDLE_TRY(driver::open_tuning_db(folder()))->merge(flags.file));
   if (flags.json)
     fmt::print("{}\n", json{{"file", flags.file}, {"measurements_taken", rows}}.dump(2));
