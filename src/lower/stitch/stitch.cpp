@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "lower/reduction.h"
 #include "lower/stitch/cluster.h"
@@ -10,6 +11,7 @@ namespace {
 constexpr double kMaxRecompute = 2;        // times a reduction may be done over
 constexpr std::int64_t kSmallWork = 4096;  // terms in all that are cheap however often
 constexpr std::size_t kMaxTouches = 3000;
+constexpr std::int64_t kMaxCases = 64;
 
 bool inside(const Cluster& c, NodeId id) {
   return std::binary_search(c.nodes.begin(), c.nodes.end(), id);
@@ -32,6 +34,24 @@ bool structure_fits(const prim::Graph& g, const Cluster& c) {
   return std::all_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) {
     return id == *special || !(is_reduction(g, id) || special_node(g, {{id}, {id}}));
   });
+}
+
+/// True if no value is chosen among very many: each level of concatenations within concatenations
+/// multiplies the cases that a kernel must tell apart.
+bool few_cases(const prim::Graph& g, const Cluster& c) {
+  std::map<NodeId, std::int64_t> cases;  // that the value of a node of the cluster may come from
+  for (NodeId id : c.nodes) {            // arguments first
+    const bool chooses = std::holds_alternative<prim::View>(g[id].op);
+    std::int64_t count = chooses ? 0 : 1;
+    for (NodeId a : g[id].args) {
+      const auto it = cases.find(a);
+      const std::int64_t n = it == cases.end() ? 1 : it->second;
+      count = chooses ? count + n : std::max(count, n);
+    }
+    if (count > kMaxCases) return false;
+    cases[id] = count;
+  }
+  return true;
 }
 
 /// Terms of all evaluations of `r` from the loops its position depends on.
@@ -84,6 +104,7 @@ bool recomputes_little(const prim::Graph& g, const Cluster& c) {
 bool supports(const prim::Graph& g, const Cluster& c) {
   if (c.nodes.empty() || c.outputs.empty() || !structure_fits(g, c)) return false;
   if (c.nodes.size() == 1) return true;
+  if (!few_cases(g, c)) return false;
   const auto reductions =
       std::count_if(c.nodes.begin(), c.nodes.end(), [&](NodeId id) { return is_reduction(g, id); });
   return reductions == 0 || recomputes_little(g, c);
