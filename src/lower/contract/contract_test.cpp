@@ -201,12 +201,13 @@ TEST(Contract, WinogradOnlyWhereItApplies) {
   }
 }
 
+/// Without dilation, strides make plain convolutions of them.
 TEST(Contract, TransposedConvolution) {
   for (std::int64_t groups : {1, 2}) {
     Case c;
     const NodeId x = c.input({1, 4, 5, 5});
-    c.output(
-        c.b.conv_transpose(x, c.constant({4, 8 / groups, 3, 3}), conv(2, 2, 1, 1, groups), {9, 9}));
+    c.output(c.b.conv_transpose(x, c.constant({4, 8 / groups, 3, 3}), conv(2, 2, 1, 2, groups),
+                                {11, 11}));
     ASSERT_NO_FATAL_FAILURE(check(c));
   }
 }
