@@ -187,16 +187,10 @@ Status run(const TrainFlags& flags) {
   return Ok{};
 }
 
-std::string names_of_losses() {
+/// "a, b, c" of rows that have a name.
+std::string names_of(const auto& rows) {
   std::string text;
-  for (const grad::Loss& loss : grad::losses())
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", loss.name);
-  return text;
-}
-std::string names_of_optimizers() {
-  std::string text;
-  for (const grad::Optimizer& o : grad::optimizers())
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", o.name);
+  for (const auto& row : rows) text += fmt::format("{}{}", text.empty() ? "" : ", ", row.name);
   return text;
 }
 
@@ -208,8 +202,8 @@ Verb add_train(CLI::App& verb) {
   verb.add_option("--data", flags->inputs, "NAME=FILE.npy: samples of an input, first dimension");
   verb.add_option("--target", flags->target, "FILE.npy: what the first output should be")
       ->required();
-  verb.add_option("--loss", flags->step.loss, names_of_losses())->capture_default_str();
-  verb.add_option("--optimizer", flags->step.optimizer, names_of_optimizers())
+  verb.add_option("--loss", flags->step.loss, names_of(grad::losses()))->capture_default_str();
+  verb.add_option("--optimizer", flags->step.optimizer, names_of(grad::optimizers()))
       ->capture_default_str();
   verb.add_option("--learning-rate,--lr", flags->rate)->capture_default_str();
   verb.add_option("--schedule", flags->schedule, "of the learning rate, down to 0 at the end")
