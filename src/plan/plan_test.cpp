@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <random>
+#include <regex>
 #include <set>
 
 #include "plan/select.h"
@@ -250,6 +251,35 @@ TEST(Orchestrate, InstanceNormIsCheaperThanKorchsFourKernels) {
   ASSERT_FALSE(plan->kernels[0].rejected.empty());
   EXPECT_GT(plan->kernels[0].rejected[0].plan_delta_us, 0);
   EXPECT_NE(plan->kernels[0].rejected[0].reason.find("kernel"), std::string::npos);
+}
+
+/// Every reason names all that the difference consists of.
+TEST(Orchestrate, PartsOfAReasonAddUp) {
+  NormCase norm;
+  Mini m;
+  const NodeId x = m.input({128, 768});
+  m.output(test::transformer_layer(m, x, 12, 3072, m.input({128})));
+  int reasons = 0, signs = 0;
+  for (const prim::Graph* g : {&norm.m.g, &m.g}) {
+    const auto plan = planned(*g, Strategy::full);
+    ASSERT_TRUE(plan) << plan.error().message;
+    for (const Kernel& k : plan->kernels)
+      for (const Rejected& r : k.rejected) {
+        static const std::regex kPart("([+-][0-9.]+) us");
+        double sum = 0;
+        bool up = false, down = false;
+        for (std::sregex_iterator i(r.reason.begin(), r.reason.end(), kPart), end; i != end; ++i) {
+          const double part = std::stod((*i)[1]);
+          sum += part;
+          (part > 0 ? up : down) = true;
+        }
+        EXPECT_NEAR(sum, r.plan_delta_us, 0.151) << r.reason;  // three parts, each rounded to 0.1
+        ++reasons;
+        signs += up && down ? 1 : 0;
+      }
+  }
+  EXPECT_GT(reasons, 5);
+  EXPECT_GT(signs, 0);
 }
 
 TEST(Orchestrate, EachStepOfTheAblationIsAtLeastAsGood) {
