@@ -151,7 +151,15 @@ Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_
   if (cache_dir.empty()) return plan::TuningDb::open(":memory:");
   std::error_code error;
   std::filesystem::create_directories(cache_dir, error);
-  return plan::TuningDb::open(cache_dir + "/tuning.db");
+  const std::string path = cache_dir + "/tuning.db";
+  if (plan::TuningDb::is_damaged(path)) {
+    std::filesystem::rename(path, path + ".damaged", error);
+    if (error) return fail("tuning database '{}': it is damaged: delete it", path);
+    for (const char* part : {"-wal", "-shm"}) std::filesystem::remove(path + part, error);
+    log(LogLevel::warning, "{}: damaged, kept as {}.damaged; measurements are made again", path,
+        path);
+  }
+  return plan::TuningDb::open(path);
 }
 
 Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& pool,

@@ -13,6 +13,18 @@ namespace {
 constexpr int kSchemaVersion = 1;
 constexpr int kBusyMs = 10000;
 
+constexpr const char* kDamaged = "it is damaged or no database: delete it, and it is made again";
+
+bool says_damaged(int code) { return code == SQLITE_NOTADB || code == SQLITE_CORRUPT; }
+
+/// What SQLite said last.
+Error failure(sqlite3* db, const std::string& path) {
+  if (db == nullptr) return fail("tuning database '{}': out of memory", path);
+  return fail("tuning database '{}': {}{}{}", path, sqlite3_errmsg(db),
+              says_damaged(sqlite3_errcode(db)) ? "; " : "",
+              says_damaged(sqlite3_errcode(db)) ? kDamaged : "");
+}
+
 /// A prepared statement; errors are kept until asked for.
 class Statement {
  public:
@@ -46,7 +58,7 @@ class Statement {
   }
   Status finished(const std::string& path) const {
     if (code_ == SQLITE_DONE || code_ == SQLITE_ROW) return Ok{};
-    return fail("tuning database '{}': {}", path, sqlite3_errmsg(db_));
+    return failure(db_, path);
   }
   std::string text(int column) const {
     const auto* data = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
@@ -63,11 +75,8 @@ class Statement {
 };
 
 Status run(sqlite3* db, const std::string& path, const char* sql) {
-  char* message = nullptr;
-  if (sqlite3_exec(db, sql, nullptr, nullptr, &message) == SQLITE_OK) return Ok{};
-  Error error = fail("tuning database '{}': {}", path, message ? message : "unknown error");
-  sqlite3_free(message);
-  return error;
+  if (sqlite3_exec(db, sql, nullptr, nullptr, nullptr) == SQLITE_OK) return Ok{};
+  return failure(db, path);
 }
 
 std::optional<Hash> parse_hash(const std::string& text) {
@@ -153,9 +162,7 @@ Result<std::unique_ptr<TuningDb>> TuningDb::open(const std::string& path) {
   const int code =
       sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   std::unique_ptr<TuningDb> db(new TuningDb(raw, path));
-  if (code != SQLITE_OK) {
-    return fail("tuning database '{}': {}", path, raw ? sqlite3_errmsg(raw) : "out of memory");
-  }
+  if (code != SQLITE_OK) return failure(raw, path);
   sqlite3_busy_timeout(raw, kBusyMs);
   int version = 0;
   {
@@ -178,6 +185,17 @@ Result<std::unique_ptr<TuningDb>> TuningDb::open(const std::string& path) {
           "loop_scale REAL, reduce_scale REAL, map_scale REAL);"
           "PRAGMA user_version=1; COMMIT"));
   return db;
+}
+
+bool TuningDb::is_damaged(const std::string& path) {
+  sqlite3* raw = nullptr;
+  const int opened = sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE, nullptr);
+  const TuningDb db(raw, path);
+  if (opened != SQLITE_OK) return false;  // not there, or not ours to read: open() says it
+  sqlite3_busy_timeout(raw, kBusyMs);
+  Statement s(raw, "PRAGMA quick_check(1)");
+  if (s.step()) return s.text(0) != "ok";
+  return says_damaged(sqlite3_errcode(raw));
 }
 
 TuningDb::~TuningDb() { sqlite3_close(db_); }
@@ -203,7 +221,7 @@ Result<std::variant<TuningEntry, TuningMiss>> TuningDb::lookup(const TuningKey& 
   s.bind(structure).bind(key.machine).bind(key.build);
   if (s.step()) {
     auto entry = read_row(s);
-    if (!entry) return fail("tuning database '{}': damaged row for {}", path_, structure);
+    if (!entry) return fail("tuning database '{}': row for {}: {}", path_, structure, kDamaged);
     return Answer(*entry);
   }
   HEDDLE_TRY(s.finished(path_));
@@ -229,7 +247,7 @@ Result<std::vector<TuningEntry>> TuningDb::list() const {
   std::vector<TuningEntry> out;
   while (s.step()) {
     auto entry = read_row(s);
-    if (!entry) return fail("tuning database '{}': damaged row {}", path_, out.size());
+    if (!entry) return fail("tuning database '{}': row {}: {}", path_, out.size(), kDamaged);
     out.push_back(*std::move(entry));
   }
   HEDDLE_TRY(s.finished(path_));

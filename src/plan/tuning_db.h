@@ -45,6 +45,8 @@ class TuningDb {
  public:
   /// Opens or creates; ":memory:" keeps it in memory.
   static Result<std::unique_ptr<TuningDb>> open(const std::string& path);
+  /// True if there is a file, and it is no database or has damaged pages.
+  static bool is_damaged(const std::string& path);
   ~TuningDb();
   TuningDb(const TuningDb&) = delete;
   TuningDb& operator=(const TuningDb&) = delete;

@@ -101,7 +101,25 @@ TEST_F(TuningDbTest, DamagedFilesAreErrors) {
   auto db = TuningDb::open(path("bad.db"));
   ASSERT_FALSE(db);
   EXPECT_NE(db.error().message.find("bad.db"), std::string::npos);
+  EXPECT_NE(db.error().message.find("delete it"), std::string::npos);
+  EXPECT_TRUE(TuningDb::is_damaged(path("bad.db")));
+  EXPECT_FALSE(TuningDb::is_damaged(path("none.db")));
+  EXPECT_FALSE(std::filesystem::exists(path("none.db")));
   EXPECT_FALSE(TuningDb::open(path("no/such/folder/a.db")));
+}
+
+TEST_F(TuningDbTest, DamagedPagesAreSeen) {
+  {
+    auto db = TuningDb::open(path("a.db"));
+    ASSERT_TRUE(db);
+    for (std::uint64_t i = 1; i < 500; ++i) ASSERT_TRUE((*db)->store(entry(i, 1)));
+  }
+  EXPECT_FALSE(TuningDb::is_damaged(path("a.db")));
+  std::fstream file(path("a.db"), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(4096 * 3);
+  file << std::string(4096 * 4, 'x');
+  file.close();
+  EXPECT_TRUE(TuningDb::is_damaged(path("a.db")));
 }
 
 TEST(Tuning, TextRoundTrips) {
