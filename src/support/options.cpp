@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <limits>
 
 namespace heddle {
 namespace {
@@ -12,11 +13,14 @@ Status set_bool(bool& field, std::string_view name, std::string_view text) {
   return fail(ErrorCode::usage, "{}: found '{}', want 0 or 1", name, text);
 }
 
-Status set_int(std::int64_t& field, std::string_view name, std::string_view text) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), field);
-  if (error != std::errc() || end != text.data() + text.size())
-    return fail(ErrorCode::usage, "{}: found '{}', want an integer", name, text);
-  return Ok{};
+Status set_int(std::int64_t& field, std::string_view name, std::string_view text,
+               std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
+    return fail(ErrorCode::usage, "{}: found '{}', want an integer from {} to {}", name, text,
+                least, most);
+  return field = value, Ok{};
 }
 
 template <std::string Options::*field>
@@ -47,6 +51,8 @@ Status set_accuracy(Options& options, std::string_view text) {
   return set_text<&Options::accuracy>(options, text);
 }
 
+constexpr std::int64_t kMostMegabytes = 1 << 30;  // a petabyte
+
 constexpr OptionRow kRows[] = {
     {"log", "HEDDLE_LOG", "log level: trace, debug, info, warning, error, off",
      set_text<&Options::log>, get_text<&Options::log>},
@@ -58,15 +64,17 @@ constexpr OptionRow kRows[] = {
      "folder of compiled kernels and tuning results; 'none' for no cache",
      set_text<&Options::cache_dir>, get_text<&Options::cache_dir>},
     {"cache-limit", "HEDDLE_CACHE_LIMIT",
-     "MB of compiled programs to keep; those not used for longest go first",
+     "MB of compiled programs to keep; those not used for longest go first (0: only the last)",
      [](Options& o, std::string_view text) {
-       return set_int(o.cache_limit, "cache-limit", text);
+       return set_int(o.cache_limit, "cache-limit", text, 0, kMostMegabytes);
      },
      [](const Options& o) { return std::to_string(o.cache_limit); }},
     {"disable", "HEDDLE_DISABLE", "passes or rewrite rows to leave out (comma-separated)",
      set_text<&Options::disable>, get_text<&Options::disable>},
     {"bisect", "HEDDLE_BISECT", "stop after this many passes (-1: run all)",
-     [](Options& o, std::string_view text) { return set_int(o.bisect, "bisect", text); },
+     [](Options& o, std::string_view text) {
+       return set_int(o.bisect, "bisect", text, -1, std::numeric_limits<std::int32_t>::max());
+     },
      [](const Options& o) { return std::to_string(o.bisect); }},
     {"verify-passes", "HEDDLE_VERIFY", "check the graph after every pass",
      [](Options& o, std::string_view text) { return set_bool(o.verify, "verify-passes", text); },

@@ -59,6 +59,19 @@ TEST(Options, TextIsParsedOrRefused) {
       EXPECT_TRUE(row.set(options, "12"));
       EXPECT_EQ(options.bisect, 12);
       EXPECT_FALSE(row.set(options, "12x"));
+      EXPECT_FALSE(row.set(options, "-2"));
+      EXPECT_EQ(options.bisect, 12);
+    }
+  for (const OptionRow& row : option_rows())
+    if (row.name == "cache-limit") {
+      EXPECT_TRUE(row.set(options, "0"));
+      EXPECT_TRUE(row.set(options, "100"));
+      for (const char* bad : {"-1", "9999999999999", "99999999999999999999", "", "10G"}) {
+        const Status status = row.set(options, bad);
+        ASSERT_FALSE(status) << bad;
+        EXPECT_NE(status.error().message.find("want an integer from 0 to"), std::string::npos);
+      }
+      EXPECT_EQ(options.cache_limit, 100);
     }
   for (const OptionRow& row : option_rows())
     if (row.name == "accuracy") {
