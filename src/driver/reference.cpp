@@ -1,0 +1,206 @@
+#include "driver/reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "prim/interpret.h"
+
+namespace heddle::driver {
+namespace {
+
+using ir::Monoid;
+using ir::ScalarFn;
+using prim::Graph;
+using prim::Node;
+using prim::NodeId;
+
+constexpr double kRounding = 1e-5;
+
+/// A step in each argument alone, or in how elements compare with each other.
+enum class Step { none, value, order };
+
+Step step_of(const Graph& g, const Node& n) {
+  if (n.args.empty() || !is_float(g[n.args[0]].type.dtype)) return Step::none;
+  if (std::holds_alternative<prim::Sort>(n.op)) return Step::order;
+  if (const auto* r = std::get_if<prim::Reduce>(&n.op))
+    return r->fn == Monoid::argmax || r->fn == Monoid::argmin ? Step::order : Step::none;
+  const auto* m = std::get_if<prim::Map>(&n.op);
+  if (m == nullptr || m->fn == ScalarFn::isnan || m->fn == ScalarFn::isinf) return Step::none;
+  constexpr ScalarFn kSteps[] = {ScalarFn::floor,    ScalarFn::ceil, ScalarFn::round,
+                                 ScalarFn::trunc,    ScalarFn::sign, ScalarFn::fmod,
+                                 ScalarFn::floor_mod};
+  const bool steps = std::ranges::find(kSteps, m->fn) != std::end(kSteps);
+  return steps || !is_float(n.type.dtype) ? Step::value : Step::none;  // comparisons, casts
+}
+
+/// True if results are some of the arguments' numbers, up to their sign.
+bool keeps_numbers(const Node& n) {
+  if (const auto* m = std::get_if<prim::Map>(&n.op))
+    return m->fn == ScalarFn::neg || m->fn == ScalarFn::abs || m->fn == ScalarFn::min ||
+           m->fn == ScalarFn::max || m->fn == ScalarFn::select;
+  if (const auto* r = std::get_if<prim::Reduce>(&n.op))
+    return r->fn == Monoid::max || r->fn == Monoid::min;
+  return std::holds_alternative<prim::View>(n.op) || std::holds_alternative<prim::Gather>(n.op);
+}
+
+double epsilon(DType type) {
+  if (!is_float(type)) return 0;
+  return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : kRounding;
+}
+
+/// By node of a cluster: how far, as a share of the scale, rounding may move it; 0 outside.
+std::map<NodeId, double> slack_of(const Graph& g, const std::vector<NodeId>& nodes) {
+  std::map<NodeId, double> slack;
+  for (const NodeId id : nodes) {
+    const Node& n = g[id];
+    double worst = 0;
+    for (const NodeId a : n.args)
+      if (const auto at = slack.find(a); at != slack.end()) worst = std::max(worst, at->second);
+    // What a step gives is exact, on whichever side.
+    if (!is_float(n.type.dtype) || n.args.empty())
+      worst = 0;
+    else if (!keeps_numbers(n))
+      worst = std::max(worst, epsilon(n.type.dtype));
+    slack[id] = worst;
+  }
+  return slack;
+}
+
+bool is_uncertain_step(const Graph& g, NodeId id, const std::map<NodeId, double>& slack) {
+  return step_of(g, g[id]) != Step::none && std::ranges::any_of(g[id].args, [&](NodeId a) {
+           const auto at = slack.find(a);
+           return at != slack.end() && at->second > 0;
+         });
+}
+
+/// `t` moved by `share` of its scale; for steps of order, every other element the other way.
+Tensor moved(const Tensor& t, double share, Step step) {
+  Tensor out(t.type());
+  const auto from = t.as<double>();
+  const auto to = out.as_mutable<double>();
+  double scale = 0;
+  for (const double v : from)
+    if (std::isfinite(v)) scale = std::max(scale, std::abs(v));
+  for (std::size_t i = 0; i < from.size(); ++i)
+    to[i] = from[i] + (step == Step::order && i % 2 == 1 ? -share : share) * scale;
+  return out;
+}
+
+/// What a kernel may do to its own values: keep those of 16-bit types wide, store the outputs and
+/// read them again, or store all. Arguments of uncertain steps are moved up (1) or down (-1).
+struct Way {
+  enum class Round { none, outputs, all } round = Round::none;
+  int side = 0;
+};
+
+/// Values of the outputs that the kernel may give.
+std::vector<Tensor> evaluate(const Graph& g, const lower::Cluster& cluster, const NodeValues& read,
+                             const std::map<NodeId, double>& slack, Way way) {
+  NodeValues values;
+  for (const NodeId id : cluster.nodes) {
+    const bool moves = way.side != 0 && is_uncertain_step(g, id, slack);
+    std::vector<Tensor> args;
+    for (std::size_t i = 0; i < g[id].args.size(); ++i) {
+      const NodeId a = g[id].args[i];
+      const auto inside = values.find(a);
+      const Tensor* constant = g.constant_of(a);
+      if (inside == values.end() && constant == nullptr)
+        HEDDLE_CHECK(read.contains(a), "a kernel reads node {}, which nothing has made", a.value);
+      args.push_back(inside != values.end() ? inside->second
+                     : constant != nullptr  ? prim::to_reference(*constant)
+                                            : prim::to_reference(read.at(a)));
+      const auto loose = slack.find(a);
+      // Both sides of a comparison move apart.
+      if (moves && loose != slack.end() && loose->second > 0)
+        args[i] =
+            moved(args[i], loose->second * way.side * (i % 2 == 0 ? 1 : -1), step_of(g, g[id]));
+    }
+    const DType type = g[id].type.dtype;
+    Tensor& value = values[id] = prim::evaluate_node(g, id, args);
+    const bool output = std::ranges::find(cluster.outputs, id) != cluster.outputs.end();
+    if (is_float(type) && size_of(type) == 2 &&
+        (way.round == Way::Round::all || (way.round == Way::Round::outputs && output)))
+      value = prim::to_reference(prim::from_reference(value, type));
+  }
+  std::vector<Tensor> outputs;
+  for (const NodeId id : cluster.outputs) outputs.push_back(values.at(id));
+  return outputs;
+}
+
+/// Makes [low, high] hold `value`, element by element; NaN wherever one is.
+void widen(Allowed& allowed, const Tensor& value) {
+  if (allowed.low.data() == nullptr)
+    allowed = {allowed.exact, prim::to_reference(allowed.exact), prim::to_reference(allowed.exact)};
+  const auto take = [&](auto zero) {
+    using T = decltype(zero);
+    const auto v = value.as<T>();
+    for (std::size_t i = 0; i < v.size(); ++i) {
+      T &low = allowed.low.as_mutable<T>()[i], &high = allowed.high.as_mutable<T>()[i];
+      if (v[i] < low || v[i] != v[i]) low = v[i];
+      if (v[i] > high || v[i] != v[i]) high = v[i];
+    }
+  };
+  value.dtype() == DType::f64 ? take(double{}) : take(std::int64_t{});
+}
+
+}  // namespace
+
+std::vector<bool> depend_on_steps(const Graph& graph, const std::vector<NodeId>& nodes) {
+  const std::map<NodeId, double> slack = slack_of(graph, nodes);
+  std::map<NodeId, bool> depends;
+  std::vector<bool> out;
+  for (const NodeId id : nodes) {
+    out.push_back(is_uncertain_step(graph, id, slack) ||
+                  std::ranges::any_of(graph[id].args, [&](NodeId a) { return depends[a]; }));
+    depends[id] = out.back();
+  }
+  return out;
+}
+
+double Allowed::error_of(const Tensor& found) const {
+  const Tensor& least = low.data() != nullptr ? low : exact;
+  const Tensor& most = high.data() != nullptr ? high : exact;
+  double scale = 0, worst = 0;
+  for (std::int64_t i = 0; i < exact.count(); ++i) {
+    if (!is_float(found.dtype())) {
+      const std::int64_t f = found.int_at(i);
+      if (f < least.int_at(i) || f > most.int_at(i)) return INFINITY;
+      continue;
+    }
+    const double f = found.at(i), w = exact.at(i), l = least.at(i), m = most.at(i);
+    if (std::isfinite(w)) scale = std::max(scale, std::abs(w));
+    if ((f >= l && f <= m) || (std::isnan(f) && (std::isnan(l) || std::isnan(m)))) continue;
+    const double error = std::min(std::abs(f - l), std::abs(f - m));
+    worst = std::max(worst, std::isfinite(error) ? error : INFINITY);
+  }
+  return worst == 0 ? 0 : worst / std::max(scale, 1e-30);
+}
+
+std::int64_t Allowed::uncertain() const {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; low.data() != nullptr && i < low.count(); ++i)
+    count += low.at(i) != high.at(i);
+  return count;
+}
+
+std::vector<Allowed> reference_of(const Graph& graph, const lower::Cluster& cluster,
+                                  const NodeValues& read) {
+  const std::map<NodeId, double> slack = slack_of(graph, cluster.nodes);
+  std::vector<Allowed> out;
+  for (Tensor& value : evaluate(graph, cluster, read, slack, {}))
+    out.push_back({std::move(value), {}, {}});
+  if (std::ranges::none_of(cluster.nodes,
+                           [&](NodeId id) { return is_uncertain_step(graph, id, slack); }))
+    return out;
+  const bool halves = std::ranges::any_of(
+      cluster.nodes, [&](NodeId id) { return epsilon(graph[id].type.dtype) > kRounding; });
+  std::vector<Way> ways = {{Way::Round::none, 1}, {Way::Round::none, -1}};
+  if (halves) ways.insert(ways.end(), {{Way::Round::outputs, 0}, {Way::Round::all, 0}});
+  for (const Way way : ways) {
+    const std::vector<Tensor> values = evaluate(graph, cluster, read, slack, way);
+    for (std::size_t o = 0; o < out.size(); ++o) widen(out[o], values[o]);
+  }
+  return out;
+}
+
+}  // namespace heddle::driver

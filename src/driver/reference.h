@@ -1,0 +1,34 @@
+#pragma once
+#include <map>
+
+#include "lower/lower.h"
+
+namespace heddle::driver {
+
+using NodeValues = std::map<prim::NodeId, Tensor>;
+
+/// Nodes of a cluster (sorted by id) of which each value depends on a step: floor, a comparison, a
+/// cast to an integer, the position of a maximum, … of a number that the cluster computes and so
+/// rounds. An error however small may decide on which side of the step it lies.
+std::vector<bool> depend_on_steps(const prim::Graph& graph, const std::vector<prim::NodeId>& nodes);
+
+/// What a kernel may give for one output, as working values (prim/interpret.h).
+struct Allowed {
+  Tensor exact;      ///< in float64
+  Tensor low, high;  ///< the least and greatest of both sides of steps; empty without steps
+  /// Largest |found - allowed| over the largest |exact|; infinite where an integer or boolean is
+  /// not allowed.
+  double error_of(const Tensor& found) const;
+  /// How many elements may be more than one number.
+  std::int64_t uncertain() const;
+};
+
+/// The float64 interpreter's values of a cluster's outputs, from what the kernel reads. If steps
+/// are uncertain they are taken again, with their arguments moved up and down by what rounding in
+/// the kernel may change (1e-5 of the scale, which is what --accuracy standard promises, or the
+/// step of a 16-bit type on the way), and with values of 16-bit types stored. A sum of steps that
+/// go up and down may still leave the range between these.
+std::vector<Allowed> reference_of(const prim::Graph& graph, const lower::Cluster& cluster,
+                                  const NodeValues& read);
+
+}  // namespace heddle::driver

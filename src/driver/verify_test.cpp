@@ -1,0 +1,167 @@
+// verify() itself: steps of rounded numbers are no errors, wrong kernels are.
+#include "driver/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "driver/reference.h"
+#include "prim/builder.h"
+#include "prim/precision.h"
+
+namespace heddle::driver {
+namespace {
+
+using ir::ScalarFn;
+using prim::Builder;
+using prim::NodeId;
+
+CompileOptions quick() {
+  CompileOptions options;
+  options.threads = 2;
+  return options;
+}
+
+std::vector<Tensor> random_inputs(const prim::Graph& g) {
+  std::mt19937 rng(3);
+  std::normal_distribution<double> normal;
+  std::vector<Tensor> out;
+  for (const prim::GraphInput& input : g.inputs) {
+    out.emplace_back(input.type);
+    for (std::int64_t i = 0; i < out.back().count(); ++i) out.back().set(i, normal(rng));
+  }
+  return out;
+}
+
+Result<Verification> verified(const prim::Graph& g) {
+  const Compiled compiled = HEDDLE_TRY(compile(g, quick()));
+  return verify(compiled, random_inputs(g), 1e-2, 1e-1, quick());
+}
+
+/// s = x·w is an output, stored in 16 bits, and what a step is taken of.
+struct Steps : testing::TestWithParam<ScalarFn> {
+  prim::Graph graph;
+  Steps() {
+    Builder b(graph);
+    const NodeId x = graph.add_input("x", {DType::f32, {64, 301}});
+    const NodeId w = graph.add_input("w", {DType::f32, {64, 301}});
+    const NodeId s = b.mul(b.mul(b.sigmoid(x), b.tanh(w)), 8.0);
+    const ScalarFn fn = GetParam();
+    const NodeId other = fn == ScalarFn::fmod ? b.full({DType::f32, {64, 301}}, 0.75) : b.exp(x);
+    const NodeId step = ir::info(fn).arity == 1 ? b.map(fn, {s}) : b.map(fn, {s, other});
+    const NodeId y = b.cast(step, DType::f32);
+    graph.outputs = {{"s", s}, {"y", y}};
+    // Its steps go down while it goes up: see reference_of.
+    if (fn != ScalarFn::fmod)
+      graph.outputs.push_back({"z", b.reduce_sum(b.mul(y, 0.5), {1})});
+  }
+};
+
+TEST_P(Steps, AreNoErrors) {
+  for (const DType low : {DType::f32, DType::f16, DType::bf16}) {
+    const auto v = verified(low == DType::f32 ? graph : prim::with_storage(graph, low));
+    ASSERT_TRUE(v) << v.error().message;
+    EXPECT_EQ(v->wrong, 0) << name_of(low) << ": " << v->first_wrong << " " << v->worst;
+    EXPECT_EQ(v->unjudged.size(), graph.outputs.size() - 1);
+    if (low != DType::f32 && GetParam() != ScalarFn::fmod) {
+      EXPECT_GT(v->uncertain, 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Functions, Steps,
+                         testing::Values(ScalarFn::floor, ScalarFn::ceil, ScalarFn::round,
+                                         ScalarFn::trunc, ScalarFn::sign, ScalarFn::greater,
+                                         ScalarFn::less_equal, ScalarFn::fmod),
+                         [](const auto& i) { return std::string(ir::info(i.param).name); });
+
+/// A step of what is read, not computed, has one side.
+TEST(Reference, StepsOfWhatIsReadAreExact) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::bf16, {5}});
+  const NodeId read = b.map(ScalarFn::floor, {b.map(ScalarFn::neg, {x})});
+  const NodeId made = b.map(ScalarFn::floor, {b.mul(x, 3.0)});
+  g.outputs = {{"a", read}, {"b", made}};
+  const std::vector<bool> depends = depend_on_steps(g, prim::live_nodes(g));
+  EXPECT_TRUE(depends.back());
+  EXPECT_EQ(std::count(depends.begin(), depends.end(), true), 1);
+  lower::Cluster all;
+  for (const NodeId id : prim::live_nodes(g))
+    if (id != x && g.constant_of(id) == nullptr) all.nodes.push_back(id);
+  all.outputs = {read, made};
+  const float values[] = {1, 2, 0.75F, -1, -2};
+  Tensor t({DType::bf16, {5}});
+  for (int i = 0; i < 5; ++i) t.set(i, values[i]);
+  const auto allowed = reference_of(g, all, {{x, t}});
+  EXPECT_EQ(allowed[0].uncertain(), 0);
+  EXPECT_EQ(allowed[1].uncertain(), 4);  // 3, 6, -3 and -6 are on steps, 2.25 is not
+  Tensor found({DType::bf16, {5}});
+  for (const double first : {2.0, 3.0, 4.0, 1.0}) {
+    const double rest[] = {first, 5, 2, -4, -6};
+    for (int i = 0; i < 5; ++i) found.set(i, rest[i]);
+    EXPECT_EQ(allowed[1].error_of(found) == 0, first == 2 || first == 3) << first;
+  }
+}
+
+TEST(Reference, IntegersAreExact) {
+  Tensor wanted({DType::i64, {2}}), found({DType::i32, {2}});
+  wanted.set_int(0, 100000);
+  found.set_int(0, 100000);
+  EXPECT_EQ((Allowed{wanted, {}, {}}).error_of(found), 0);
+  found.set_int(0, 100001);
+  EXPECT_TRUE(std::isinf((Allowed{wanted, {}, {}}).error_of(found)));
+}
+
+/// The first kernel with a step computes another one than the graph says; the second is right, on
+/// what it reads.
+TEST(Verify, FindsTheFirstWrongKernel) {
+  const auto graph = [](ScalarFn first) {
+    prim::Graph g;
+    Builder b(g);
+    NodeId x = g.add_input("x", {DType::f32, {33, 64}});
+    for (const ScalarFn step : {first, ScalarFn::floor}) {
+      const NodeId w = b.constant(Tensor::from<float>(
+          DType::f32, {64, 64}, std::vector<float>(std::size_t{64} * 64, 0.07F)));
+      x = b.map(step, {b.matmul(x, w)});
+    }
+    g.outputs = {{"y", x}};
+    return g;
+  };
+  const auto right = compile(graph(ScalarFn::floor), quick());
+  auto wrong = compile(graph(ScalarFn::ceil), quick());
+  ASSERT_TRUE(right.ok() && wrong.ok());
+  ASSERT_EQ(wrong->kernels.size(), right->kernels.size());
+  const std::vector<Tensor> inputs = random_inputs(right->graph);
+  EXPECT_EQ(verify(*right, inputs, 1e-3, 1e-3, quick())->wrong, 0);
+  wrong->graph = right->graph;
+  const auto v = verify(*wrong, inputs, 1e-3, 1e-3, quick());
+  ASSERT_TRUE(v) << v.error().message;
+  EXPECT_EQ(v->wrong, 1);
+  EXPECT_FALSE(v->kernels[0].equal);
+  EXPECT_EQ(v->first_wrong, v->kernels[0].name);
+}
+
+/// Kernels that are right one by one make a wrong program if it binds them wrongly.
+TEST(Verify, FindsAWrongProgram) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {7}}), z = g.add_input("z", {DType::f32, {7}});
+  g.outputs = {{"y", b.map(ScalarFn::floor, {b.sub(b.exp(x), b.exp(z))})}};
+  auto compiled = compile(std::move(g), quick());
+  ASSERT_TRUE(compiled) << compiled.error().message;
+  const std::vector<Tensor> inputs = random_inputs(compiled->graph);
+  EXPECT_EQ(verify(*compiled, inputs, 1e-3, 1e-3, quick())->wrong, 0);
+  auto program = std::make_shared<runtime::Program>(*compiled->program);
+  std::swap(program->inputs[0], program->inputs[1]);
+  for (runtime::Launch& launch : program->launches) std::swap(launch.args[0], launch.args[1]);
+  compiled->program = program;
+  const auto v = verify(*compiled, inputs, 1e-3, 1e-3, quick());
+  ASSERT_TRUE(v) << v.error().message;
+  EXPECT_EQ(v->first_wrong, "(all together: output 'y')");
+}
+
+}  // namespace
+}  // namespace heddle::driver
