@@ -34,8 +34,19 @@ Result<CheckReport> check(const std::string& path, const ImportOptions& options)
   const Loaded loaded = HEDDLE_TRY(load_model(path));
   CheckReport report;
   Importer importer(loaded.model, loaded.folder, options, &report.problems);
-  if (const Result<prim::Graph> graph = importer.run(); !graph)
-    report.problems.push_back({"", "", graph.error().message});
+  const auto fails = [&](const Error& error) {
+    report.problems.push_back({"", "", error.message});
+  };
+  if (HEDDLE_TRY(works_on_strings(path))) {
+    const Result<Stage> stage = importer.run_stage({}, {});
+    if (!stage) fails(stage.error());
+    if (stage) {
+      report.waiting = stage->waiting;
+      report.host = labels_of(stage->calls);
+    }
+  } else if (const Result<prim::Graph> graph = importer.run(); !graph) {
+    fails(graph.error());
+  }
   report.nodes = importer.nodes();
   return report;
 }

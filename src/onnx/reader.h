@@ -38,6 +38,10 @@ struct Problem {
 struct CheckReport {
   int nodes = 0;
   std::vector<Problem> problems;
+  /// Of a model that runs in stages (onnx/stages.h), by label: what the host does after the first
+  /// stage, and what waits for that, whose shapes are not known yet.
+  std::set<std::string> host;
+  std::vector<std::string> waiting;
 };
 /// Everything that stands in the way of importing the model, not only the first thing.
 Result<CheckReport> check(const std::string& path, const ImportOptions& options = {});

@@ -51,8 +51,8 @@ Status Importer::add_host_call(const ::onnx::NodeProto& node, ops::Call call, Sc
   }
   if (staging_ == nullptr)
     return node_unsupported(node,
-                            "it works on strings, on the host: that is done by `heddle run`, not "
-                            "in one compiled program");
+                            "it works on strings, on the host: `heddle run` and `heddle verify` do "
+                            "that, in stages; it cannot be part of one compiled program");
   if (const auto made = staging_->made->find(number); made != staging_->made->end()) {
     for (std::size_t i = 0; i < made->second.size(); ++i) {
       const auto& [type, format] = made->second[i];
@@ -101,11 +101,23 @@ Result<bool> works_on_strings(const std::string& path) {
   const FileBytes file = HEDDLE_TRY(map_file(model_file(path)));
   const auto model = HEDDLE_TRY(parse_model(file.data, file.size));
   const auto& graph = model->graph();
-  return std::any_of(graph.input().begin(), graph.input().end(), is_text) ||
+  std::set<std::string> read;  // what nothing reads needs no host
+  for (const auto& node : graph.node()) read.merge(names_read(node));
+  const auto reads_text = [&](const auto& port) {
+    return is_text(port) && read.contains(port.name());
+  };
+  return std::any_of(graph.input().begin(), graph.input().end(), reads_text) ||
          std::any_of(graph.output().begin(), graph.output().end(), is_text) ||
          runs_on_host(graph.node()) ||
          std::any_of(model->functions().begin(), model->functions().end(),
                      [](const auto& function) { return runs_on_host(function.node()); });
+}
+
+std::set<std::string> labels_of(const std::vector<HostCall>& calls) {
+  std::set<std::string> labels;
+  for (const HostCall& call : calls)
+    labels.insert(fmt::format("{} '{}'", call.call.op, call.call.name));
+  return labels;
 }
 
 Result<Stage> Importer::run_stage(const HostTypes& made, const std::set<std::string>& done) {
@@ -164,6 +176,12 @@ Result<const StagedModel::Ready*> StagedModel::ready(const std::map<std::string,
   fresh.stage = HEDDLE_TRY(std::move(stage));
   if (!fresh.stage.graph.outputs.empty()) fresh.runner = HEDDLE_TRY(engine_(fresh.stage.graph));
   return &stages_.emplace(key, std::move(fresh)).first->second;
+}
+
+std::set<std::string> StagedModel::host_operators() const {
+  std::set<std::string> labels;
+  for (const auto& [key, ready] : stages_) labels.merge(labels_of(ready.stage.calls));
+  return labels;
 }
 
 Result<std::map<std::string, Output>> StagedModel::run(

@@ -20,6 +20,8 @@ struct HostCall {
   ops::Call call;
   std::vector<std::string> arguments;  ///< graph outputs of the stage; "": absent
 };
+/// "Op 'name'" of each.
+std::set<std::string> labels_of(const std::vector<HostCall>& calls);
 
 /// What the host operators have made so far, by number; the next stage's inputs host_name(…).
 using HostTypes = std::map<int, std::vector<std::pair<TensorType, ops::Format>>>;
@@ -56,6 +58,8 @@ class StagedModel {
   Result<std::map<std::string, Output>> run(const std::map<std::string, Tensor>& inputs);
   /// Stages compiled so far.
   std::size_t compiled() const { return stages_.size(); }
+  /// Those that those stages end with, "Op 'name'".
+  std::set<std::string> host_operators() const;
 
  private:
   struct Ready {

@@ -1,5 +1,6 @@
 """The command as a user meets it: exit codes, messages, JSON, on good and on hopeless input."""
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -60,6 +61,27 @@ class Cli(CommandTest):
         self.assertEqual(heddle("cache", "merge", self.path / "t.db").returncode, 0)
         kernels = json.loads(heddle("explain", self.good, "--budget", "5", "--json").stdout)["kernels"]
         self.assertTrue(all(k["cost"]["provenance"] == "measured" for k in kernels), kernels)
+
+    def test_damaged_tuning_database(self):
+        database = self.path / "cache" / "tuning.db"
+        database.parent.mkdir()
+        database.write_bytes(b"x" * 5000)
+        self.assert_fails(1, "delete it", "compile", self.good, "-o", self.path / "o", "--budget", "1",
+                          "--locked", database)
+        done = heddle("compile", self.good, "-o", self.path / "o", "--budget", "1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("tuning.db: damaged, kept as", done.stderr)
+        self.assertEqual((database.parent / "tuning.db.damaged").read_bytes(), b"x" * 5000)
+        self.assertNotIn("damaged", heddle("cache", "verify").stderr)
+
+    def test_cache_limit(self):
+        for limit, code in (("-5", 2), ("99999999999999", 2), ("1", 0)):
+            done = subprocess.run([HEDDLE, "doctor"], capture_output=True, text=True,
+                                  env=dict(os.environ, HEDDLE_CACHE_LIMIT=limit))
+            self.assertEqual(done.returncode, code, done.stderr)
+            if code:
+                self.assertIn("HEDDLE_CACHE_LIMIT", done.stderr)
+                self.assertIn(f"found '{limit}'", done.stderr)
 
     def fake_peer(self, body):
         """An environment whose interpreter is a script, for peers that misbehave."""

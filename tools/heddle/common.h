@@ -73,6 +73,7 @@ struct Difference {
   double max_absolute = 0;
   double scale = 0;        ///< largest |wanted|
   std::int64_t index = 0;  ///< where the worst is
+  double of_scale() const { return max_absolute / std::max(scale, 1e-30); }
 };
 Difference compare(const Tensor& found, const Tensor& wanted, double relative, double absolute);
 

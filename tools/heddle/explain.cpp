@@ -13,7 +13,12 @@ struct ExplainFlags : ModelFlags {
 };
 
 Status run(const ExplainFlags& flags) {
-  if (HEDDLE_TRY(is_staged(flags.model))) return explain_staged(flags);
+  if (HEDDLE_TRY(is_staged(flags.model))) {
+    if (!flags.html.empty())
+      return unsupported("--html: '{}' runs in stages, want a model that is one program",
+                         flags.model);
+    return explain_staged(flags, flags.node);
+  }
   const Model model = HEDDLE_TRY(open_model(flags));
   const nlohmann::json report = nlohmann::json::parse(model.program->manifest, nullptr, false);
   if (!report.is_object() || !report.contains("kernels"))

@@ -10,6 +10,7 @@
 #include "ops/ops.h"
 #include "runtime/artefact.h"
 #include "runtime/cuda/device.h"
+#include "staged.h"
 
 namespace heddle::tool {
 namespace {
@@ -39,7 +40,9 @@ Status list_ops(bool as_json) {
 
 json library_row(const char* name, const char* purpose, const std::string& found,
                  const std::string& missing) {
-  return {{"name", name}, {"for", purpose}, {"found", missing.empty()},
+  return {{"name", name},
+          {"for", purpose},
+          {"found", missing.empty()},
           {"detail", missing.empty() ? found : missing}};
 }
 
@@ -50,8 +53,9 @@ json cuda_libraries() {
   std::string found, missing;
   if (auto devices = runtime::cuda::devices(options.cuda_driver)) {
     for (const runtime::cuda::Device& d : *devices)
-      found += fmt::format("{}{}, {}, {} multiprocessors, {:.0f} GB", found.empty() ? "" : "; ", d.name,
-                           d.arch(), d.multiprocessors, static_cast<double>(d.memory_bytes) / 1e9);
+      found +=
+          fmt::format("{}{}, {}, {} multiprocessors, {:.0f} GB", found.empty() ? "" : "; ", d.name,
+                      d.arch(), d.multiprocessors, static_cast<double>(d.memory_bytes) / 1e9);
   } else {
     missing = devices.error().message;
   }
@@ -98,7 +102,8 @@ Status check(const ModelFlags& flags) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::CheckReport report = HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
   // What has no kernel for the device is known after planning.
-  if (report.problems.empty() && flags.device != "cpu")
+  const bool staged = HEDDLE_TRY(is_staged(flags.model));
+  if (report.problems.empty() && flags.device != "cpu" && !staged)
     if (const auto planned = driver::plan_file(flags.model, options); !planned) {
       if (planned.error().code != ErrorCode::unsupported) return planned.error();
       report.problems.push_back({"", "", planned.error().message});
@@ -110,12 +115,20 @@ Status check(const ModelFlags& flags) {
     fmt::print("{}\n", json{{"model", flags.model},
                             {"nodes", report.nodes},
                             {"ok", report.problems.empty()},
+                            {"host_operators", report.host},
+                            {"after_the_host", report.waiting},
                             {"problems", problems}}
                            .dump(2));
   } else {
     for (const onnx::Problem& p : report.problems) fmt::print("{}\n", p.reason);
     if (report.problems.empty())
       fmt::print("{}: {} nodes, nothing stands in the way\n", flags.model, report.nodes);
+    if (report.problems.empty() && staged)
+      fmt::print(
+          "  it runs in stages; the host does {}; {} nodes wait for that, and are checked when "
+          "it runs\n",
+          report.host.empty() ? "nothing" : fmt::format("{}", fmt::join(report.host, ", ")),
+          report.waiting.size());
   }
   if (!report.problems.empty())
     return fail(ErrorCode::unsupported, "{}: {} of {} nodes cannot be compiled", flags.model,

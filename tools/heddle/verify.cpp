@@ -1,6 +1,7 @@
 #include "driver/verify.h"
 #include "common.h"
 #include "driver/cache.h"
+#include "staged.h"
 
 namespace heddle::tool {
 namespace {
@@ -9,58 +10,103 @@ struct VerifyFlags : ModelFlags {
   double tolerance = 0;  ///< 0: of the precision
 };
 
-Status run(const VerifyFlags& flags) {
-  HEDDLE_TRY(want_graph(flags, "verify"));
-  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  const driver::Compiled compiled = HEDDLE_TRY(driver::compile_fresh(flags.model, options));
-  const Inputs inputs = HEDDLE_TRY(make_inputs(*compiled.program, flags));
-  Tolerance tolerance = tolerance_of(flags.precision);
-  if (flags.tolerance > 0) tolerance = {flags.tolerance, flags.tolerance};
-  const driver::Verification v = HEDDLE_TRY(
-      driver::verify(compiled, inputs.values, tolerance.kernel, tolerance.network, options));
+/// What has been verified, of a program or of a model's stages.
+struct Verified {
+  driver::Verification all;
+  std::string inputs;                 ///< in words
+  std::optional<double> expected;     ///< error against the expected outputs
+  std::optional<std::size_t> stages;  ///< nullopt: one program
+  std::set<std::string> host = {};
+};
+
+void print_json(const VerifyFlags& flags, const Verified& verified) {
+  const driver::Verification& v = verified.all;
   nlohmann::json kernels = nlohmann::json::array();
   for (const driver::KernelCheck& k : v.kernels)
     kernels.push_back(
         {{"name", k.name}, {"error", k.error}, {"equal", k.equal}, {"sources", k.sources}});
-  std::string expected = "none";
-  bool equal = true;
+  nlohmann::json j = {{"model", flags.model},
+                      {"inputs", verified.inputs},
+                      {"kernels", kernels},
+                      {"wrong", v.wrong},
+                      {"worst", v.worst},
+                      {"outputs_error", v.outputs_error},
+                      {"uncertain_values", v.uncertain},
+                      {"unjudged_outputs", v.unjudged},
+                      {"expected_outputs_error",
+                       verified.expected ? fmt::format("{:.3g}", *verified.expected) : "none"}};
+  if (verified.stages) {
+    j["stages"] = *verified.stages;
+    j["not_verified"] = verified.host;
+  }
+  fmt::print("{}\n", j.dump(2));
+}
+
+void print_text(const VerifyFlags& flags, const Verified& verified) {
+  const driver::Verification& v = verified.all;
+  for (const driver::KernelCheck& k : v.kernels)
+    if (!k.equal)
+      fmt::print("WRONG {}: error {:.3g} of the scale ({})\n", k.name, k.error, k.sources);
+  fmt::print(
+      "{}: {} kernels against the float64 reference: {} wrong, largest error {:.3g} of a value's "
+      "scale; whole program: {:.3g}; inputs: {}\n",
+      flags.model, v.kernels.size(), v.wrong, v.worst, v.outputs_error, verified.inputs);
+  if (v.uncertain > 0)
+    fmt::print(
+        "{} values hang on a step (Floor, Greater, ArgMax, ...) of a number that the same kernel "
+        "rounds: held to both sides of it\n",
+        v.uncertain);
+  if (!v.unjudged.empty())
+    fmt::print(
+        "not judged as a whole, as rounding may take them across a step: {} (every kernel is "
+        "right on what it reads, and together they give the same)\n",
+        fmt::join(v.unjudged, ", "));
+  if (verified.stages)
+    fmt::print("{} stages; not verified, as the host does them: {}\n", *verified.stages,
+               fmt::join(verified.host, ", "));
+  if (verified.expected)
+    fmt::print("whole model against the expected outputs: error {:.3g} of the scale\n",
+               *verified.expected);
+}
+
+Result<Verified> verify_program(const VerifyFlags& flags, const Tolerance& tolerance) {
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  const driver::Compiled compiled = HEDDLE_TRY(driver::compile_fresh(flags.model, options));
+  const Inputs inputs = HEDDLE_TRY(make_inputs(*compiled.program, flags));
+  Verified out{HEDDLE_TRY(driver::verify(compiled, inputs.values, tolerance.kernel,
+                                         tolerance.network, options)),
+               inputs.from,
+               {},
+               {}};
   const TestData data =
       inputs.test_data ? HEDDLE_TRY(test_data_of(flags.model, *compiled.program)) : TestData{};
-  if (!data.outputs.empty()) {
-    auto session = HEDDLE_TRY(driver::load(compiled.program, options));
-    const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs.values));
-    double worst = 0;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const Difference d = compare(outputs[i], data.outputs[i], 0, 1);
-      worst = std::max(worst, d.max_absolute / std::max(d.scale, 1e-30));
-    }
-    equal = worst <= tolerance.network;
-    expected = fmt::format("{:.3g}", worst);
-  }
-  if (flags.json) {
-    fmt::print("{}\n", nlohmann::json{{"model", flags.model},
-                                      {"inputs", inputs.from},
-                                      {"kernels", kernels},
-                                      {"wrong", v.wrong},
-                                      {"worst", v.worst},
-                                      {"outputs_error", v.outputs_error},
-                                      {"expected_outputs_error", expected}}
-                           .dump(2));
+  if (data.outputs.empty()) return out;
+  auto session = HEDDLE_TRY(driver::load(compiled.program, options));
+  const std::vector<Tensor> outputs = HEDDLE_TRY(session->run(inputs.values));
+  out.expected = 0;
+  for (std::size_t i = 0; i < data.outputs.size(); ++i)
+    out.expected = std::max(*out.expected, compare(outputs[i], data.outputs[i], 0, 1).of_scale());
+  return out;
+}
+
+Status run(const VerifyFlags& flags) {
+  HEDDLE_TRY(want_graph(flags, "verify"));
+  Tolerance tolerance = tolerance_of(flags.precision);
+  if (flags.tolerance > 0) tolerance = {flags.tolerance, flags.tolerance};
+  Verified v;
+  if (HEDDLE_TRY(is_staged(flags.model))) {
+    StagedVerification staged = HEDDLE_TRY(verify_staged(flags, tolerance));
+    v = {std::move(staged.all), flags.inputs.empty() ? "test_data_set_0" : "files", staged.expected,
+         staged.stages, staged.host};
   } else {
-    for (const driver::KernelCheck& k : v.kernels)
-      if (!k.equal)
-        fmt::print("WRONG {}: error {:.3g} of the scale ({})\n", k.name, k.error, k.sources);
-    fmt::print(
-        "{}: {} kernels against the float64 reference: {} wrong, largest error {:.3g} of a value's "
-        "scale; whole program: {:.3g}; inputs: {}\n",
-        flags.model, v.kernels.size(), v.wrong, v.worst, v.outputs_error, inputs.from);
-    if (expected != "none")
-      fmt::print("whole model against the expected outputs: error {} of the scale\n", expected);
+    v = HEDDLE_TRY(verify_program(flags, tolerance));
   }
-  if (v.wrong > 0 || !equal)
-    return fail(ErrorCode::mismatch, "{}: {}", flags.model,
-                v.wrong > 0 ? "kernel " + v.first_wrong + " is the first wrong one"
-                            : "outputs differ from the expected ones");
+  flags.json ? print_json(flags, v) : print_text(flags, v);
+  if (v.all.wrong > 0)
+    return fail(ErrorCode::mismatch, "{}: kernel {} is the first wrong one", flags.model,
+                v.all.first_wrong);
+  if (v.expected.value_or(0) > tolerance.network)
+    return fail(ErrorCode::mismatch, "{}: outputs differ from the expected ones", flags.model);
   return Ok{};
 }
 
