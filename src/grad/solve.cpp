@@ -4,6 +4,8 @@
 #include <numeric>
 #include <set>
 
+#include "ir/digits.h"
+
 namespace heddle::grad {
 namespace {
 
@@ -13,46 +15,9 @@ using ir::Var;
 
 Expr var(std::size_t i) { return Var{static_cast<std::int32_t>(i)}; }
 
-/// Collects where div and mod cut each variable into digits: (d / a) % b cuts d at a and a·b. A
-/// quotient of a sum is offered to every variable in it, scaled by its coefficient.
-void collect_cuts(const Expr& e, std::int64_t scale, std::vector<std::set<std::int64_t>>& cuts) {
-  const IndexNode& node = e.node();
-  if (node.kind == IndexNode::Kind::sum)
-    for (const IndexNode::Term& t : node.terms) collect_cuts(t.atom, scale, cuts);
-  if (node.kind != IndexNode::Kind::div && node.kind != IndexNode::Kind::mod) return;
-  const Expr& inner = node.args[0];
-  const std::int64_t at = scale * node.constant;
-  if (const auto v = inner.variable()) cuts[static_cast<std::size_t>(v->index)].insert(at);
-  if (inner.node().kind == IndexNode::Kind::sum)
-    for (const IndexNode::Term& t : inner.node().terms)
-      if (const auto v = t.atom.variable(); v && t.coefficient > 0 && at % t.coefficient == 0)
-        cuts[static_cast<std::size_t>(v->index)].insert(at / t.coefficient);
-  collect_cuts(inner, node.kind == IndexNode::Kind::div ? at : scale, cuts);
-}
-
-struct Digit {
-  std::size_t variable;  ///< which variable it belongs to
-  std::int64_t weight;   ///< in that variable
-  std::int64_t extent;
+struct Digit : ir::Digit {
   std::optional<Expr> value = {};  ///< as a function of the source's coordinates and free digits
 };
-
-std::optional<std::vector<Digit>> digits_of(const std::vector<Expr>& index, const Shape& extents) {
-  std::vector<std::set<std::int64_t>> cuts(extents.size());
-  for (const Expr& e : index) collect_cuts(e, 1, cuts);
-  std::vector<Digit> digits;
-  for (std::size_t d = 0; d < extents.size(); ++d) {
-    std::int64_t low = 1;
-    cuts[d].insert(extents[d]);
-    for (std::int64_t cut : cuts[d]) {
-      if (cut <= low || cut > extents[d]) continue;
-      if (cut % low != 0) return std::nullopt;
-      digits.push_back({d, low, cut / low});
-      low = cut;
-    }
-  }
-  return digits;
-}
 
 using Terms = std::vector<IndexNode::Term>;
 
@@ -189,24 +154,15 @@ class Solver {
 /// `index` in terms of digits, or nullopt if the variables have none.
 std::optional<Solution> solve_index(const std::vector<Expr>& index, const Shape& extents,
                                     std::size_t rank) {
-  const auto digits = digits_of(index, extents);
-  if (!digits) return std::nullopt;
-  std::vector<Expr> as_digits(extents.size(), Expr(0));
-  Shape digit_extents;
-  for (std::size_t i = 0; i < digits->size(); ++i) {
-    const Digit& d = (*digits)[i];
-    as_digits[d.variable] = as_digits[d.variable] + var(i) * Expr(d.weight);
-    digit_extents.push_back(d.extent);
-  }
-  const ir::Ranges ranges = ir::ranges_of(digit_extents);
-  std::vector<Expr> in_digits;
-  for (const Expr& e : index)
-    in_digits.push_back(ir::simplify(ir::substitute(e, as_digits), ranges));
-  Solver solver(*digits, std::move(in_digits), rank);
+  auto parts = ir::in_digits(index, extents);
+  if (!parts) return std::nullopt;
+  std::vector<Digit> digits;
+  for (const ir::Digit& d : parts->digits) digits.push_back({d});
+  Solver solver(digits, std::move(parts->index), rank);
   if (!solver.run()) return std::nullopt;
   Solution s{std::vector<Expr>(extents.size(), Expr(0)), solver.free(), solver.conditions()};
-  for (std::size_t i = 0; i < digits->size(); ++i) {
-    const Digit& d = (*digits)[i];
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const Digit& d = digits[i];
     s.variables[d.variable] = s.variables[d.variable] + solver.value_of(i) * Expr(d.weight);
   }
   return s;

@@ -42,11 +42,11 @@ struct Orchestrator {
   const Options& options;
   CostModel& cost;
   std::vector<Region> regions;
-  std::vector<Solved> solved;
-  std::unordered_multimap<std::size_t, std::size_t> by_structure;
-  std::vector<Cluster> clusters;
-  std::map<Cluster, std::vector<Rejected>> why_not;
-  PlanStats stats;
+  std::vector<Solved> solved = {};
+  std::unordered_multimap<std::size_t, std::size_t> by_structure = {};
+  std::vector<Cluster> clusters = {};
+  std::map<Cluster, std::vector<Rejected>> why_not = {};
+  PlanStats stats = {};
   double lower_bound = 0;
 
   /// The solution of an equal region, or a new one.
@@ -79,38 +79,22 @@ struct Orchestrator {
     lower_bound += s.selection.lower_bound_us;
   }
 
-  Status solve_all(std::vector<Region> of) {
-    regions = std::move(of);
+  /// The plan of these regions; nullopt if their kernels wait for each other.
+  Result<std::optional<Plan>> run() {
     stats.regions = static_cast<int>(regions.size());
-    stats.unique_regions = 0;
-    lower_bound = 0;
-    solved.clear();
-    by_structure.clear();
-    clusters.clear();
-    why_not.clear();
     for (const Region& region : regions) {
       const std::size_t i = HEDDLE_TRY(solution_for(region));
       instantiate(solved[i], region);
     }
-    return Ok{};
-  }
-
-  Result<Plan> run() {
-    HEDDLE_TRY(solve_all(regions_of(facts)));
-    auto plan = assemble(facts, clusters, options, cost);
-    if (!plan) {
-      // Two regions may each take the alternative that reads the other's value.
-      HEDDLE_TRY(solve_all({whole_region(facts)}));
-      plan = assemble(facts, clusters, options, cost);
-    }
-    HEDDLE_CHECK(plan.has_value(), "the regions' kernels wait for each other");
+    std::optional<Plan> plan = assemble(facts, clusters, options, cost);
+    if (!plan) return plan;
     for (Kernel& k : plan->kernels) {
       if (auto it = why_not.find(k.cluster); it != why_not.end()) k.rejected = it->second;
     }
     stats.nodes = plan->stats.nodes;
     plan->stats = stats;
     plan->lower_bound_us = std::min(plan->cost_us, lower_bound);
-    return *std::move(plan);
+    return plan;
   }
 };
 
@@ -132,8 +116,13 @@ Result<Plan> orchestrate_once(const prim::Graph& g, const Options& options) {
   if (options.strategy <= Strategy::greedy) {
     return ruled(facts, options, cost);
   }
-  Orchestrator o{facts, options, cost, {}, {}, {}, {}, {}, {}, 0};
-  return o.run();
+  Orchestrator regional{facts, options, cost, regions_of(facts)};
+  if (auto plan = HEDDLE_TRY(regional.run())) return *std::move(plan);
+  // Two regions may each take the alternative that reads the other's value.
+  Orchestrator whole{facts, options, cost, {whole_region(facts)}};
+  auto plan = HEDDLE_TRY(whole.run());
+  HEDDLE_CHECK(plan.has_value(), "the regions' kernels wait for each other");
+  return *std::move(plan);
 }
 
 }  // namespace
