@@ -61,7 +61,7 @@ std::string dot_of(const json& report) {
   const json& kernels = report["kernels"];
   for (std::size_t k = 0; k < kernels.size(); ++k) {
     for (const json& output : kernels[k]["outputs"]) producer[output["id"]] = k;
-    dot += fmt::format(" k{} [label=\"{}  {}\\n{:.1f} us\" fillcolor=\"{}\" href=\"#k{}\"];\n", k,
+    dot += fmt::format(" k{} [label=\"{}  {}\\n{:.1f} µs\" fillcolor=\"{}\" href=\"#k{}\"];\n", k,
                        k, short_sources(kernels[k]), kernels[k]["cost"]["us"].get<double>(),
                        color_of(kernels[k]), k);
   }
@@ -124,11 +124,11 @@ std::string kernel_html(std::size_t k, const json& kernel, double total) {
                   cost["bytes"].get<double>() / 1e6, cost["flops"].get<double>() / 1e9,
                   escaped(kernel["schedule"].get<std::string>()));
   html += cuda_html(kernel);
-  html += "<p>covers ";
+  html += "<p>covers</p><pre>";
   for (const json& source : kernel["sources"])
-    html += fmt::format("<code>{} {}</code> ", escaped(source["op"].get<std::string>()),
+    html += fmt::format("{} {}\n", escaped(source["op"].get<std::string>()),
                         escaped(source["name"].get<std::string>()));
-  html += "</p><pre>";
+  html += "</pre><p>as primitives</p><pre>";
   for (const json& primitive : kernel["primitives"])
     html += escaped(primitive.get<std::string>()) + "\n";
   html += "</pre>";
@@ -151,6 +151,13 @@ summary{cursor:pointer;display:flex;gap:.8rem;align-items:center;padding:.15rem 
 .bar{width:12rem;background:#f4f4f4;height:.8rem}.bar i{display:block;height:100%}
 details[open]{background:#fafafa;border-radius:6px;padding-bottom:.5rem}
 details p,details pre,details table{margin:.4rem 0 .4rem 3.3rem}pre{overflow:auto;font-size:13px}th,td{padding:0 .8rem 0 0;text-align:left}.rejected{color:#844}
+)";
+
+/// A kernel that is clicked in the picture opens.
+constexpr std::string_view kScript = R"(<script>
+const show=()=>{const d=document.getElementById(location.hash.slice(1));if(d)d.open=true}
+addEventListener('hashchange',show);show()
+</script>
 )";
 
 }  // namespace
@@ -182,7 +189,7 @@ std::string explain_html(const json& report) {
   html += "<h2>Kernels in execution order</h2>\n";
   for (std::size_t k = 0; k < report["kernels"].size(); ++k)
     html += kernel_html(k, report["kernels"][k], total);
-  return html + "</html>\n";
+  return html + std::string(kScript) + "</html>\n";
 }
 
 }  // namespace heddle::driver
