@@ -18,26 +18,22 @@ inline double now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-/// 4096-byte aligned floats, filled with small random numbers.
+/// Floats in memory such as sessions use, filled with small random numbers.
 class Floats {
  public:
-  explicit Floats(std::int64_t count, unsigned seed = 1) : count_(count) {
-    const auto bytes = static_cast<std::size_t>((count * 4 + 8191) / 4096 * 4096);
-    data_ = static_cast<float*>(std::aligned_alloc(4096, bytes));
+  explicit Floats(std::int64_t count, unsigned seed = 1)
+      : memory_({DType::f32, {count + 1024}}),
+        data_(reinterpret_cast<float*>(memory_.mutable_data())) {
     std::mt19937 random(seed);
     std::uniform_real_distribution<float> real(-1, 1);
     for (std::int64_t i = 0; i < count; ++i) data_[i] = real(random);
   }
-  Floats(Floats&& o) noexcept : data_(std::exchange(o.data_, nullptr)), count_(o.count_) {}
-  Floats(const Floats&) = delete;
-  Floats& operator=(const Floats&) = delete;
-  ~Floats() { std::free(data_); }
   float* data() const { return data_; }
-  std::int64_t count() const { return count_; }
+  std::int64_t count() const { return memory_.count() - 1024; }
 
  private:
+  Tensor memory_;
   float* data_;
-  std::int64_t count_;
 };
 
 inline lower::Target target_of(const codegen::cpu::Machine& m, int threads) {
@@ -160,6 +156,33 @@ inline std::vector<double> interleaved(const std::vector<std::function<void()>>&
       }
     }
   return best;
+}
+
+/// Two contenders in turn, run by run: the median seconds of each, and the median of second /
+/// first, for machines whose speed changes from one moment to the next.
+struct Paired {
+  double first, second, ratio;
+};
+inline Paired paired(const std::function<void()>& first, const std::function<void()>& second,
+                     double seconds) {
+  std::vector<double> a, b, ratios;
+  const auto timed = [](const std::function<void()>& run) {
+    const double start = now();
+    run();
+    return now() - start;
+  };
+  first();
+  second();
+  for (const double begin = now(); a.size() < 5 || now() - begin < seconds;) {
+    a.push_back(timed(first));
+    b.push_back(timed(second));
+    ratios.push_back(b.back() / a.back());
+  }
+  const auto median = [](std::vector<double>& v) {
+    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+    return v[v.size() / 2];
+  };
+  return {median(a), median(b), median(ratios)};
 }
 
 }  // namespace heddle::bench

@@ -109,7 +109,8 @@ class Interpreter {
         },
         [](const Barrier&) {}, [&](const Combine& x) { combine(x); },
         [&](const Routine& x) { routine(x); }, [&](const Copy& x) { start_copy(x); },
-        [&](const CopyGroup& x) { copy_group(x); }, [&](const Mma& x) { mma(x); });
+        [&](const CopyGroup& x) { copy_group(x); }, [&](const Mma& x) { mma(x); },
+        [](const Prefetch&) {});
   }
 
   // Threads: what they do between two barriers runs thread by thread, backwards, so that a kernel

@@ -90,8 +90,8 @@ struct RandomBits {
 struct ValueNode {
   std::variant<Imm, Load, Apply, Index, Guard, LaneReduce, RandomBits> op;
   DType dtype = DType::f32;  ///< a compute type: never f16 or bf16
-  /// The primitive that this computes (prim::NodeId::value), -1 if none alone. Says where code comes
-  /// from; not part of the kernel's text.
+  /// The primitive that this computes (prim::NodeId::value), -1 if none alone. Says where code
+  /// comes from; not part of the kernel's text.
   std::int32_t origin = -1;
 };
 /// `v` as the work of primitive `origin`, unless it is a literal or plain load or says already.
@@ -191,8 +191,15 @@ struct Mma {
   int columns() const { return warps_n * tiles_n * 8; }
 };
 
+/// A hint that the cache line of buffer[offset], in grid memory, will be read soon. It changes no
+/// value, and the offset may lie outside the buffer, where nothing is fetched.
+struct Prefetch {
+  BufferId buffer;
+  Expr offset;
+};
+
 struct Stmt {
-  std::variant<For, Let, Store, If, Barrier, Combine, Routine, Copy, CopyGroup, Mma> op;
+  std::variant<For, Let, Store, If, Barrier, Combine, Routine, Copy, CopyGroup, Mma, Prefetch> op;
 };
 
 Stmt loop(Var var, std::int64_t begin, std::int64_t end, Binding binding, Body body);

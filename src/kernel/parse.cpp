@@ -356,6 +356,7 @@ class Parser {
       return {CopyGroup{false, static_cast<int>(integer(0, 64))}};
     }
     if (accept("mma")) return mma();
+    if (accept("prefetch")) return prefetch();
     Store x;
     x.buffer = buffer_id();
     expect("[");
@@ -395,6 +396,14 @@ class Parser {
     expect("by");
     x.stride = static_cast<int>(integer(1, 1024));
     return {x};
+  }
+  Stmt prefetch() {
+    Prefetch x;
+    x.buffer = buffer_id();
+    expect("[");
+    x.offset = expr();
+    expect("]");
+    return {std::move(x)};
   }
   Stmt routine() {
     Routine x;

@@ -98,6 +98,9 @@ class Printer {
           line(depth, fmt::format("mma b{} += {} * {} warps {} x {} tiles {} x {} k {}",
                                   x.acc.value, operand(x.a), operand(x.b), x.warps_m, x.warps_n,
                                   x.tiles_m, x.tiles_n, x.k));
+        },
+        [&](const Prefetch& x) {
+          line(depth, fmt::format("prefetch b{}[{}]", x.buffer.value, ir::to_string(x.offset)));
         });
   }
 

@@ -112,6 +112,9 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
           o->offset = map_expr(o->offset, m);
         }
         return Stmt{out};
+      },
+      [&](const Prefetch& x) {
+        return Stmt{Prefetch{map_buffer(x.buffer, m), map_expr(x.offset, m)}};
       });
 }
 

@@ -161,7 +161,13 @@ class Verifier {
           if (threads_ == 0) broken("asynchronous copies without threads");
           if (x.left < 0) broken("a wait for {} copies", x.left);
         },
-        [&](const Mma& x) { mma(x, under); });
+        [&](const Mma& x) { mma(x, under); },
+        [&](const Prefetch& x) {
+          known(x.buffer);
+          expr(x.offset);
+          if (k_.buffers[x.buffer].scope != Scope::grid)
+            broken("a prefetch from '{}'", k_.buffers[x.buffer].name);
+        });
   }
 
   void copy(const Copy& x, const For& parent, const Conditions& under) {

@@ -1,5 +1,7 @@
 #include "support/tensor.h"
 
+#include <sys/mman.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -18,12 +20,23 @@ T saturate(double value) {
   return static_cast<T>(value);
 }
 
+/// Bytes on huge pages where they are many, so that strided access does not wait for page walks.
+void* allocate(std::size_t size) {
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const std::size_t alignment = size >= 2 * kHugePage ? kHugePage : 64;
+  const std::size_t whole = (size + 64 + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, whole);
+  if (memory == nullptr) throw std::bad_alloc();
+  // Only advice: the memory is as good, if slower, where the system declines.
+  if (alignment == kHugePage) static_cast<void>(::madvise(memory, whole, MADV_HUGEPAGE));
+  return memory;
+}
+
 }  // namespace
 
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
   const std::size_t size = static_cast<std::size_t>(bytes());
-  void* memory = std::aligned_alloc(64, (size + 127) / 64 * 64);
-  if (memory == nullptr) throw std::bad_alloc();
+  void* memory = allocate(size);
   std::memset(memory, 0, size);
   owner_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
   data_ = static_cast<std::byte*>(memory);

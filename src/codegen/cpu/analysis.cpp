@@ -75,6 +75,7 @@ std::vector<std::int32_t> Analysis::touched(const Body& body) {
   std::vector<std::int32_t> out = reads(body);
   for_each_stmt(body, [&](const Stmt& s) {
     if (const Store* store = std::get_if<Store>(&s.op)) insert_sorted(out, store->buffer.value);
+    if (const Prefetch* hint = std::get_if<Prefetch>(&s.op)) insert_sorted(out, hint->buffer.value);
   });
   return out;
 }

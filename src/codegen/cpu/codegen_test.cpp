@@ -120,6 +120,59 @@ std::vector<Machine> machines() {
   return out;
 }
 
+/// Part of a register past the caches, beside ordinary stores to the same line, is slow.
+TEST(Stream, OnlyWholeRegisters) {
+  const kernel::Kernel k = parsed(R"(kernel "tails" vars=3 {
+  buffer b0 "y" f32[4100] grid arg=0 written
+  for grid d0 in 0..4 { for serial d1 in 0..128 { for vector d2 in 0..2 {
+    b0[d0*1024 + d1*8 + d2] = f32(1) } } }
+})");
+  for (Machine m : machines()) {
+    m.stream_bytes = 4096;
+    EXPECT_EQ(to_assembly_text(k, m)->find("movnt"), std::string::npos) << m.cpu;
+  }
+}
+
+/// Rows read along an unrolled variable while the lanes run down the columns.
+TEST(Transpose, BlocksOfEveryTypeAndWidth) {
+  for (const char* type : {"f32", "f64", "f16", "bf16", "i64", "i32", "u8", "i16", "b1"})
+    for (const int width : {4, 8, 16})
+      for (const int begin : {0, 1}) {
+        const kernel::Kernel k = parsed(fmt::format(
+            R"(kernel "t" vars=4 {{
+  buffer b0 "x" {0}[{1}] grid arg=0
+  buffer b1 "y" {0}[{1}] grid arg=1 written
+  for grid d0 in 0..3 {{ for serial d1 in {3}..2 {{ for unroll d3 in 0..{2} {{ for vector d2 in 0..{2} {{
+    b1[d0*{4} + d1*{2} + d3*{5} + d2] = load.{6} b0[d0*{4} + d2*{5} + d1*{2} + d3] }} }} }} }}
+}})",
+            type, 3 * width * width * 2, width, begin, width * width * 2, width * 2,
+            std::string(type) == "f16" || std::string(type) == "bf16" ? "f32" : type));
+        for (const Machine& m : machines()) check(k, m, 0, 7);
+#if defined(__x86_64__)
+        if (std::string(type) != "f32" || width != 8) continue;
+        const auto avx2 = machine_named("avx2");
+        EXPECT_NE(to_assembly_text(k, *avx2)->find("vunpcklps"), std::string::npos);
+#endif
+      }
+}
+
+TEST(Prefetch, ChangesNothingEvenOutsideTheBuffer) {
+  const kernel::Kernel k = parsed(R"(kernel "hints" vars=3 {
+  buffer b0 "x" f32[256] grid arg=0
+  buffer b1 "y" f32[256] grid arg=1 written
+  for grid d0 in 0..4 { for serial d1 in 0..8 {
+    for vector d2 in 0..8 { b1[d0*64 + d1*8 + d2] = load.f32 b0[d0*64 + d1*8 + d2] }
+    prefetch b0[d0*640000 - d1*1000 - 5]
+  } }
+})");
+  for (const Machine& m : machines()) {
+    check(k, m, 0);
+#if defined(__x86_64__)
+    EXPECT_NE(to_assembly_text(k, m)->find("prefetcht0"), std::string::npos);
+#endif
+  }
+}
+
 /// Buffers x (f32[256], or `in`) and y (f32[256], written), and one grid loop of three tasks d0.
 std::string kernel_text(const std::string& buffers, const std::string& body, int vars = 12) {
   return fmt::format("kernel \"case\" vars={} {{\n{}\nfor grid d0 in 0..3 {{\n{}\n}}\n}}", vars,

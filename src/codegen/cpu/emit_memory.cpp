@@ -42,6 +42,8 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
   const DType stored = buffer(id).dtype;
   llvm::Type* element = ops_.storage(stored);
   if (x.dynamic.empty()) {
+    if (V column = vector_ && !scope().mask ? load_column(id, x.offset) : nullptr)
+      return ops_.cast(column, stored, dtype);
     return ops_.cast(load_lanes(id, offset), stored, dtype);
   }
   V moving = dynamic_offset(x.dynamic);

@@ -176,7 +176,9 @@ void Emitter::store_contiguous(std::int32_t id, const Expr& base, V v) {
     llvm::StoreInst* store = store_at(id, address(id, base), v);
     const std::uint64_t aligned = known_alignment(id, base);
     const std::uint64_t bytes = width * static_cast<std::uint64_t>(size_of(buffer(id).dtype));
+    // Less than a register past the caches beside ordinary stores to the same line is very slow.
     if (std::binary_search(streamed_.begin(), streamed_.end(), id) &&
+        bytes >= static_cast<std::uint64_t>(machine_.vector_bytes) &&
         aligned >= std::min<std::uint64_t>(bytes, 64)) {
       auto& context = module_.getContext();
       auto* one = llvm::ConstantAsMetadata::get(b_.getInt32(1));

@@ -30,6 +30,7 @@ Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analys
   bases_.resize(static_cast<std::size_t>(k.buffers.size()));
   stored_.resize(static_cast<std::size_t>(k.buffers.size()));
   bound_.resize(variables);
+  unrolled_.resize(variables);
   phis_.resize(variables);
   levels_.resize(variables);
   ranges_.resize(variables);
@@ -98,6 +99,11 @@ void Emitter::statement(const Stmt& s) {
       [&](const If& x) { when(x); },
       [&](const Barrier&) { HEDDLE_CHECK(false, "'{}': barrier inside a phase", k_.name); },
       [&](const Routine& x) { routine(x); },
+      [&](const Prefetch& x) {
+        b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
+                           {address(x.buffer.value, bound(x.offset)), b_.getInt32(0),
+                            b_.getInt32(3), b_.getInt32(1)});
+      },
       [&](const auto&) { HEDDLE_CHECK(false, "'{}': a GPU's statement on a CPU", k_.name); });
 }
 
@@ -123,8 +129,10 @@ void Emitter::repeat(const For& x) {
   for (std::int64_t i = x.begin; i < x.end; ++i) {
     bound_[at] = i;
     ranges_[at] = ir::Interval{i, i};
+    unrolled_[at] = x.end - x.begin;
     body(*x.body);
   }
+  unrolled_[at] = 0;
   bound_[at].reset();
   ranges_[at].reset();
 }

@@ -43,6 +43,10 @@ class Emitter {
     V value;
     std::int64_t time;  ///< stores to what the value reads, later than this, make it stale
   };
+  struct Block {
+    std::vector<V> columns;
+    std::int64_t time = 0;  ///< as of Remembered
+  };
   struct Scope {
     llvm::Instruction* before = nullptr;  ///< the jump that enters it; null: no control flow
     const std::vector<std::int32_t>* writes = nullptr;  ///< loops: buffers written inside
@@ -51,6 +55,8 @@ class Emitter {
     std::unordered_map<ValueKey, Remembered, ValueKeyHash> values;
     std::unordered_map<Expr, V> indices;
     std::map<std::int32_t, std::unordered_map<Expr, V>> pointers;  ///< by buffer
+    /// Blocks that were transposed, by buffer and first element.
+    std::map<std::pair<std::int32_t, Expr>, Block> blocks;
   };
   using Scopes = std::vector<std::shared_ptr<Scope>>;
   /// Where the builder stands, stable when blocks are split.
@@ -149,6 +155,10 @@ class Emitter {
   V lane(V v, unsigned i);
   V tail_mask() const;
 
+  // emit_transpose.cpp: columns of blocks
+  V load_column(std::int32_t buffer, const Expr& offset);
+  std::vector<V> transposed(std::vector<V> rows, unsigned element_bytes);
+
   const kernel::Buffer& buffer(std::int32_t id) const { return k_.buffers[kernel::BufferId{id}]; }
   bool in_registers(std::int32_t id) const { return buffer(id).scope == kernel::Scope::lane; }
   llvm::Align align_of(std::int32_t id) const;
@@ -163,6 +173,7 @@ class Emitter {
   Scopes scopes_;
   std::vector<V> bases_;                            ///< by buffer id
   std::vector<std::optional<std::int64_t>> bound_;  ///< by variable: unrolled, or one iteration
+  std::vector<std::int64_t> unrolled_;              ///< by variable: extent while it is unrolled
   std::vector<V> phis_;                             ///< by variable: loop counter
   std::vector<int> levels_;                         ///< by variable: depth of its loop
   ir::Ranges ranges_;

@@ -310,7 +310,8 @@ void PhaseEmitter::statement(const Stmt& s) {
       [&](const CopyGroup& x) {
         line(x.commit ? "hd::copy_commit();" : fmt::format("hd::copy_wait<{}>();", x.left));
       },
-      [&](const Mma& x) { mma(x); });
+      [&](const Mma& x) { mma(x); },
+      [&](const Prefetch&) { HEDDLE_CHECK(false, "'{}': a CPU's statement on a GPU", k_.name); });
   forget(stored_in({s}));
 }
 

@@ -6,6 +6,8 @@
 
 namespace heddle::lower::stitch {
 
+constexpr std::int64_t kLine = 64;  ///< bytes of a cache line
+
 using ir::Expr;
 using ir::Var;
 using kernel::Value;

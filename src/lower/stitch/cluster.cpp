@@ -39,8 +39,8 @@ std::vector<NodeId> values_to_save(const prim::Graph& g, const Cluster& c) {
     for (NodeId arg : g[id].args) {
       const bool reread = inside(c, arg) && !is_reduction(g, arg) &&
                           !std::binary_search(saved.begin(), saved.end(), arg);
-      if (reread)
-        total += cost[arg];
+      if (reread)  // what is repeated is computed once per row
+        total += element_count(g[arg].type.shape) < element_count(g[id].type.shape) ? 0 : cost[arg];
       else if (!inlined_constant(g, arg) && g[arg].type.shape == g[id].type.shape)
         total += 1.5;
     }

@@ -65,6 +65,20 @@ void Emitter::close(Var var, std::int64_t extent) {
   append(kernel::loop(var, 0, extent, Binding::serial, std::move(level->body)));
 }
 
+void Emitter::close_unrolled(Var var, std::int64_t extent, int by,
+                             const std::function<Body(const Expr& block)>& extra) {
+  Level* level = current_;
+  current_ = level->parent;
+  const Var block = fresh(extent / by), one = fresh(by);
+  Body inner = kernel::substitute(level->body, [&](Var v) -> std::optional<Expr> {
+    if (v != var) return std::nullopt;
+    return Expr(block) * Expr(by) + Expr(one);
+  });
+  Body body{kernel::loop(one, 0, by, Binding::unroll, std::move(inner))};
+  for (kernel::Stmt& s : extra(Expr(block))) body.push_back(std::move(s));
+  append(kernel::loop(block, 0, extent / by, Binding::serial, std::move(body)));
+}
+
 const Lanes* Emitter::enter_lanes(int width, int count) {
   HEDDLE_CHECK(!lanes_, "vectors inside vectors");
   blocks_.push_back(std::make_unique<Lanes>());

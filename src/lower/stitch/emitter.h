@@ -77,6 +77,10 @@ class Emitter {
   kernel::Body end_task();
   Var open(std::int64_t extent);
   void close(Var var, std::int64_t extent);
+  /// The same with `by` iterations at a time unrolled; `extra` gives what follows each `by` of
+  /// them.
+  void close_unrolled(Var var, std::int64_t extent, int by,
+                      const std::function<kernel::Body(const Expr& block)>& extra);
   /// Makes positions of the current level a block of vectors until leave_lanes.
   const Lanes* enter_lanes(int width, int count);
   void leave_lanes() { lanes_ = nullptr; }

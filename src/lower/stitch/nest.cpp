@@ -26,6 +26,12 @@ Index own_index(const NestOutput& o, const Index& index) {
   return own;
 }
 
+/// Instructions, roughly.
+std::int64_t weight_of(const kernel::ValueNode& v) {
+  const auto* x = std::get_if<kernel::Apply>(&v.op);
+  return x && ir::info(x->fn).expensive ? std::llround(ir::info(x->fn).flops) : 1;
+}
+
 Expr offset_in(const Layout& layout, const Index& index) {
   Expr offset(0);
   for (std::size_t d = 0; d < index.size(); ++d) offset = offset + index[d] * layout.strides[d];
@@ -50,7 +56,8 @@ Nest::Traced Nest::trace(Emitter& out, const std::vector<NestOutput>& outputs,
         std::vector<Value> all;
         for (const NestOutput& o : outputs) {
           all.push_back(o.value(values, own_index(o, t.position)));
-          if (!o.row) kernel::for_each_value(all.back(), [&](const Value&) { ++t.weight; });
+          if (!o.row)
+            kernel::for_each_value(all.back(), [&](const Value& v) { t.weight += weight_of(*v); });
         }
         return all;
       },
@@ -196,7 +203,10 @@ void Nest::choose_vector_count() {
   const bool sums = std::any_of(hoisted_.begin(), hoisted_.end(),
                                 [&](const Hoisted& h) { return h.needs[*vector_]; });
   // Long runs of stores matter where they go to memory.
-  const std::int64_t runs = element_count(domain_.extent) > kLargeTranspose ? 8 : 2;
+  const std::int64_t line = kLine / size_of(out_.kernel().buffers[outputs_[0].buffer].dtype);
+  const std::int64_t runs = in_registers_ ? std::max<std::int64_t>(1, line / width_)
+                            : element_count(domain_.extent) > kLargeTranspose ? 8
+                                                                              : 2;
   const std::int64_t wish = sums            ? 4
                             : transposes_   ? runs
                             : tiled_        ? 2
@@ -305,7 +315,10 @@ void Nest::loops(std::size_t at) {
   const std::optional<Var> loop = times > 1 ? std::optional(out_.open(times)) : std::nullopt;
   position_[axis] = out_.values().simplified(start + (loop ? Expr(*loop) : Expr(0)));
   loops(at + 1);
-  if (loop) out_.close(*loop, times);
+  if (!loop) return;
+  if (tile_reads_.empty()) return out_.close(*loop, times);
+  out_.close_unrolled(*loop, times, width_, [&](const Expr& block) { return next_tile(block); });
+  tile_reads_.clear();
 }
 
 /// Blocks of vectors, then single vectors, then the lanes that are left. Where tasks divide the

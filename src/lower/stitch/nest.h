@@ -59,6 +59,7 @@ class Nest {
   void tile_transpose();
   void keep_weights();
   void stage_tile(std::vector<kernel::Store>& stores);
+  kernel::Body next_tile(const Expr& block) const;
   void stage_stores(std::vector<kernel::Store>& stores, const Lanes& l, Var tile, std::int64_t rows,
                     std::int64_t length);
   void choose_vector_count();
@@ -86,9 +87,12 @@ class Nest {
   std::optional<std::size_t> vector_;  ///< axis along the lanes
   std::optional<std::size_t> tiled_;   ///< axis inside the vectors
   bool transposes_ = false;            ///< tiled_ is contiguous to what the lanes are not
-  std::vector<Var> dims_;              ///< of the domain, extents of 1 left out
-  int width_ = 1, count_ = 1;          ///< lanes, vectors side by side
-  std::size_t split_ = 0;              ///< order_[0..split_) are tasks, order_[split_] in blocks
+  bool in_registers_ = false;          ///< such tiles are transposed in registers as they are read
+  /// What the tile being emitted reads that way: buffer, offset.
+  std::vector<std::pair<kernel::BufferId, Expr>> tile_reads_;
+  std::vector<Var> dims_;      ///< of the domain, extents of 1 left out
+  int width_ = 1, count_ = 1;  ///< lanes, vectors side by side
+  std::size_t split_ = 0;      ///< order_[0..split_) are tasks, order_[split_] in blocks
   std::int64_t block_ = 1, blocks_ = 1, tasks_ = 1;
   std::int64_t weight_ = 1;
   std::vector<std::optional<Expr>> position_;  ///< by axis, while emitting

@@ -5,6 +5,7 @@
 
 #include "kernel/traverse.h"
 #include "lower/stitch/cluster.h"
+#include "lower/stitch/prefetch.h"
 
 namespace heddle::lower::stitch {
 
@@ -72,8 +73,9 @@ void Phases::finish() {
   // Threads gain nothing from loops split at the borders.
   constexpr int kThreads = 128;
   out_.kernel = kernel::drop_unused_buffers(
-      request_.target.is_gpu() ? gpu::with_threads(std::move(out_.kernel), kThreads)
-                               : kernel::partition_loops(out_.kernel));
+      request_.target.is_gpu()
+          ? gpu::with_threads(std::move(out_.kernel), kThreads)
+          : prefetch_rows(kernel::partition_loops(out_.kernel), request_.target));
   std::vector<Argument> used;
   for (std::int32_t i = 0; i < out_.kernel.buffers.size(); ++i) {
     int& argument = out_.kernel.buffers[kernel::BufferId{i}].argument;

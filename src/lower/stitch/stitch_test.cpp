@@ -1,3 +1,4 @@
+#include "kernel/traverse.h"
 #include "lower/stitch/test_cases.h"
 
 namespace heddle::lower {
@@ -19,6 +20,7 @@ TEST_P(Stitch, AgreesWithTheReference) {
     options.free_outputs = round % 2 == 1;
     options.target.threads = 2;
     if (round == 3) options.target.vector_bytes = 64;
+    if (round >= 2) options.target.l3_bytes = 64;  // hints as for inputs past all caches
     ASSERT_EQ(check(g, rng, options), "") << GetParam().name << " round " << round;
   }
 }
@@ -37,6 +39,47 @@ TEST_P(Stitch, AgreesOnAGpu) {
     const std::string problem = check(g, rng, options);
     ASSERT_EQ(problem, "") << GetParam().name << " round " << round;
   }
+}
+
+int hints_in(const kernel::Body& body) {
+  int count = 0;
+  kernel::for_each_stmt(body, [&](const kernel::Stmt& s) {
+    count += std::holds_alternative<kernel::Prefetch>(s.op);
+  });
+  return count;
+}
+
+kernel::Kernel lowered(const prim::Graph& g, std::int64_t l3_bytes) {
+  Request r;
+  r.graph = &g;
+  r.cluster = whole(g);
+  r.target.l3_bytes = l3_bytes;
+  return stitch::lower(r)->kernel;
+}
+
+TEST(Prefetch, TheNextRowWhereRowsAreReadTwice) {
+  prim::Graph g;
+  Builder b(g);
+  g.outputs.push_back({"y", b.softmax(g.add_input("x", {DType::f32, {64, 256}}), {1})});
+  EXPECT_GT(hints_in(lowered(g, 64 * 256 * 4).body), 0);
+  EXPECT_EQ(hints_in(lowered(g, 64 * 256 * 4 + 1).body), 0);  // stays in the cache
+}
+
+TEST(Prefetch, NothingWhereRowsAreReadOnce) {
+  prim::Graph g;
+  Builder b(g);
+  g.outputs.push_back({"y", b.relu(g.add_input("x", {DType::f32, {64, 256}}))});
+  EXPECT_EQ(hints_in(lowered(g, 64).body), 0);
+}
+
+TEST(Prefetch, TheNextTileOfATranspose) {
+  prim::Graph g;
+  Builder b(g);
+  g.outputs.push_back({"y", b.transpose(g.add_input("x", {DType::f32, {128, 128}}), {1, 0})});
+  const kernel::Kernel k = lowered(g, 64);
+  EXPECT_GT(hints_in(k.body), 0);
+  for (const kernel::Buffer& buffer : k.buffers)
+    EXPECT_EQ(buffer.scope, kernel::Scope::grid) << "a tile in scratch memory";
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Stitch, testing::ValuesIn(cases::kCases), [](const auto& info) {

@@ -18,7 +18,7 @@ constexpr std::int64_t kTransposeTile = 64;  // elements read in one run: few pa
 /// Cache lines at a distance of `step` bytes that an L1 cache of 64 sets and 8 ways keeps: a step
 /// of a power of two falls into few sets.
 double lines_kept(std::int64_t step) {
-  constexpr std::int64_t kLine = 64, kSets = 64, kWays = 8;
+  constexpr std::int64_t kSets = 64, kWays = 8;
   if (step < kLine) return static_cast<double>(kSets * kWays * kLine / step);
   return static_cast<double>(kSets / std::gcd(kSets, step / kLine) * kWays);
 }
@@ -57,6 +57,11 @@ void Nest::tile_transpose() {
     axes_.loops.push_back(inner);
     tiled_ = axes_.loops.size() - 1;
     transposes_ = true;
+    in_registers_ = width_ >= 4 && tile % width_ == 0 &&
+                    std::none_of(axes_.touches.begin(), axes_.touches.end(), [&](const Touch& t) {
+                      const auto c = ir::coefficient_of(t.offset, lane);
+                      return t.kind == Touch::Kind::store && (!c || *c > 1);
+                    });
     return;
   }
 }
@@ -108,8 +113,34 @@ void Nest::stage_stores(std::vector<Store>& stores, const Lanes& l, Var tile, st
   }
 }
 
-/// Loads that are strided along the lanes but contiguous along the tile's axis read a copy of their
-/// tile, made row by row: each cache line is used whole at once.
+/// Hints, after each `width_` columns of a tile, that fetch a share of the next one: the rows that
+/// follow along the lanes. Too far apart for the machine to guess them, they would be waited for.
+kernel::Body Nest::next_tile(const Expr& block) const {
+  const Lanes& l = *out_.current_lanes();
+  const std::int64_t rows = static_cast<std::int64_t>(l.width) * l.count;
+  const std::int64_t length = axes_.loops[*tiled_].extent;
+  const std::int64_t share = (rows * width_ + length - 1) / length;
+  const Var tile = *position_[*tiled_]->variable();
+  kernel::Body hints;
+  for (const auto& [buffer, offset] : tile_reads_) {
+    const kernel::Buffer& b = out_.kernel().buffers[buffer];
+    const std::int64_t size = size_of(b.dtype);
+    if (b.size * size < out_.target().l3_bytes) continue;
+    for (std::int64_t row = 0; row < share; ++row)
+      for (std::int64_t column = 0; column < length; column += kLine / size)
+        hints.push_back(
+            {kernel::Prefetch{buffer, ir::substitute(offset, [&](Var v) -> std::optional<Expr> {
+                                if (v == l.unroll) return Expr(0);
+                                if (v == l.lane) return block * Expr(share) + Expr(rows + row);
+                                if (v == tile) return Expr(column);
+                                return std::nullopt;
+                              })}});
+  }
+  return hints;
+}
+
+/// Loads that are strided along the lanes but contiguous along the tile's axis are transposed in
+/// registers, or read a copy of their tile, made row by row: each cache line is used whole at once.
 void Nest::stage_tile(std::vector<Store>& stores) {
   const Lanes* l = out_.current_lanes();
   const auto tile = transposes_ ? position_[*tiled_]->variable() : std::nullopt;
@@ -131,6 +162,10 @@ void Nest::stage_tile(std::vector<Store>& stores) {
     });
   stage_stores(stores, *l, *tile, rows, length);
   if (guarded || staged.empty()) return;
+  if (in_registers_ && l->width == width_) {
+    for (const auto& [key, value] : staged) tile_reads_.push_back(key);
+    return;
+  }
   for (auto& [key, value] : staged) {
     const auto& [buffer, offset] = key;
     const std::int64_t step = *ir::coefficient_of(offset, l->lane);

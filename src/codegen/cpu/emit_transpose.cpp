@@ -1,0 +1,99 @@
+// Loads along the rows of a block whose lanes are its columns: whole rows are read and transposed
+// in registers, once for all unrolled iterations that want a column of the block.
+#include "codegen/cpu/emitter.h"
+
+namespace heddle::codegen::cpu {
+
+namespace {
+
+using V = llvm::Value*;
+
+/// Elements of a and b picked by `pick(j)`: the j-th of a, or of b where `width` is added.
+V shuffled(llvm::IRBuilder<>& b, V a, V c, unsigned width,
+           const std::function<unsigned(unsigned)>& pick) {
+  llvm::SmallVector<int> picks;
+  for (unsigned j = 0; j < width; ++j) picks.push_back(static_cast<int>(pick(j)));
+  return b.CreateShuffleVector(a, c, picks);
+}
+
+}  // namespace
+
+/// The transpose of rows.size() rows of as many elements: first within the 16-byte parts of
+/// registers (unpacking ever larger pieces), then the parts themselves.
+std::vector<Emitter::V> Emitter::transposed(std::vector<V> rows, unsigned element_bytes) {
+  const auto width = static_cast<unsigned>(rows.size());
+  const unsigned part = std::min(width, 16 / element_bytes);
+  for (unsigned piece = 1; piece < part; piece *= 2) {
+    std::vector<V> next(width);
+    for (unsigned i = 0; i < width; ++i) {
+      // Rows that differ in the bit `piece` meet; the half of the part they give takes its place.
+      if (i & piece) continue;
+      for (const unsigned half : {0u, 1u})
+        next[i + half * piece] = shuffled(b_, rows[i], rows[i + piece], width, [&](unsigned j) {
+          const unsigned in_part = j % part, at = in_part / (2 * piece) * piece + in_part % piece;
+          const bool second = in_part / piece % 2;
+          return (second ? width : 0) + j / part * part + half * (part / 2) + at;
+        });
+    }
+    rows = std::move(next);
+  }
+  for (unsigned step = part; step < width; step *= 2) {
+    std::vector<V> next(width);
+    for (unsigned i = 0; i < width; ++i) {
+      if (i & step) continue;
+      next[i] = shuffled(b_, rows[i], rows[i + step], width,
+                         [&](unsigned j) { return j & step ? width + j - step : j; });
+      next[i + step] = shuffled(b_, rows[i], rows[i + step], width,
+                                [&](unsigned j) { return j & step ? width + j : j + step; });
+    }
+    rows = std::move(next);
+  }
+  // Unpacking has left the columns of a part in bit-reversed order.
+  std::vector<V> columns(width);
+  for (unsigned i = 0; i < width; ++i) {
+    unsigned column = i / part * part;
+    for (unsigned bit = 1, to = part / 2; bit < part; bit *= 2, to /= 2)
+      if (i & bit) column += to;
+    columns[column] = rows[i];
+  }
+  return columns;
+}
+
+/// A load whose lanes lie `stride` apart and whose neighbours, by an unrolled variable, are the
+/// next elements of the same rows; null if it is none.
+Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset) {
+  const unsigned width = vector_->width;
+  if (width < 4 || vector_->lanes != width || in_registers(id)) return nullptr;
+  const auto stride = ir::coefficient_of(offset, vector_->var);
+  if (!stride || *stride < static_cast<std::int64_t>(width)) return nullptr;
+  std::vector<Var> used;
+  ir::collect_variables(offset, used);
+  for (const Var v : used) {
+    const auto at = static_cast<std::size_t>(v.index);
+    if (unrolled_[at] == 0 || unrolled_[at] % width != 0) continue;
+    if (ir::coefficient_of(offset, v) != 1) continue;
+    const auto column = static_cast<std::size_t>(*bound_[at]) % width;
+    const Expr first = ir::substitute(
+        bound(offset - Expr(v) + Expr(*bound_[at] - static_cast<std::int64_t>(column))),
+        [&](Var x) -> std::optional<Expr> {
+          if (x != vector_->var) return std::nullopt;
+          return Expr(vector_->begin);
+        });
+    const auto range = ir::bounds(first, ranges_);
+    const std::int64_t last = (width - 1) * (*stride + 1);
+    if (!range || range->low < 0 || range->high + last >= buffer(id).size) continue;
+    Block& block = scope().blocks[{id, first}];
+    if (block.columns.empty() || block.time < stored_[static_cast<std::size_t>(id)]) {
+      block.time = time_;
+      block.columns.clear();
+      for (unsigned i = 0; i < width; ++i)
+        block.columns.push_back(load_at(id, address(id, first + Expr(i * *stride)), width));
+      const unsigned bytes = block.columns[0]->getType()->getScalarSizeInBits() / 8;
+      block.columns = transposed(std::move(block.columns), std::max(1u, bytes));
+    }
+    return block.columns[column];
+  }
+  return nullptr;
+}
+
+}  // namespace heddle::codegen::cpu
