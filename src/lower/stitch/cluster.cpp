@@ -17,7 +17,7 @@ bool inside(const Cluster& c, NodeId id) {
 
 }  // namespace
 
-std::vector<NodeId> values_to_save(const prim::Graph& g, const Cluster& c) {
+std::vector<NodeId> values_to_save(const prim::Graph& g, const Cluster& c, const Target& target) {
   // Where each value goes without passing through another reduction: reductions and outputs.
   std::map<NodeId, std::set<NodeId>> sinks;
   std::map<NodeId, std::set<std::set<NodeId>>> by_user;
@@ -39,8 +39,12 @@ std::vector<NodeId> values_to_save(const prim::Graph& g, const Cluster& c) {
     for (NodeId arg : g[id].args) {
       const bool reread = inside(c, arg) && !is_reduction(g, arg) &&
                           !std::binary_search(saved.begin(), saved.end(), arg);
-      if (reread)  // what is repeated is computed once per row
-        total += element_count(g[arg].type.shape) < element_count(g[id].type.shape) ? 0 : cost[arg];
+      // What is repeated is computed once per row. (On a GPU what is saved stays in registers, and
+      // a row saved after so little work need not be read again.)
+      const bool repeated =
+          !target.is_gpu() && element_count(g[arg].type.shape) < element_count(g[id].type.shape);
+      if (reread)
+        total += repeated ? 0 : cost[arg];
       else if (!inlined_constant(g, arg) && g[arg].type.shape == g[id].type.shape)
         total += 1.5;
     }

@@ -42,7 +42,7 @@ Phases::Phases(const Request& request)
   for (const auto& [name, value] : request.tuning)
     if (name == "lanes" && value >= 1 && value < lanes) lanes = static_cast<int>(value);
   emitter_.set_lanes(lanes);
-  emitter_.set_save(values_to_save(g_, cluster_));
+  emitter_.set_save(values_to_save(g_, cluster_, request.target));
 }
 
 Result<Lowered> Phases::run() {
