@@ -1,0 +1,166 @@
+#include "prim/sizes.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "prim/access.h"
+#include "prim/test_util.h"
+
+namespace heddle::prim {
+namespace {
+
+using Make = std::function<NodeId(Builder& b, std::int64_t n)>;
+
+Graph made(const Make& make, std::int64_t n) {
+  Graph g;
+  Builder b(g);
+  g.outputs.push_back({"y", make(b, n)});
+  return g;
+}
+
+/// Fills padding with what would be seen if anything read it.
+Tensor poisoned(const Tensor& value, const Shape& shape) {
+  Tensor inside(TensorType{DType::b1, value.shape()});
+  for (std::int64_t i = 0; i < inside.count(); ++i) inside.set_int(i, 1);
+  const Tensor counts = padded(inside, shape);
+  Tensor out = padded(value, shape);
+  if (out.shape() == value.shape()) return out;
+  for (std::int64_t i = 0; i < out.count(); ++i) {
+    if (counts.int_at(i) != 0) continue;
+    if (is_float(out.dtype()))
+      out.set(i, std::numeric_limits<double>::quiet_NaN());
+    else
+      out.set_int(i, out.dtype() == DType::b1 ? 1 : 77);
+  }
+  return out;
+}
+
+/// One graph for all sizes computes what the graph of each size does, whatever the padding holds.
+void expect_same(const Make& make, const std::vector<std::int64_t>& sizes) {
+  std::vector<Graph> cases;
+  for (const std::int64_t n : sizes) cases.push_back(made(make, n));
+  Misfit misfit;
+  const Result<Sizes> merged = merge_sizes(cases, cases.size() - 1, &misfit);
+  ASSERT_TRUE(merged.ok()) << merged.error().message << ", size " << sizes[misfit.case_number];
+  std::mt19937 rng(7);
+  for (std::size_t c = 0; c < cases.size(); ++c) {
+    const std::vector<Tensor> inputs = random_inputs(cases[c], rng);
+    std::vector<Tensor> larger;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      larger.push_back(poisoned(inputs[i], merged->graph.inputs[i].type.shape));
+    for (const SizeInput& given : merged->given) larger.push_back(given.values[c]);
+    const auto wanted = interpret(cases[c], inputs);
+    const auto found = interpret(merged->graph, larger);
+    ASSERT_TRUE(wanted.ok() && found.ok());
+    const Tensor y = cropped((*found)[0], (*wanted)[0].shape());
+    for (std::int64_t i = 0; i < y.count(); ++i)
+      ASSERT_NEAR(y.at(i), (*wanted)[0].at(i), 1e-5) << "size " << sizes[c] << ", element " << i;
+  }
+}
+
+NodeId input(Builder& b, Shape shape, DType type = DType::f32) {
+  return b.graph().add_input("x" + std::to_string(b.graph().inputs.size()), {type, shape});
+}
+
+TEST(Sizes, SoftmaxIgnoresPadding) {
+  expect_same([](Builder& b, std::int64_t n) { return b.softmax(input(b, {3, n}), {1}); },
+              {1, 2, 5, 8});
+}
+
+TEST(Sizes, MeanDividesByTheSize) {
+  expect_same([](Builder& b, std::int64_t n) { return b.mean(input(b, {2, n, 3}), {1}); },
+              {2, 3, 7});
+}
+
+TEST(Sizes, AttentionOfAnyLength) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = input(b, {1, n, 8});
+        const auto heads = [&](NodeId v) {
+          return b.transpose(b.reshape(v, {1, n, 2, 4}), {0, 2, 1, 3});
+        };
+        const NodeId q = heads(b.mul(x, 0.5)), k = heads(b.mul(x, 0.25)), v = heads(x);
+        const NodeId scores = b.matmul(q, b.transpose(k, {0, 1, 3, 2}));
+        const NodeId mixed = b.matmul(b.softmax(scores, {3}), v);
+        return b.reshape(b.transpose(mixed, {0, 2, 1, 3}), {1, n, 8});
+      },
+      {1, 2, 3, 4, 5, 6});
+}
+
+TEST(Sizes, ConvolutionAndPoolingOfAnyExtent) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = input(b, {1, 2, n, 6}), w = input(b, {3, 2, 3, 3});
+        const Builder::Conv same{{2, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+        const NodeId y = b.conv(x, w, same);
+        const std::int64_t h = b.shape(y)[2];
+        const Builder::Conv pool{{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
+        const NodeId windows =
+            b.windows(y, {3, 3}, pool, {(h - 1) / 2 + 1, 3}, -std::numeric_limits<double>::infinity());
+        return b.reduce_max(windows, {4, 5}, false);
+      },
+      {3, 4, 5, 8, 9, 12});
+}
+
+TEST(Sizes, ReshapesThatMergeDimensions) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = input(b, {3, n, 2});
+        return b.reduce_sum(b.mul(b.reshape(x, {3 * n, 2}), b.reshape(x, {3 * n, 2})), {0});
+      },
+      {2, 3, 5});
+}
+
+TEST(Sizes, ConcatenationsFlipsAndPads) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = input(b, {n, 2}), y = input(b, {3, 2});
+        const NodeId both = b.concat({x, y, b.flip(x, {0})}, 0);
+        return b.pad(both, {1, 0}, {2, 0}, 0.5);
+      },
+      {2, 3, 6});
+}
+
+TEST(Sizes, SortsGathersAndScans) {
+  for (const bool descending : {false, true})
+    expect_same(
+        [&](Builder& b, std::int64_t n) {
+          const NodeId x = input(b, {n});
+          const NodeId order = b.sort_indices(x, 0, descending, n);
+          return b.concat({b.scan(ir::Monoid::sum, b.take(x, order, 0), 0, false, true),
+                           b.cast(order, DType::f32)},
+                          0);
+        },
+        {2, 4, 5});
+}
+
+TEST(Sizes, IndicesFromTheEndAndScatters) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = input(b, {n}), to = b.scalar_int(DType::i64, -1);
+        const NodeId last = b.take(x, b.broadcast(to, {1}), 0);
+        const NodeId at = input(b, {n}, DType::i64);
+        Scatter s{{0}, {0}, Scatter::Combine::add};
+        return b.concat({last, b.scatter(input(b, {7}), x, {at}, s)}, 0);
+      },
+      {3, 4, 6});
+}
+
+TEST(Sizes, WhatDiffersInMoreThanExtentsIsRefused) {
+  std::vector<Graph> cases;
+  for (const std::int64_t n : {2, 3})
+    cases.push_back(made(
+        [](Builder& b, std::int64_t size) {
+          const NodeId x = input(b, {size});
+          return size == 2 ? b.exp(x) : b.reduce_sum(x, {0});
+        },
+        n));
+  Misfit misfit;
+  EXPECT_FALSE(merge_sizes(cases, 1, &misfit).ok());
+  EXPECT_EQ(misfit.case_number, 0U);
+}
+
+}  // namespace
+}  // namespace heddle::prim
