@@ -93,13 +93,25 @@ Result<prim::Graph> Importer::run() {
   return std::move(graph_);
 }
 
+Result<NodeId> Importer::add_initializer(const ::onnx::TensorProto& proto) {
+  if (shared_.graph == nullptr) {
+    const NodeId id = graph_.add_constant(HEDDLE_TRY(tensor_from_proto(proto, source_)));
+    initializers_.push_back(id);
+    return id;
+  }
+  const NodeId id = shared_.initializers->at(initializers_.size());
+  initializers_.push_back(id);
+  const prim::Node& node = (*shared_.graph)[id];
+  graph_.adopt_constant(*shared_.graph, std::get<prim::Constant>(node.op));
+  return graph_.add(node.op, {}, node.type);
+}
+
 Status Importer::add_initializers(const GraphProto& graph, Scope& scope) {
   for (const auto& proto : graph.initializer()) {
-    const Result<Tensor> value = tensor_from_proto(proto, source_);
-    if (!value) HEDDLE_TRY(noted(proto.name(), "initializer", value.error()));
+    const Result<NodeId> node = add_initializer(proto);
+    if (!node) HEDDLE_TRY(noted(proto.name(), "initializer", node.error()));
     const Value constant =
-        value ? Value::of(graph_.add_constant(*value), ops::format_of_onnx(proto.data_type()))
-              : Value{};
+        node ? Value::of(*node, ops::format_of_onnx(proto.data_type())) : Value{};
     if (!scope.values.emplace(proto.name(), constant).second)
       return fail("initializer '{}' is given twice", proto.name());
   }

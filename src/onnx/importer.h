@@ -64,10 +64,17 @@ class Importer {
   /// What can be computed before host operators that have not run yet.
   Result<Stage> run_stage(const HostTypes& made, const std::set<std::string>& done);
   int nodes() const { return nodes_; }
+  /// The initializers as they were added to the graph of run(), for an import of the same model.
+  std::vector<prim::NodeId> initializers() const { return initializers_; }
+  /// Takes the initializers from there; both must live until run() has returned.
+  void share(const prim::Graph& graph, const std::vector<prim::NodeId>& initializers) {
+    shared_ = {&graph, &initializers};
+  }
 
  private:
   // importer.cpp: graphs and plain nodes.
   Status add_initializers(const ::onnx::GraphProto& graph, Scope& scope);
+  Result<prim::NodeId> add_initializer(const ::onnx::TensorProto& proto);
   /// Takes note of the error when checking, and passes it on when importing.
   Status noted(const std::string& name, const std::string& kind, const Error& error);
   Status add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scope);
@@ -147,10 +154,17 @@ class Importer {
   std::map<std::string, std::int64_t> dimensions_;  ///< symbolic extents, from the shapes given
   std::vector<bool> fixed_;                         ///< by node: depends on constants only
   int nodes_ = 0;
+  std::vector<prim::NodeId> initializers_;  ///< in the file's order
+  struct {
+    const prim::Graph* graph = nullptr;
+    const std::vector<prim::NodeId>* initializers = nullptr;
+  } shared_;
   Staging* staging_ = nullptr;  ///< null: host operators are refused
   int host_calls_ = 0;
 };
 
+/// What ImportOptions::dimensions calls a symbolic dimension.
+std::string dimension_name(const std::string& input, int axis, const std::string& symbol);
 /// "ai.onnx" is the default domain's other name.
 std::string canonical_domain(const std::string& domain);
 /// An error of the node: "Add 'sum': …"

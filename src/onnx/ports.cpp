@@ -13,6 +13,7 @@ using prim::NodeId;
 /// Shapes given for inputs tell what the symbolic dimensions in them are.
 Status Importer::bind_dimensions(const GraphProto& graph) {
   const ::onnx::TensorShapeProto none;
+  dimensions_ = options_.dimensions;
   for (const auto& input : graph.input()) {
     const auto given = options_.shapes.find(input.name());
     const auto* type = port_type(input.type()).tensor;
@@ -156,8 +157,8 @@ Result<Shape> Importer::input_shape(const std::string& name,
                     to_string(given->second), d, dim.dim_value());
       extent = dim.dim_value();
     } else if (!extent) {
-      const auto bound = dimensions_.find(dim.dim_param());
-      if (!dim.dim_param().empty() && bound != dimensions_.end()) extent = bound->second;
+      const auto bound = dimensions_.find(dimension_name(name, d, dim.dim_param()));
+      if (bound != dimensions_.end()) extent = bound->second;
     }
     if (!extent)
       return unsupported(
@@ -167,6 +168,10 @@ Result<Shape> Importer::input_shape(const std::string& name,
     shape.push_back(*extent);
   }
   return shape;
+}
+
+std::string dimension_name(const std::string& input, int axis, const std::string& symbol) {
+  return symbol.empty() ? fmt::format("{}.{}", input, axis) : symbol;
 }
 
 std::string extent_name(const std::string& output, int axis) {

@@ -19,6 +19,44 @@ Result<prim::Graph> import(const std::string& path, const ImportOptions& options
   return Importer(loaded.model, loaded.folder, options, nullptr).run();
 }
 
+Result<std::vector<prim::Graph>> import_sizes(
+    const std::string& path, const ImportOptions& options,
+    const std::vector<std::map<std::string, std::int64_t>>& sizes) {
+  const Loaded loaded = HEDDLE_TRY(load_model(path));
+  std::vector<prim::Graph> graphs;
+  graphs.reserve(sizes.size());  // the first one is referred to
+  std::vector<prim::NodeId> initializers;
+  for (const auto& dimensions : sizes) {
+    ImportOptions at = options;
+    at.dimensions.insert(dimensions.begin(), dimensions.end());
+    Importer importer(loaded.model, loaded.folder, at, nullptr);
+    if (!graphs.empty()) importer.share(graphs[0], initializers);
+    Result<prim::Graph> graph = importer.run();
+    if (!graph) {
+      std::string text;
+      for (const auto& [name, extent] : dimensions) text += fmt::format("{}={}, ", name, extent);
+      return fail(graph.error().code, "at {}{}", text, graph.error().message);
+    }
+    if (graphs.empty()) initializers = importer.initializers();
+    graphs.push_back(*std::move(graph));
+  }
+  return graphs;
+}
+
+Result<std::set<std::string>> symbolic_dimensions(const std::string& path) {
+  const Loaded loaded = HEDDLE_TRY(load_model(path));
+  std::set<std::string> names, initialized;
+  for (const auto& tensor : loaded.model->graph().initializer()) initialized.insert(tensor.name());
+  for (const auto& input : loaded.model->graph().input()) {
+    const auto* type = port_type(input.type()).tensor;
+    if (type == nullptr || initialized.contains(input.name())) continue;
+    for (int d = 0; d < type->shape().dim_size(); ++d)
+      if (!type->shape().dim(d).has_dim_value())
+        names.insert(dimension_name(input.name(), d, type->shape().dim(d).dim_param()));
+  }
+  return names;
+}
+
 Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const std::string& folder,
                                  const ImportOptions& options) {
   return Importer(HEDDLE_TRY(parse_model(data, size)), folder, options, nullptr).run();

@@ -14,6 +14,8 @@ namespace heddle::onnx {
 struct ImportOptions {
   /// Extents of inputs, by name; needed where the model has symbolic ones.
   std::map<std::string, Shape> shapes;
+  /// Extents by the name of a symbolic dimension, or by "input.axis" where it has none.
+  std::map<std::string, std::int64_t> dimensions;
   /// Inputs that are fixed to a value: they become constants, and may then decide shapes.
   std::map<std::string, Tensor> values;
   /// Inputs that are sequences: the shapes of their items, which become inputs "name[0]", ….
@@ -31,6 +33,14 @@ Result<prim::Graph> import(const std::string& path, const ImportOptions& options
 /// The same from bytes; external data is looked up under `folder` (empty: refused).
 Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const std::string& folder,
                                  const ImportOptions& options = {});
+
+/// The model for each of several sizes, ImportOptions::dimensions of each; the file is read and its
+/// weights are hashed once. The error names the sizes at which there is none.
+Result<std::vector<prim::Graph>> import_sizes(
+    const std::string& path, const ImportOptions& options,
+    const std::vector<std::map<std::string, std::int64_t>>& sizes);
+/// The symbolic dimensions of the model's inputs, by those names.
+Result<std::set<std::string>> symbolic_dimensions(const std::string& path);
 
 struct Problem {
   std::string node, op, reason;

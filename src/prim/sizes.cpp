@@ -1,13 +1,13 @@
 #include "prim/sizes.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "prim/fold.h"
 #include "prim/sizes_merge.h"
 #include "support/match.h"
+#include "support/resized.h"
 
 namespace heddle::prim {
 
@@ -18,46 +18,13 @@ namespace {
 /// Of all constants that are not the same for every size.
 constexpr std::int64_t kMaxGivenBytes = std::int64_t{256} << 20;
 
-/// Copies the positions that both shapes have.
-void copy_common(const Tensor& from, Tensor& to) {
-  const std::size_t rank = from.shape().size();
-  Shape common(rank);
-  for (std::size_t d = 0; d < rank; ++d) common[d] = std::min(from.shape()[d], to.shape()[d]);
-  const Shape source = row_major_strides(from.shape()), target = row_major_strides(to.shape());
-  if (element_count(common) == 0) return;
-  const std::int64_t line = rank == 0 ? 1 : common[rank - 1];
-  const std::int64_t size = size_of(from.dtype());
-  for (std::int64_t n = element_count(common) / line, i = 0; i < n; ++i) {
-    std::int64_t rest = i, a = 0, b = 0;
-    for (std::size_t d = rank; d-- > 1;) {
-      a += rest % common[d - 1] * source[d - 1];
-      b += rest % common[d - 1] * target[d - 1];
-      rest /= common[d - 1];
-    }
-    std::memcpy(to.mutable_data() + b * size, from.data() + a * size,
-                static_cast<std::size_t>(line * size));
-  }
-}
-
-Tensor reshaped_by_copy(const Tensor& value, const Shape& shape) {
-  if (value.shape() == shape) return value;
-  HEDDLE_CHECK(value.shape().size() == shape.size(), "{} as {}", to_string(value.type()),
-               to_string(shape));
-  Tensor out(TensorType{value.dtype(), shape});
-  copy_common(value, out);
-  return out;
-}
-
 bool is_first_part(const Tensor& part, const Tensor& whole) {
   if (part.dtype() != whole.dtype() || part.shape().size() != whole.shape().size()) return false;
-  const Tensor cut = reshaped_by_copy(whole, part.shape());
+  const Tensor cut = resized(whole, part.shape());
   return std::memcmp(cut.data(), part.data(), static_cast<std::size_t>(part.bytes())) == 0;
 }
 
 }  // namespace
-
-Tensor padded(const Tensor& value, const Shape& shape) { return reshaped_by_copy(value, shape); }
-Tensor cropped(const Tensor& value, const Shape& shape) { return reshaped_by_copy(value, shape); }
 
 std::size_t SizeMerger::NodesHash::operator()(const Nodes& nodes) const {
   std::size_t h = nodes.size();
@@ -278,7 +245,7 @@ Result<NodeId> SizeMerger::merge_constant(const Nodes& nodes) {
   }
   std::vector<Tensor> values;
   for (std::size_t c = 0; c < cases_.size(); ++c)
-    values.push_back(padded(*value_in(c, nodes[c]), whole->shape()));
+    values.push_back(resized(*value_in(c, nodes[c]), whole->shape()));
   if (given_bytes_ + whole->bytes() * static_cast<std::int64_t>(values.size()) > kMaxGivenBytes)
     return misfit(nodes, largest_, "constants that depend on the size take too much memory");
   return given(std::move(values));

@@ -36,8 +36,4 @@ struct Misfit {
 /// constants do not fit.
 Result<Sizes> merge_sizes(std::span<const Graph> cases, std::size_t largest, Misfit* misfit);
 
-/// `value` in the first positions of zeros of a larger shape, and back.
-Tensor padded(const Tensor& value, const Shape& shape);
-Tensor cropped(const Tensor& value, const Shape& shape);
-
 }  // namespace heddle::prim

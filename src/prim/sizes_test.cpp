@@ -7,6 +7,7 @@
 
 #include "prim/access.h"
 #include "prim/test_util.h"
+#include "support/resized.h"
 
 namespace heddle::prim {
 namespace {
@@ -24,8 +25,8 @@ Graph made(const Make& make, std::int64_t n) {
 Tensor poisoned(const Tensor& value, const Shape& shape) {
   Tensor inside(TensorType{DType::b1, value.shape()});
   for (std::int64_t i = 0; i < inside.count(); ++i) inside.set_int(i, 1);
-  const Tensor counts = padded(inside, shape);
-  Tensor out = padded(value, shape);
+  const Tensor counts = resized(inside, shape);
+  Tensor out = resized(value, shape);
   if (out.shape() == value.shape()) return out;
   for (std::int64_t i = 0; i < out.count(); ++i) {
     if (counts.int_at(i) != 0) continue;
@@ -54,7 +55,7 @@ void expect_same(const Make& make, const std::vector<std::int64_t>& sizes) {
     const auto wanted = interpret(cases[c], inputs);
     const auto found = interpret(merged->graph, larger);
     ASSERT_TRUE(wanted.ok() && found.ok());
-    const Tensor y = cropped((*found)[0], (*wanted)[0].shape());
+    const Tensor y = resized((*found)[0], (*wanted)[0].shape());
     for (std::int64_t i = 0; i < y.count(); ++i)
       ASSERT_NEAR(y.at(i), (*wanted)[0].at(i), 1e-5) << "size " << sizes[c] << ", element " << i;
   }

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
+#include "runtime/sized.h"
 #include "support/hash.h"
 
 namespace heddle::runtime {
@@ -21,6 +23,9 @@ constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'E', '\n', '\x1a'};
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kMaxManifest = 256u << 20;
 constexpr std::uint64_t kMaxSections = 1u << 20;
+
+constexpr const char* kFormat = "heddle";
+constexpr const char* kSizedFormat = "heddle sizes";
 
 struct Header {
   char magic[8];
@@ -66,7 +71,7 @@ json launch_json(const Launch& launch) {
 }
 
 json manifest_json(const Program& p) {
-  json j = {{"format", "heddle"},          {"arena_bytes", p.arena_bytes},
+  json j = {{"format", kFormat},          {"arena_bytes", p.arena_bytes},
             {"scratch_bytes", p.scratch_bytes}, {"threads", p.threads}, {"device", p.device},
             {"objects", p.objects.size()}, {"inputs", json::array()},
             {"outputs", json::array()},    {"launches", json::array()},
@@ -211,14 +216,22 @@ Result<std::pair<std::shared_ptr<const void>, std::size_t>> map_file(const std::
                    size};
 }
 
-}  // namespace
+/// A tensor of the type that the manifest tells, over a section.
+Result<Tensor> tensor_of(const json& j, const Section& s, const std::byte* data,
+                         const std::shared_ptr<const void>& owner) {
+  const Tensor tensor(HEDDLE_TRY(type_from(j)), owner, data + s.offset);
+  if (tensor.bytes() != static_cast<std::int64_t>(s.bytes))
+    return fail("artefact: a constant is {} bytes, want {}", s.bytes, tensor.bytes());
+  return tensor;
+}
 
-Status write_artefact(const Program& program, const std::string& path) {
-  const std::string manifest = manifest_json(program).dump();
-  std::vector<std::string_view> bodies;
-  for (const std::string& object : program.objects) bodies.push_back(object);
-  for (const Tensor& c : program.constants)
-    bodies.push_back(view_of(c.data(), static_cast<std::size_t>(c.bytes())));
+std::string_view bytes_of(const Tensor& t) {
+  return view_of(t.data(), static_cast<std::size_t>(t.bytes()));
+}
+
+/// Header, manifest, table and sections, one for each body.
+Status write_file(const std::string& manifest, const std::vector<std::string_view>& bodies,
+                  const std::string& path) {
   std::vector<Section> sections;
   std::uint64_t offset = page_aligned(sizeof(Header) + manifest.size() + bodies.size() * sizeof(Section));
   for (std::string_view body : bodies) {
@@ -252,36 +265,174 @@ Status write_artefact(const Program& program, const std::string& path) {
   return Ok{};
 }
 
-Result<Program> parse_artefact(const std::byte* data, std::size_t size, std::shared_ptr<const void> owner,
-                               Checksums checksums) {
-  const Parts parts = HEDDLE_TRY(split(data, size, checksums));
-  const json j = json::parse(parts.manifest, nullptr, false);
-  try {
-    if (j.is_discarded() || j.at("format") != "heddle")
-      return fail("artefact: the manifest is not valid JSON of this format");
-    Program program;
-    const std::size_t objects = j.at("objects").get<std::size_t>();
-    const json& constants = j.at("constants");
-    if (objects + constants.size() != parts.sections.size())
-      return fail("artefact: found {} sections, want {} objects and {} constants",
-                  parts.sections.size(), objects, constants.size());
-    for (std::size_t i = 0; i < parts.sections.size(); ++i) {
-      const Section& s = parts.sections[i];
-      if (checksums == Checksums::compared) HEDDLE_TRY(check_section(data, s, i));
-      if (i < objects) {
-        program.objects.emplace_back(view_of(data + s.offset, s.bytes));
-        continue;
-      }
-      const TensorType type = HEDDLE_TRY(type_from(constants.at(i - objects)));
-      const Tensor constant(type, owner, data + s.offset);
-      if (constant.bytes() != static_cast<std::int64_t>(s.bytes))
-        return fail("artefact: constant {} is {} bytes, want {}", i - objects, s.bytes, constant.bytes());
-      program.constants.push_back(constant);
+}  // namespace
+
+Status write_artefact(const Program& program, const std::string& path) {
+  std::vector<std::string_view> bodies;
+  for (const std::string& object : program.objects) bodies.push_back(object);
+  for (const Tensor& c : program.constants) bodies.push_back(bytes_of(c));
+  return write_file(manifest_json(program).dump(), bodies, path);
+}
+
+namespace {
+
+/// Section numbers of a program's objects, then its constants.
+using Numbers = std::vector<std::size_t>;
+
+/// A program whose bytes are these sections.
+Result<Program> program_of(const json& j, const Numbers& numbers, const Parts& parts,
+                           const std::byte* data, const std::shared_ptr<const void>& owner) {
+  Program program;
+  const std::size_t objects = j.at("objects").get<std::size_t>();
+  const json& constants = j.at("constants");
+  if (objects > numbers.size() || objects + constants.size() != numbers.size())
+    return fail("artefact: found {} sections, want {} objects and {} constants", numbers.size(),
+                objects, constants.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] >= parts.sections.size())
+      return fail("artefact: found section {} of {}", numbers[i], parts.sections.size());
+    const Section& s = parts.sections[numbers[i]];
+    if (i < objects) {
+      program.objects.emplace_back(view_of(data + s.offset, s.bytes));
+      continue;
     }
-    return program_from(j, std::move(program));
+    program.constants.push_back(
+        HEDDLE_TRY(tensor_of(constants.at(i - objects), s, data, owner)));
+  }
+  return program_from(j, std::move(program));
+}
+
+/// The manifest, once every section matches its checksum.
+Result<json> manifest_of(const Parts& parts, const std::byte* data, std::string_view format,
+                         Checksums checksums) {
+  json j = json::parse(parts.manifest, nullptr, false);
+  if (j.is_discarded() || !j.is_object() || !j.contains("format"))
+    return fail("artefact: the manifest is not valid JSON of this format");
+  if (j.at("format") != format)
+    return fail("artefact: found format {}, want '{}'", j.at("format").dump(), format);
+  for (std::size_t i = 0; checksums == Checksums::compared && i < parts.sections.size(); ++i)
+    HEDDLE_TRY(check_section(data, parts.sections[i], i));
+  return j;
+}
+
+}  // namespace
+
+Result<Program> parse_artefact(const std::byte* data, std::size_t size,
+                               std::shared_ptr<const void> owner, Checksums checksums) {
+  const Parts parts = HEDDLE_TRY(split(data, size, checksums));
+  try {
+    const json j = HEDDLE_TRY(manifest_of(parts, data, kFormat, checksums));
+    Numbers numbers(parts.sections.size());
+    std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+    return program_of(j, numbers, parts, data, owner);
   } catch (const json::exception& e) {
     return fail("artefact: malformed manifest: {}", e.what());
   }
+}
+
+namespace {
+
+json case_json(const SizeCase& row) {
+  return {{"sizes", row.sizes},     {"program", row.program}, {"inputs", row.inputs},
+          {"outputs", row.outputs}, {"given", row.given}};
+}
+
+/// The shapes of a case fit the ports of its program.
+bool fits(const std::vector<Shape>& shapes, const std::vector<Port>& ports) {
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const Shape& whole = ports[i].type.shape;
+    if (shapes[i].size() != whole.size()) return false;
+    for (std::size_t d = 0; d < whole.size(); ++d)
+      if (shapes[i][d] < 0 || shapes[i][d] > whole[d]) return false;
+  }
+  return true;
+}
+
+Result<SizeCase> case_from(const json& j, const SizedProgram& sized) {
+  SizeCase row;
+  row.sizes = j.at("sizes").get<std::map<std::string, std::int64_t>>();
+  row.program = j.at("program").get<std::size_t>();
+  row.inputs = j.at("inputs").get<std::vector<Shape>>();
+  row.outputs = j.at("outputs").get<std::vector<Shape>>();
+  row.given = j.at("given").get<std::vector<std::size_t>>();
+  if (row.program >= sized.programs.size())
+    return fail("artefact: found program {} of {}", row.program, sized.programs.size());
+  const Program& p = *sized.programs[row.program];
+  bool sound = row.inputs.size() + row.given.size() == p.inputs.size() &&
+               row.outputs.size() == p.outputs.size() && fits(row.inputs, p.inputs) &&
+               fits(row.outputs, p.outputs);
+  for (std::size_t i = 0; sound && i < row.given.size(); ++i)
+    sound = row.given[i] < sized.values.size() &&
+            sized.values[row.given[i]].type() == p.inputs[row.inputs.size() + i].type;
+  if (!sound) return fail("artefact: a row of the dispatch table does not fit its program");
+  return row;
+}
+
+}  // namespace
+
+Status write_sized_artefact(const SizedProgram& sized, const std::string& path) {
+  std::vector<std::string_view> bodies;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> known;
+  const auto section = [&](std::string_view body) {
+    const Hash hash = hash_bytes(body);
+    const auto [at, fresh] = known.try_emplace({hash.low, hash.high}, bodies.size());
+    if (fresh) bodies.push_back(body);
+    return at->second;
+  };
+  json j = {{"format", kSizedFormat}};
+  j["programs"] = j["values"] = j["cases"] = json::array();
+  for (const auto& program : sized.programs) {
+    json entry = manifest_json(*program);
+    entry["sections"] = json::array();
+    for (const std::string& object : program->objects) entry["sections"].push_back(section(object));
+    for (const Tensor& c : program->constants) entry["sections"].push_back(section(bytes_of(c)));
+    j["programs"].push_back(std::move(entry));
+  }
+  for (const Tensor& v : sized.values)
+    j["values"].push_back({{"dtype", name_of(v.dtype())},
+                           {"shape", v.shape()},
+                           {"section", section(bytes_of(v))}});
+  for (const SizeCase& row : sized.cases) j["cases"].push_back(case_json(row));
+  return write_file(j.dump(), bodies, path);
+}
+
+Result<SizedProgram> parse_sized_artefact(const std::byte* data, std::size_t size,
+                                          std::shared_ptr<const void> owner, Checksums checksums) {
+  const Parts parts = HEDDLE_TRY(split(data, size, checksums));
+  try {
+    const json j = HEDDLE_TRY(manifest_of(parts, data, kSizedFormat, checksums));
+    SizedProgram sized;
+    for (const json& entry : j.at("programs"))
+      sized.programs.push_back(std::make_shared<const Program>(HEDDLE_TRY(
+          program_of(entry, entry.at("sections").get<Numbers>(), parts, data, owner))));
+    for (const json& entry : j.at("values")) {
+      const auto number = entry.at("section").get<std::size_t>();
+      if (number >= parts.sections.size())
+        return fail("artefact: found section {} of {}", number, parts.sections.size());
+      sized.values.push_back(HEDDLE_TRY(tensor_of(entry, parts.sections[number], data, owner)));
+    }
+    for (const json& entry : j.at("cases"))
+      sized.cases.push_back(HEDDLE_TRY(case_from(entry, sized)));
+    if (sized.cases.empty()) return fail("artefact: the dispatch table is empty");
+    return sized;
+  } catch (const json::exception& e) {
+    return fail("artefact: malformed manifest: {}", e.what());
+  }
+}
+
+Result<SizedProgram> read_sized_artefact(const std::string& path) {
+  auto [owner, size] = HEDDLE_TRY(map_file(path));
+  auto sized = parse_sized_artefact(static_cast<const std::byte*>(owner.get()), size, owner);
+  if (!sized) return fail(sized.error().code, "{}: {}", path, sized.error().message);
+  return sized;
+}
+
+bool is_sized_artefact(const std::string& path) {
+  if (!is_artefact(path)) return false;
+  const Result<std::string> manifest = read_manifest(path);
+  if (!manifest) return false;
+  const json j = json::parse(*manifest, nullptr, false);
+  return j.is_object() && j.value("format", "") == kSizedFormat;
 }
 
 Result<Program> read_artefact(const std::string& path) {

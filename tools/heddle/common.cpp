@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <random>
@@ -26,6 +27,13 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
                   "compile for this GPU (sm_80, sm_89, sm_90a), which need not be here");
   verb.add_option("--shape,--shapes", flags.shapes,
                   "extents of an input with symbolic ones: x=1x3x224x224 (or x:1x3x224x224)");
+  verb.add_option("--dynamic", flags.dynamic,
+                  "sizes of a symbolic dimension that one program shall run: NAME=1..512, "
+                  "NAME=32..640:32 (steps), NAME=1..512@128,512 (padded to these), NAME=8,16 (only "
+                  "these, nothing padded); NAME is the model's, or INPUT.AXIS where it has none");
+  verb.add_option("--size", flags.sizes,
+                  "of the sizes of --dynamic, the one to run now: NAME=77 (default: that of the "
+                  "inputs given, else the largest)");
   verb.add_option("--threads", flags.threads, "threads (0: all of the machine)")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
@@ -153,6 +161,55 @@ Status within(double limit_mb, const runtime::Program& p, int threads) {
 
 }  // namespace
 
+Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags) {
+  std::vector<driver::SizeRange> ranges;
+  for (const std::string& text : flags.dynamic)
+    ranges.push_back(HEDDLE_TRY(driver::parse_size_range(text)));
+  return ranges;
+}
+
+namespace {
+
+/// The case of the dispatch table that the flags ask for: --size, --shape, the shapes of --input
+/// files; of those that fit the largest.
+Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelFlags& flags) {
+  std::map<std::string, Shape> shapes;
+  for (const std::string& text : flags.shapes) shapes.insert(HEDDLE_TRY(parse_shape(text)));
+  for (const std::string& text : flags.inputs)
+    if (const std::size_t split = text.find('='); split != std::string::npos)
+      shapes[text.substr(0, split)] =
+          HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1))).shape();
+  std::map<std::string, std::int64_t> sizes;
+  for (const std::string& text : flags.sizes) {
+    const driver::SizeRange range = HEDDLE_TRY(driver::parse_size_range(text));
+    if (range.sizes.size() != 1)
+      return fail(ErrorCode::usage, "--size: found '{}', want NAME=SIZE", text);
+    sizes[range.name] = range.sizes[0];
+  }
+  for (std::size_t c = sized.cases.size(); c-- > 0;) {
+    const runtime::SizeCase& row = sized.cases[c];
+    bool fits = std::includes(row.sizes.begin(), row.sizes.end(), sizes.begin(), sizes.end());
+    for (std::size_t i = 0; i < row.inputs.size(); ++i) {
+      const auto given = shapes.find(sized.programs[row.program]->inputs[i].name);
+      fits &= given == shapes.end() || given->second == row.inputs[i];
+    }
+    if (fits) return c;
+  }
+  return fail(ErrorCode::usage, "no program for these sizes, want one of:\n{}", sized.table());
+}
+
+Status open_sized(const ModelFlags& flags, const driver::CompileOptions& options, Model& model) {
+  const auto loaded = HEDDLE_TRY(driver::SizedModel::load(model.sized, options));
+  const std::size_t number = HEDDLE_TRY(wanted_case(*model.sized, flags));
+  for (const auto& [name, size] : model.sized->cases[number].sizes)
+    model.sizes += fmt::format("{}{}={}", model.sizes.empty() ? "" : ", ", name, size);
+  model.session = HEDDLE_TRY(loaded->session(number));
+  model.program = std::shared_ptr<const runtime::Program>(model.session, &model.session->program());
+  return Ok{};
+}
+
+}  // namespace
+
 Result<Model> open_model(const ModelFlags& flags) {
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   Model model;
@@ -164,9 +221,22 @@ Result<Model> open_model(const ModelFlags& flags) {
                   "--precision: found {} for an artefact, which has the precision that it was "
                   "compiled with",
                   flags.precision);
-    model.program =
-        std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
+    if (!flags.dynamic.empty())
+      return fail(ErrorCode::usage, "--dynamic: found an artefact, whose sizes are decided");
+    if (runtime::is_sized_artefact(flags.model))
+      model.sized = std::make_shared<const runtime::SizedProgram>(
+          HEDDLE_TRY(runtime::read_sized_artefact(flags.model)));
+    else
+      model.program =
+          std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
+  } else if (!flags.dynamic.empty()) {
+    options.shapes.clear();  // they choose among the sizes
+    const auto compiled = HEDDLE_TRY(
+        driver::compile_sizes(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
+    model.sized = compiled.program;
+    for (const driver::SizeBucket& bucket : compiled.buckets)
+      if (!bucket.note.empty()) model.notes += "  " + bucket.note + "\n";
   } else {
     driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
     model.program = compiled.program;
@@ -174,8 +244,13 @@ Result<Model> open_model(const ModelFlags& flags) {
   }
   const auto compiled_at = now();
   model.compile_seconds = std::chrono::duration<double>(compiled_at - start).count();
+  if (model.sized) {
+    HEDDLE_TRY(open_sized(flags, options, model));
+  } else if (!flags.sizes.empty()) {
+    return fail(ErrorCode::usage, "--size: the model has one size only; want --dynamic too");
+  }
   HEDDLE_TRY(within(flags.memory_limit_mb, *model.program, options.threads));
-  model.session = HEDDLE_TRY(driver::load(model.program, options));
+  if (!model.sized) model.session = HEDDLE_TRY(driver::load(model.program, options));
   model.load_seconds = std::chrono::duration<double>(now() - compiled_at).count();
   return model;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "driver/driver.h"
+#include "driver/sizes.h"
 
 namespace heddle::tool {
 
@@ -16,6 +17,7 @@ struct ModelFlags {
   std::string model;
   std::string device = "cpu", arch;
   std::vector<std::string> shapes;
+  std::vector<std::string> dynamic, sizes;
   int threads = 0;
   std::string budget = "none";
   std::string strategy = "full";
@@ -40,10 +42,14 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags);
 struct Model {
   std::shared_ptr<const runtime::Program> program;
   std::shared_ptr<runtime::Session> session;
+  std::shared_ptr<const runtime::SizedProgram> sized;  ///< null: for one size of inputs only
+  std::string notes, sizes;  ///< of compile_sizes(); those that are run
   bool from_artefact = false, from_cache = false;
   double compile_seconds = 0, load_seconds = 0;
 };
 Result<Model> open_model(const ModelFlags& flags);
+/// --dynamic.
+Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags);
 
 /// The first test_data_set of a test-data folder, by position; empty where there is none.
 struct TestData {

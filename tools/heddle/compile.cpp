@@ -84,8 +84,41 @@ Status write_program(const runtime::Program& program, const CompileFlags& flags,
   return runtime::write_artefact(program, output);
 }
 
+/// One artefact for several sizes.
+Status run_sized(const CompileFlags& flags) {
+  if (flags.emit != "artefact")
+    return fail(ErrorCode::usage, "--emit {}: want an artefact for --dynamic", flags.emit);
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
+  const driver::CompiledSizes compiled =
+      HEDDLE_TRY(driver::compile_sizes(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
+  HEDDLE_TRY(runtime::write_sized_artefact(*compiled.program, output));
+  double seconds = 0;
+  for (const driver::PhaseTime& time : compiled.times) seconds += time.seconds;
+  const auto bytes = std::filesystem::file_size(output);
+  if (flags.json) {
+    nlohmann::json j = {{"output", output},
+                        {"bytes", bytes},
+                        {"seconds", seconds},
+                        {"sizes", compiled.program->cases.size()},
+                        {"programs", compiled.program->programs.size()}};
+    for (const driver::PhaseTime& time : compiled.times) j["phases"][time.name] = time.seconds;
+    fmt::print("{}\n", j.dump(2));
+    return Ok{};
+  }
+  fmt::print("{}: {} sizes, {} programs, file {:.1f} MB, {:.2f} s\n{}", output,
+             compiled.program->cases.size(), compiled.program->programs.size(),
+             static_cast<double>(bytes) / 1e6, seconds, compiled.program->table());
+  for (const driver::SizeBucket& bucket : compiled.buckets)
+    if (!bucket.note.empty()) fmt::print("  {}\n", bucket.note);
+  for (const driver::PhaseTime& time : compiled.times)
+    fmt::print("  {:<10} {:8.3f} s\n", time.name, time.seconds);
+  return Ok{};
+}
+
 Status run(const CompileFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "compile"));
+  if (!flags.dynamic.empty()) return run_sized(flags);
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
   if (lists("prim,plan,kernel,llvm,cuda", flags.emit)) {

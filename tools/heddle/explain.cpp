@@ -35,6 +35,9 @@ Status run(const ExplainFlags& flags) {
     fmt::print("{}\n", report.dump(2));
     return Ok{};
   }
+  if (model.sized)
+    fmt::print("dispatch table, {} sizes:\n{}{}below: the program of {}\n",
+               model.sized->cases.size(), model.sized->table(), model.notes, model.sizes);
   fmt::print("{}", HEDDLE_TRY(driver::explain_text(report, flags.node, flags.top)));
   return Ok{};
 }
