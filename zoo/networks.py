@@ -192,6 +192,11 @@ def dlrm():
                     "sparse": {"kind": "tokens", "below": 10000}})
 
 
+def lstm_tagger():
+    return Network(text.Tagger(), {"words": torch.randint(0, 20000, (1, 24))}, ["tags"],
+                   {"words": {"kind": "tokens", "below": 20000}})
+
+
 def dcgan():
     return Network(vision.dcgan_generator(), {"z": torch.randn(1, 100, 1, 1)}, ["image"],
                    {"z": {"kind": "normal"}})
@@ -222,4 +227,5 @@ NETWORKS = {
     "t5-encoder": lambda: t5_small(False),
     "t5-decoder": lambda: t5_small(True),
     "dlrm": dlrm,
+    "lstm-tagger": lstm_tagger,
 }

@@ -75,6 +75,20 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([x, dots], 1))
 
 
+class Tagger(nn.Module):
+    """A tag for each word (Huang et al. 2015): embeddings, two bidirectional LSTM layers, a linear
+    layer; without the CRF on top."""
+
+    def __init__(self, vocabulary=20000, width=100, hidden=100, tags=17):
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, hidden, num_layers=2, bidirectional=True, batch_first=True)
+        self.tags = nn.Linear(2 * hidden, tags)
+
+    def forward(self, words):
+        return self.tags(self.lstm(self.words(words))[0])
+
+
 class T5Encoder(nn.Module):
     def __init__(self, model):
         super().__init__()

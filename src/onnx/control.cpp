@@ -230,36 +230,15 @@ Status Importer::add_loop(const NodeProto& node, const Opsets& opsets, Scope& sc
   return bind_outputs(node, state, scope);
 }
 
-/// Inputs: carried values, then `num_scan_inputs` tensors that are taken apart along an axis.
-Status Importer::add_scan(const NodeProto& node, const Opsets& opsets, Scope& scope) {
-  const GraphProto* graph = HEDDLE_TRY(body_of(node, "body"));
-  const std::int64_t scanned = int_attribute(node, "num_scan_inputs", 0);
-  if (scanned < 1 || scanned > node.input_size())
-    return node_error(node, "num_scan_inputs is {}, there are {} inputs", scanned,
-                      node.input_size());
-  const std::size_t carried = static_cast<std::size_t>(node.input_size() - scanned);
-  if (graph->output_size() < static_cast<int>(carried))
-    return node_error(node, "its body makes {} outputs, want at least {}", graph->output_size(),
-                      carried);
-  const std::size_t outputs = static_cast<std::size_t>(graph->output_size()) - carried;
-  const auto setting = [&](std::string_view key, std::size_t i) {
-    const auto values = ints_attribute(node, key);
-    return i < values.size() ? values[i] : 0;
-  };
-  std::vector<Value> state;
-  for (std::size_t i = 0; i < carried; ++i)
-    state.push_back(*HEDDLE_TRY(argument(node, static_cast<int>(i), scope)));
+/// The body once for each position of the sources; final state, then what the outputs are made of.
+Result<std::vector<Value>> Importer::run_scan(const NodeProto& node, const Body& body,
+                                              const Scanned& scan) {
+  const std::size_t carried = scan.state.size();
+  const std::size_t outputs = static_cast<std::size_t>(body.graph->output_size()) - carried;
+  std::vector<Value> state = scan.state;
   std::int64_t length = -1;
-  std::vector<std::pair<NodeId, int>> sources;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(scanned); ++i) {
-    const Value* value = HEDDLE_TRY(argument(node, static_cast<int>(carried + i), scope));
-    if (!value->is_tensor()) return node_unsupported(node, "scan input {} is no tensor", i);
-    const Shape shape = builder_.shape(value->node());
-    const auto rank = static_cast<std::int64_t>(shape.size());
-    const std::int64_t axis = setting("scan_input_axes", i);
-    if (axis < -rank || axis >= rank) return node_error(node, "scan input axis is {}", axis);
-    sources.emplace_back(value->node(), static_cast<int>(axis < 0 ? axis + rank : axis));
-    const std::int64_t extent = shape[static_cast<std::size_t>(sources.back().second)];
+  for (const Scanned::Source& s : scan.sources) {
+    const std::int64_t extent = builder_.shape(s.node)[static_cast<std::size_t>(s.axis)];
     if (length >= 0 && extent != length)
       return node_error(node, "scan inputs have lengths {} and {}", length, extent);
     length = extent;
@@ -269,25 +248,106 @@ Status Importer::add_scan(const NodeProto& node, const Opsets& opsets, Scope& sc
   std::vector<std::vector<Value>> scans(outputs);
   for (std::int64_t i = 0; i < length; ++i) {
     std::vector<Value> inputs = state;
-    for (std::size_t s = 0; s < sources.size(); ++s) {
-      const auto [source, axis] = sources[s];
-      const std::int64_t at = setting("scan_input_directions", s) == 1 ? length - 1 - i : i;
-      inputs.push_back(
-          Value::of(folded(builder_.squeeze(builder_.slice_axis(source, axis, at, 1), {axis}))));
+    for (const Scanned::Source& s : scan.sources) {
+      const NodeId part = builder_.slice_axis(s.node, s.axis, s.backwards ? length - 1 - i : i, 1);
+      inputs.push_back(Value::of(folded(builder_.squeeze(part, {s.axis}))));
     }
-    std::vector<Value> results = HEDDLE_TRY(run_body(node, {graph, &opsets, &scope}, inputs));
+    std::vector<Value> results = HEDDLE_TRY(run_body(node, body, inputs));
     std::copy_n(results.begin(), carried, state.begin());
     for (std::size_t s = 0; s < outputs; ++s) {
-      const bool backwards = setting("scan_output_directions", s) == 1;
+      const bool backwards = s < scan.directions.size() && scan.directions[s] == 1;
       scans[s].insert(backwards ? scans[s].begin() : scans[s].end(), results[carried + s]);
     }
   }
   for (std::size_t s = 0; s < outputs; ++s) {
-    const std::int64_t axis = std::clamp<std::int64_t>(setting("scan_output_axes", s), -64, 64);
-    state.push_back(HEDDLE_TRY(gather_scans(
-        node, scans[s], graph->output(static_cast<int>(carried + s)), static_cast<int>(axis))));
+    const std::int64_t given = s < scan.axes.size() ? scan.axes[s] : 0;
+    const std::int64_t axis = std::clamp<std::int64_t>(given, -64, 64);
+    state.push_back(HEDDLE_TRY(
+        gather_scans(node, scans[s], body.graph->output(static_cast<int>(carried + s)),
+                     static_cast<int>(axis))));
   }
-  return bind_outputs(node, state, scope);
+  return state;
+}
+
+/// Inputs from number `first`: carried values, then `num_scan_inputs` tensors that are taken apart
+/// along an axis.
+Result<Importer::Scanned> Importer::scanned(const NodeProto& node, const Scope& scope, int first,
+                                            const GraphProto& graph) {
+  Scanned scan;
+  const std::int64_t count = int_attribute(node, "num_scan_inputs", 0);
+  if (count < 1 || count > node.input_size() - first)
+    return node_error(node, "num_scan_inputs is {}, there are {} inputs", count,
+                      node.input_size() - first);
+  const int carried = node.input_size() - first - static_cast<int>(count);
+  if (graph.output_size() < carried)
+    return node_error(node, "its body makes {} outputs, want at least {}", graph.output_size(),
+                      carried);
+  for (int i = 0; i < carried; ++i)
+    scan.state.push_back(*HEDDLE_TRY(argument(node, first + i, scope)));
+  const auto axes = ints_attribute(node, "scan_input_axes");
+  const auto directions = ints_attribute(node, first > 0 ? "directions" : "scan_input_directions");
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    const int number = first + carried + static_cast<int>(i);
+    const Value* value = HEDDLE_TRY(argument(node, number, scope));
+    if (!value->is_tensor()) return node_unsupported(node, "scan input {} is no tensor", i);
+    const auto rank = static_cast<std::int64_t>(builder_.shape(value->node()).size());
+    const std::int64_t axis = i < axes.size() ? axes[i] : 0;
+    if (axis < -rank || axis >= rank) return node_error(node, "scan input axis is {}", axis);
+    scan.sources.push_back({value->node(), static_cast<int>(axis < 0 ? axis + rank : axis),
+                            i < directions.size() && directions[i] == 1});
+  }
+  scan.axes = ints_attribute(node, "scan_output_axes");
+  scan.directions = ints_attribute(node, "scan_output_directions");
+  return scan;
+}
+
+Status Importer::add_scan(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  const GraphProto* graph = HEDDLE_TRY(body_of(node, "body"));
+  const Scanned scan = HEDDLE_TRY(scanned(node, scope, 0, *graph));
+  return bind_outputs(node, HEDDLE_TRY(run_scan(node, {graph, &opsets, &scope}, scan)), scope);
+}
+
+/// Opset 8: input 0 is the lengths of the sequences, and everything has a batch dimension in front,
+/// over which the scan is repeated.
+Status Importer::add_batched_scan(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  const GraphProto* graph = HEDDLE_TRY(body_of(node, "body"));
+  if (node.input_size() < 1) return node_error(node, "has no inputs");
+  if (!node.input(0).empty())
+    return node_unsupported(node, "sequences of different lengths (sequence_lens)");
+  const Scanned all = HEDDLE_TRY(scanned(node, scope, 1, *graph));
+  std::int64_t batch = -1;
+  const auto item = [&](NodeId x, std::int64_t i) {
+    return Value::of(builder_.squeeze(builder_.slice_axis(x, 0, i, 1), {0}));
+  };
+  const auto check = [&](const Value& value, std::size_t rank) -> Status {
+    if (!value.is_tensor() || builder_.shape(value.node()).size() < rank)
+      return node_unsupported(node, "an input has no batch dimension");
+    const std::int64_t own = builder_.shape(value.node())[0];
+    if (batch >= 0 && own != batch)
+      return node_error(node, "inputs have batches of {} and {}", batch, own);
+    batch = own;
+    return Ok{};
+  };
+  for (const Value& value : all.state) HEDDLE_TRY(check(value, 1));
+  for (const Scanned::Source& s : all.sources) HEDDLE_TRY(check(Value::of(s.node), 2));
+  if (batch < 1 || batch > kMaxIterations)
+    return node_unsupported(node, "a batch of {}, want 1 to {}", batch, kMaxIterations);
+  std::vector<std::vector<NodeId>> made(static_cast<std::size_t>(graph->output_size()));
+  for (std::int64_t i = 0; i < batch; ++i) {
+    Scanned one = all;
+    for (Value& value : one.state) value = item(value.node(), i);
+    for (Scanned::Source& s : one.sources) s.node = item(s.node, i).node();
+    const auto results = HEDDLE_TRY(run_scan(node, {graph, &opsets, &scope}, one));
+    for (std::size_t k = 0; k < results.size(); ++k) {
+      if (!results[k].is_tensor() ||
+          (i > 0 && builder_.type(results[k].node()) != builder_.type(made[k][0])))
+        return node_unsupported(node, "output {} is no tensor of one type", k);
+      made[k].push_back(results[k].node());
+    }
+  }
+  std::vector<Value> outputs;
+  for (std::vector<NodeId>& parts : made) outputs.push_back(Value::of(builder_.stack(parts, 0)));
+  return bind_outputs(node, outputs, scope);
 }
 
 /// The body for each item of the first sequence; other inputs are sequences of that length, or

@@ -160,6 +160,7 @@ Status Importer::add_node(const NodeProto& node, const Opsets& opsets, Scope& sc
     if (node.op_type() == "Loop") return add_loop(node, opsets, scope);
     if (node.op_type() == "SequenceMap") return add_sequence_map(node, opsets, scope);
     if (node.op_type() == "Scan" && opset >= 9) return add_scan(node, opsets, scope);
+    if (node.op_type() == "Scan") return add_batched_scan(node, opsets, scope);
     if (auto status = add_sequence_node(node, opset, scope)) return *std::move(status);
   }
   if (domain == "ai.onnx.preview" && node.op_type() == "FlexAttention")
@@ -206,10 +207,36 @@ Status Importer::add_operator(const NodeProto& node, const std::string& name, in
   return Ok{};
 }
 
+Result<ops::Values> Importer::expand_steps(Call call) {
+  const bool batch_first = call.attribute_int("layout", 0) != 0;
+  const Shape x = builder_.shape(call.in(0));
+  const std::size_t time = batch_first ? 1 : 0;
+  const std::int64_t steps = x[time], batch = x[1 - time];
+  std::int64_t& most = steps_[call.name];
+  most = std::max(most, steps);
+  const auto wanted = options_.steps.find(call.name);
+  if (wanted == options_.steps.end() || wanted->second < steps) return ops::expand(call, builder_);
+  Shape before(3, 0), after(3, 0);
+  after[time] = wanted->second - steps;
+  call.args[0] = builder_.pad(call.in(0), before, after, 0);
+  call.args.resize(std::max<std::size_t>(call.args.size(), 5));
+  call.formats.resize(call.args.size(), ops::Format::plain);
+  if (!call.args[4]) {
+    Tensor lengths(TensorType{DType::i32, {batch}});
+    for (std::int64_t i = 0; i < batch; ++i) lengths.set_int(i, steps);
+    call.args[4] = builder_.constant(lengths);
+  }
+  ops::Values values = HEDDLE_TRY(ops::expand(call, builder_));
+  values[0] = builder_.slice_axis(values[0], static_cast<int>(time), 0, steps);
+  return values;
+}
+
 /// The fission. A misfit that the operator overlooked is a bug of ours: it is thrown on with the
 /// node's name, or listed when checking.
 Result<ops::Values> Importer::expand(const Call& call) {
+  const bool recurrent = call.op == "LSTM" || call.op == "GRU" || call.op == "RNN";
   try {
+    if (recurrent && call.has(0) && builder_.rank(call.in(0)) == 3) return expand_steps(call);
     return ops::expand(call, builder_);
   } catch (const InternalError& e) {
     const std::string text = fmt::format("{} '{}': {}", call.op, call.name, e.what());

@@ -66,6 +66,8 @@ class Importer {
   int nodes() const { return nodes_; }
   /// The initializers as they were added to the graph of run(), for an import of the same model.
   std::vector<prim::NodeId> initializers() const { return initializers_; }
+  /// Steps of the recurrent operators met, by node.
+  const std::map<std::string, std::int64_t>& steps() const { return steps_; }
   /// Takes the initializers from there; both must live until run() has returned.
   void share(const prim::Graph& graph, const std::vector<prim::NodeId>& initializers) {
     shared_ = {&graph, &initializers};
@@ -86,6 +88,8 @@ class Importer {
   Status collect_attributes(const ::onnx::NodeProto& node, const Scope& scope, ops::Call& call);
   Result<std::optional<ops::Attribute>> attribute_of(const ::onnx::AttributeProto& a);
   Result<ops::Values> expand(const ops::Call& call);
+  /// A recurrent operator over a sequence that is padded to ImportOptions::steps.
+  Result<ops::Values> expand_steps(ops::Call call);
   /// The value as a constant, if it depends on constants only and is small.
   prim::NodeId folded(prim::NodeId value);
   bool is_fixed(prim::NodeId id);
@@ -108,6 +112,7 @@ class Importer {
   Status add_sequence_map(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   Status add_flex_attention(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   Status add_scan(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
+  Status add_batched_scan(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   struct Body {
     const ::onnx::GraphProto* graph;
     const Opsets* opsets;
@@ -116,6 +121,21 @@ class Importer {
   /// The body's outputs for these inputs.
   Result<std::vector<Value>> run_body(const ::onnx::NodeProto& node, const Body& body,
                                       const std::vector<Value>& inputs);
+  /// What a Scan runs over.
+  struct Scanned {
+    struct Source {
+      prim::NodeId node;
+      int axis = 0;
+      bool backwards = false;
+    };
+    std::vector<Value> state;
+    std::vector<Source> sources;
+    std::vector<std::int64_t> axes, directions;  ///< of the outputs
+  };
+  Result<Scanned> scanned(const ::onnx::NodeProto& node, const Scope& scope, int first,
+                          const ::onnx::GraphProto& graph);
+  Result<std::vector<Value>> run_scan(const ::onnx::NodeProto& node, const Body& body,
+                                      const Scanned& scan);
   Result<Value> gather_scans(const ::onnx::NodeProto& node, const std::vector<Value>& parts,
                              const ::onnx::ValueInfoProto& declared, int axis);
   /// Passes the body's results on under the names of the node's outputs.
@@ -159,12 +179,16 @@ class Importer {
     const prim::Graph* graph = nullptr;
     const std::vector<prim::NodeId>* initializers = nullptr;
   } shared_;
+  std::map<std::string, std::int64_t> steps_;
   Staging* staging_ = nullptr;  ///< null: host operators are refused
   int host_calls_ = 0;
 };
 
-/// What ImportOptions::dimensions calls a symbolic dimension.
-std::string dimension_name(const std::string& input, int axis, const std::string& symbol);
+/// Some exporters write -1 for an extent that is not fixed.
+bool is_fixed_dim(const ::onnx::TensorShapeProto::Dimension& dim);
+/// What ImportOptions::dimensions calls a symbolic dimension; "?" is nobody's name.
+std::string dimension_name(const std::string& input, int axis,
+                           const ::onnx::TensorShapeProto::Dimension& dim);
 /// "ai.onnx" is the default domain's other name.
 std::string canonical_domain(const std::string& domain);
 /// An error of the node: "Add 'sum': …"

@@ -22,9 +22,10 @@ Status Importer::bind_dimensions(const GraphProto& graph) {
         static_cast<int>(given->second.size()) != shape.dim_size())
       continue;
     for (int d = 0; d < shape.dim_size(); ++d) {
-      if (shape.dim(d).dim_param().empty()) continue;
+      if (is_fixed_dim(shape.dim(d))) continue;
       const std::int64_t extent = given->second[static_cast<std::size_t>(d)];
-      const auto [it, fresh] = dimensions_.emplace(shape.dim(d).dim_param(), extent);
+      const auto [it, fresh] =
+          dimensions_.emplace(dimension_name(input.name(), d, shape.dim(d)), extent);
       if (!fresh && it->second != extent)
         return fail(ErrorCode::usage,
                     "input '{}': the shape given makes '{}' {}, another makes it {}", input.name(),
@@ -150,14 +151,14 @@ Result<Shape> Importer::input_shape(const std::string& name,
     const auto& dim = declared.shape().dim(d);
     std::optional<std::int64_t> extent;
     if (given != options_.shapes.end()) extent = given->second[static_cast<std::size_t>(d)];
-    if (dim.has_dim_value()) {
+    if (is_fixed_dim(dim)) {
       if (extent && *extent != dim.dim_value())
         return fail(ErrorCode::usage,
                     "input '{}': the shape given is {}, dimension {} is fixed to {}", name,
                     to_string(given->second), d, dim.dim_value());
       extent = dim.dim_value();
     } else if (!extent) {
-      const auto bound = dimensions_.find(dimension_name(name, d, dim.dim_param()));
+      const auto bound = dimensions_.find(dimension_name(name, d, dim));
       if (bound != dimensions_.end()) extent = bound->second;
     }
     if (!extent)
@@ -170,8 +171,14 @@ Result<Shape> Importer::input_shape(const std::string& name,
   return shape;
 }
 
-std::string dimension_name(const std::string& input, int axis, const std::string& symbol) {
-  return symbol.empty() ? fmt::format("{}.{}", input, axis) : symbol;
+bool is_fixed_dim(const ::onnx::TensorShapeProto::Dimension& dim) {
+  return dim.has_dim_value() && dim.dim_value() >= 0;
+}
+
+std::string dimension_name(const std::string& input, int axis,
+                           const ::onnx::TensorShapeProto::Dimension& dim) {
+  const bool named = !dim.dim_param().empty() && dim.dim_param() != "?";
+  return named ? dim.dim_param() : fmt::format("{}.{}", input, axis);
 }
 
 std::string extent_name(const std::string& output, int axis) {

@@ -26,8 +26,15 @@ Result<std::vector<prim::Graph>> import_sizes(
   std::vector<prim::Graph> graphs;
   graphs.reserve(sizes.size());  // the first one is referred to
   std::vector<prim::NodeId> initializers;
+  ImportOptions common = options;
+  if (sizes.size() > 1) {
+    common.dimensions.insert(sizes.back().begin(), sizes.back().end());
+    Importer longest(loaded.model, loaded.folder, common, nullptr);
+    if (longest.run()) common.steps = longest.steps();
+    common.dimensions = options.dimensions;
+  }
   for (const auto& dimensions : sizes) {
-    ImportOptions at = options;
+    ImportOptions at = common;
     at.dimensions.insert(dimensions.begin(), dimensions.end());
     Importer importer(loaded.model, loaded.folder, at, nullptr);
     if (!graphs.empty()) importer.share(graphs[0], initializers);
@@ -51,8 +58,8 @@ Result<std::set<std::string>> symbolic_dimensions(const std::string& path) {
     const auto* type = port_type(input.type()).tensor;
     if (type == nullptr || initialized.contains(input.name())) continue;
     for (int d = 0; d < type->shape().dim_size(); ++d)
-      if (!type->shape().dim(d).has_dim_value())
-        names.insert(dimension_name(input.name(), d, type->shape().dim(d).dim_param()));
+      if (!is_fixed_dim(type->shape().dim(d)))
+        names.insert(dimension_name(input.name(), d, type->shape().dim(d)));
   }
   return names;
 }

@@ -327,11 +327,157 @@ Result<Values> microsoft_rotary(const Call& call, Builder& b) {
   return rotary(call, b, {2, 3, 1, true});
 }
 
+/// com.microsoft GroupQueryAttention: what its inputs are, and where each batch's tokens start.
+struct GroupQuery {
+  NodeId q, k, v;      ///< [B, heads, S, d], [B, kv, S, d]
+  NodeId past_tokens;  ///< i64[B, 1, 1, 1]: before the first of the query
+  std::int64_t total = 0;  ///< positions of the present keys
+};
+
+/// Query, key and value, which may be packed into input 0, in heads.
+Status split_group_query(const Call& call, Builder& b, std::int64_t heads, std::int64_t kv_heads,
+                         GroupQuery& g) {
+  HEDDLE_TRY(want_float(call, b, 0));
+  HEDDLE_TRY(want_rank(call, b, 0, 3, 3));
+  NodeId parts[] = {call.in(0), call.in(0), call.in(0)};
+  if (call.has(1) != call.has(2)) return call.error("key and value are not given together");
+  if (call.has(1)) {
+    for (int i = 1; i < 3; ++i) {
+      HEDDLE_TRY(want_rank(call, b, i, 3, 3));
+      HEDDLE_TRY(want_type(call, b, i, b.dtype(call.in(0))));
+      parts[i] = call.in(i);
+    }
+  } else {
+    const std::int64_t width = b.shape(call.in(0))[2], all = heads + 2 * kv_heads;
+    if (width % all != 0) return call.error("{} columns do not make {} heads", width, all);
+    const std::int64_t d = width / all;
+    parts[0] = b.slice_axis(call.in(0), 2, 0, heads * d);
+    parts[1] = b.slice_axis(call.in(0), 2, heads * d, kv_heads * d);
+    parts[2] = b.slice_axis(call.in(0), 2, (heads + kv_heads) * d, kv_heads * d);
+  }
+  g.q = HEDDLE_TRY(split_heads(call, b, parts[0], heads));
+  g.k = HEDDLE_TRY(split_heads(call, b, parts[1], kv_heads));
+  g.v = HEDDLE_TRY(split_heads(call, b, parts[2], kv_heads));
+  const Shape q = b.shape(g.q), k = b.shape(g.k);
+  if (k != Shape{q[0], kv_heads, q[2], q[3]} || b.shape(g.v) != k || q[2] < 1 || q[3] < 1)
+    return call.error("query {}, key {} and value {} do not fit", to_string(q), to_string(k),
+                      to_string(b.shape(g.v)));
+  return Ok{};
+}
+
+/// The first tokens of the cache, then the new ones: [B, kv, total, d].
+Result<NodeId> present_of(const Call& call, Builder& b, int past, NodeId fresh,
+                          const GroupQuery& g) {
+  const Shape in = b.shape(fresh);
+  const Shape out = HEDDLE_TRY(checked(call, {in[0], in[1], g.total, in[3]}, b.dtype(fresh)));
+  const NodeId at = b.iota({DType::i64, out}, 2);
+  const NodeId before = b.broadcast(g.past_tokens, out), since = b.sub(at, before);
+  const auto along = [&](NodeId source, NodeId index) {
+    prim::Gather gather{{2}, {dim(0), dim(1), ir::Expr(0), dim(3)}};
+    return b.gather(source, {index}, std::move(gather), out);
+  };
+  const NodeId zero = b.full({b.dtype(fresh), out}, 0);
+  const NodeId in_new = b.map(ScalarFn::less, {since, b.scalar_int(DType::i64, in[2])});
+  const NodeId rest = b.select(in_new, along(fresh, since), zero);
+  if (!call.has(past) || b.shape(call.in(past))[2] == 0) return rest;
+  Shape wanted = in;
+  wanted[2] = b.shape(call.in(past))[2];
+  HEDDLE_TRY(want_shape(call, b, past, wanted));
+  HEDDLE_TRY(want_type(call, b, past, b.dtype(fresh)));
+  return b.select(b.map(ScalarFn::less, {at, before}), along(call.in(past), at), rest);
+}
+
+/// Rotates x by each token's position.
+Result<NodeId> rotated_tokens(const Call& call, Builder& b, NodeId x, const GroupQuery& g) {
+  HEDDLE_TRY(want_rank(call, b, 7, 2, 2));
+  HEDDLE_TRY(want_shape(call, b, 8, b.shape(call.in(7))));
+  const Shape in = b.shape(x), cache = b.shape(call.in(7));
+  for (int i = 7; i < 9; ++i) HEDDLE_TRY(want_type(call, b, i, b.dtype(x)));
+  if (cache[0] < 1 || cache[1] < 1 || 2 * cache[1] > in[3])
+    return call.error("cache of shape {} does not fit heads of {}", to_string(cache), in[3]);
+  NodeId at = b.add(b.reshape(g.past_tokens, {in[0], 1}), b.iota({DType::i64, {1, in[2]}}, 1));
+  if (call.has(9)) {
+    HEDDLE_TRY(want_int(call, b, 9));
+    HEDDLE_TRY(want_shape(call, b, 9, {in[0], in[2]}));
+    at = b.cast(call.in(9), DType::i64);
+  }
+  const auto of = [&](int i) { return b.unsqueeze(b.take(call.in(i), at, 0), {1}); };
+  return rotate(b, x, of(7), of(8), call.attribute_int("rotary_interleaved", 0) != 0);
+}
+
+/// Inputs: query, key, value, past key, past value, seqlens_k (tokens of each batch, less one),
+/// total_sequence_length, cos and sin caches, position ids, attention bias.
+Result<Values> group_query_attention(const Call& call, Builder& b) {
+  const std::int64_t heads = call.attribute_int("num_heads", 0);
+  const std::int64_t kv_heads = call.attribute_int("kv_num_heads", 0);
+  if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0 || heads > 1 << 16)
+    return call.error("{} heads over {} of keys", heads, kv_heads);
+  if (call.has(11) || call.attribute_int("smooth_softmax", 0) != 0)
+    return call.unsupported("sinks beside the keys (smooth_softmax, head_sink)");
+  for (const char* key : {"k_quant_type", "v_quant_type"})
+    if (call.attribute_string(key, "NONE") != "NONE") return call.unsupported("a quantised cache");
+  for (int i = 5; i < 7; ++i)
+    if (!call.has(i)) return call.error("input {} is missing", i);
+  GroupQuery g;
+  HEDDLE_TRY(split_group_query(call, b, heads, kv_heads, g));
+  const Shape q = b.shape(g.q);
+  HEDDLE_TRY(want_int(call, b, 5));
+  if (element_count(b.shape(call.in(5))) != q[0])
+    return call.error("seqlens_k has shape {}, want [{}]", to_string(b.shape(call.in(5))), q[0]);
+  const auto total = HEDDLE_TRY(call.constant_ints(6));
+  if (total.size() != 1 || total[0] < q[2])
+    return call.error("total_sequence_length is no number of at least {}", q[2]);
+  g.total = total[0];
+  for (int i = 3; i < 5; ++i) {
+    if (call.has(i)) HEDDLE_TRY(want_rank(call, b, i, 4, 4));
+    if (call.has(i)) g.total = std::max(g.total, b.shape(call.in(i))[2]);
+  }
+  const NodeId tokens = b.reshape(b.cast(call.in(5), DType::i64), {q[0], 1, 1, 1});
+  g.past_tokens = total[0] == q[2]  // the prompt
+                      ? b.full({DType::i64, {q[0], 1, 1, 1}}, 0)
+                      : b.add(tokens, b.scalar_int(DType::i64, 1 - q[2]));
+  if (call.attribute_int("do_rotary", 0) != 0) {
+    if (!call.has(7) || !call.has(8)) return call.error("do_rotary without caches");
+    g.q = HEDDLE_TRY(rotated_tokens(call, b, g.q, g));
+    g.k = HEDDLE_TRY(rotated_tokens(call, b, g.k, g));
+  }
+  Scores a;
+  a.q = g.q;
+  a.k = HEDDLE_TRY(present_of(call, b, 3, g.k, g));
+  a.v = HEDDLE_TRY(present_of(call, b, 4, g.v, g));
+  const DType type = b.dtype(g.q);
+  a.scale = call.attribute_float("scale", 0);
+  if (a.scale == 0) a.scale = 1 / std::sqrt(static_cast<double>(q[3]));
+  a.softcap = call.attribute_float("softcap", 0);
+  a.softmax_type = compute_type(type);
+  const Shape space = HEDDLE_TRY(checked(call, {q[0], 1, q[2], g.total}, DType::i64));
+  const NodeId key = b.iota({DType::i64, space}, 3);
+  const NodeId own = b.add(b.iota({DType::i64, space}, 2), g.past_tokens);
+  NodeId sees = b.map(ScalarFn::less_equal, {key, own});
+  if (const std::int64_t window = call.attribute_int("local_window_size", -1); window > 0)
+    sees = b.map(ScalarFn::logical_and,
+                 {sees, b.map(ScalarFn::less, {own, b.add(key, b.scalar_int(DType::i64, window))})});
+  NodeId bias = additive(b, sees, type, -std::numeric_limits<double>::infinity());
+  if (call.has(10)) {
+    HEDDLE_TRY(want_type(call, b, 10, type));
+    const auto fits = broadcast_shapes(b.shape(call.in(10)), space);
+    if (!fits) return call.error("attention bias does not fit");
+    bias = b.add(bias, call.in(10));
+  }
+  a.bias = bias;
+  const NodeId present_k = a.k, present_v = a.v;
+  Values out{join_heads(b, HEDDLE_TRY(attend(call, b, a)).y), present_k, present_v};
+  if (call.outputs > 3) return call.unsupported("output 3 (scores)");
+  out.resize(static_cast<std::size_t>(std::clamp(call.outputs, 1, 3)));
+  return out;
+}
+
 constexpr OpDef kAttentionOps[] = {
     {"Attention", 23, 3, 7, attention},
     {"RotaryEmbedding", 23, 3, 4, rotary_embedding},
     {"com.microsoft::Attention", 1, 2, 7, fused_attention},
     {"com.microsoft::MultiHeadAttention", 1, 1, 10, multi_head_attention},
+    {"com.microsoft::GroupQueryAttention", 1, 1, 14, group_query_attention},
     {"com.microsoft::RotaryEmbedding", 1, 4, 4, microsoft_rotary},
 };
 

@@ -331,6 +331,115 @@ Result<Values> svm_regressor(const Call& call, Builder& b) {
   return Values{transformed(b, y, HEDDLE_TRY(post_of(call)))};
 }
 
+/// Support vectors by class, and the sign of the decision between each two classes (libsvm).
+struct Machines {
+  NodeId scores;  ///< [N, pairs]
+  NodeId votes;   ///< [N, classes]
+  std::int64_t classes = 0;
+};
+
+Result<Machines> svm_scores(const Call& call, Builder& b, NodeId x,
+                            const std::vector<std::int64_t>& counts) {
+  std::int64_t vectors = 0;
+  for (const std::int64_t c : counts) {
+    if (c < 0 || c > kMaxTableElements) return call.error("vectors_per_class holds {}", c);
+    vectors += c;
+  }
+  const DType type = b.dtype(x);
+  const auto classes = static_cast<std::int64_t>(counts.size());
+  const std::int64_t features = b.shape(x)[1], pairs = classes * (classes - 1) / 2;
+  const auto support = HEDDLE_TRY(number_list(call, "support_vectors"));
+  const auto weights = HEDDLE_TRY(number_list(call, "coefficients"));
+  const auto rho = HEDDLE_TRY(number_list(call, "rho"));
+  if (classes < 2 || classes > 256 || vectors < 1 ||
+      static_cast<std::int64_t>(support.size()) != vectors * features ||
+      static_cast<std::int64_t>(weights.size()) != vectors * (classes - 1) ||
+      static_cast<std::int64_t>(rho.size()) != pairs)
+    return call.error("{} support values, {} coefficients and {} offsets for {} vectors of {} in {} "
+                      "classes",
+                      support.size(), weights.size(), rho.size(), vectors, features, classes);
+  // Column p holds the coefficients of pair p (i, j): row j-1 for vectors of i, row i for those of j.
+  std::vector<double> columns(static_cast<std::size_t>(vectors * pairs), 0);
+  std::vector<double> votes(static_cast<std::size_t>(pairs * classes), 0), losses = votes;
+  std::int64_t pair = 0, first_i = 0;
+  for (std::int64_t i = 0; i < classes; first_i += counts[static_cast<std::size_t>(i++)]) {
+    std::int64_t first_j = first_i + counts[static_cast<std::size_t>(i)];
+    for (std::int64_t j = i + 1; j < classes; first_j += counts[static_cast<std::size_t>(j++)]) {
+      const auto put = [&](std::int64_t first, std::int64_t of, std::int64_t row) {
+        for (std::int64_t v = first; v < first + counts[static_cast<std::size_t>(of)]; ++v)
+          columns[static_cast<std::size_t>(v * pairs + pair)] =
+              weights[static_cast<std::size_t>(row * vectors + v)];
+      };
+      put(first_i, i, j - 1);
+      put(first_j, j, i);
+      votes[static_cast<std::size_t>(pair * classes + i)] = 1;
+      losses[static_cast<std::size_t>(pair * classes + j)] = 1;
+      ++pair;
+    }
+  }
+  const NodeId kernel = HEDDLE_TRY(
+      svm_kernel(call, b, x, constant_real(b, type, support, {vectors, features})));
+  Machines m;
+  m.classes = classes;
+  m.scores = b.add(b.matmul(kernel, constant_real(b, type, columns, {vectors, pairs})),
+                   constant_real(b, type, rho, {pairs}));
+  const NodeId won = b.cast(b.map(ScalarFn::greater, {m.scores, b.scalar(type, 0)}), type);
+  const NodeId lost = b.sub(b.full(b.type(won), 1), won);
+  m.votes = b.add(b.matmul(won, constant_real(b, type, votes, {pairs, classes})),
+                  b.matmul(lost, constant_real(b, type, losses, {pairs, classes})));
+  return m;
+}
+
+/// Probabilities of two classes from their score (Platt): 1 - σ(a·s + b), and what libsvm's
+/// iteration over pairs makes of it, which does not start where both are almost equal.
+Result<NodeId> svm_probabilities(const Call& call, Builder& b, const Machines& m) {
+  const auto pa = HEDDLE_TRY(number_list(call, "prob_a"));
+  const auto pb = HEDDLE_TRY(number_list(call, "prob_b"));
+  if (m.classes != 2) return call.unsupported("probabilities of {} classes", m.classes);
+  if (pa.size() != 1 || pb.size() != 1) return call.error("prob_a and prob_b do not fit");
+  const DType type = b.dtype(m.scores);
+  const NodeId raw = b.sigmoid(b.neg(b.add(b.mul(m.scores, pa[0]), pb[0])));
+  const NodeId p = b.min(b.max(raw, b.scalar(type, 1e-7)), b.scalar(type, 1 - 1e-7));
+  const NodeId q = b.sub(b.full(b.type(p), 1), p), apart = b.sub(q, p);
+  const NodeId level = b.mul(b.mul(apart, apart), 0.25);
+  const auto error = [&](NodeId r, NodeId d) {
+    return b.map(ScalarFn::abs, {b.sub(b.mul(b.mul(r, d), 0.5), level)});
+  };
+  const NodeId worst = b.max(error(q, apart), error(p, b.neg(apart)));
+  const NodeId even = b.map(ScalarFn::less, {worst, b.scalar(type, 0.005 / 2)});
+  return b.select(even, b.scalar(type, 0.5), b.concat({p, q}, 1));
+}
+
+/// Label of the most votes (or, without support vectors, of the largest linear score) and scores.
+Result<Values> svm_classifier(const Call& call, Builder& b) {
+  const NodeId x = HEDDLE_TRY(feature_rows(call, b));
+  const auto counts = call.attribute_ints("vectors_per_class", {});
+  const auto rho = HEDDLE_TRY(number_list(call, "rho"));
+  const std::size_t classes =
+      HEDDLE_TRY(labels_of(call, "classlabels_ints", "classlabels_strings")).size();
+  if (classes < 2 || rho.empty()) return call.unsupported("{} classes", classes);
+  NodeId scores, ranked;
+  if (counts.empty()) {
+    scores = ranked = b.add(
+        HEDDLE_TRY(linear_scores(call, b, x, static_cast<std::int64_t>(classes))), rho[0]);
+  } else {
+    if (counts.size() != classes)
+      return call.error("vectors of {} classes, {} labels", counts.size(), classes);
+    const Machines m = HEDDLE_TRY(svm_scores(call, b, x, counts));
+    scores = m.scores;
+    ranked = m.votes;
+    if (call.has_attribute("prob_a")) scores = HEDDLE_TRY(svm_probabilities(call, b, m));
+  }
+  const NodeId best = b.reduce(ir::Monoid::argmax, ranked, {1}, false);
+  const Post post = HEDDLE_TRY(post_of(call));
+  if (b.shape(scores)[1] == 1) {
+    if (post == Post::probit) return call.unsupported("PROBIT of a single score");
+    scores = b.concat({b.neg(scores), scores}, 1);
+  }
+  return Values{HEDDLE_TRY(labelled(call, b, best, "classlabels_ints", classes)),
+                b.cast(transformed(b, scores, post), DType::f32)};
+}
+
 constexpr OpDef kOps[] = {
     {"ai.onnx.ml::Scaler", 1, 1, 1, scaler},
     {"ai.onnx.ml::Binarizer", 1, 1, 1, binarizer},
@@ -343,6 +452,7 @@ constexpr OpDef kOps[] = {
     {"ai.onnx.ml::LinearRegressor", 1, 1, 1, linear_regressor},
     {"ai.onnx.ml::LinearClassifier", 1, 1, 1, linear_classifier},
     {"ai.onnx.ml::SVMRegressor", 1, 1, 1, svm_regressor},
+    {"ai.onnx.ml::SVMClassifier", 1, 1, 1, svm_classifier},
 };
 
 }  // namespace

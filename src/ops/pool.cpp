@@ -110,8 +110,10 @@ Result<Values> average_pool(const Call& call, Builder& b) {
       counts.push_back(
           static_cast<double>(std::max<std::int64_t>(1, taps_inside(w, d, o, low, high))));
     if (counts.empty()) continue;
-    if (std::all_of(counts.begin(), counts.end(), [&](double c) { return c == counts[0]; })) {
-      everywhere *= counts[0];
+    // Full windows everywhere; equal counts at a border would be a matter of the extent.
+    const auto full = static_cast<double>(w.kernel[d]);
+    if (std::all_of(counts.begin(), counts.end(), [&](double c) { return c == full; })) {
+      everywhere *= full;
       continue;
     }
     Shape along(in.size() - d, 1);

@@ -81,8 +81,8 @@ Result<Values> quantize(const Call& call, Builder& b) {
       HEDDLE_TRY(aligned(call, b, b.cast(call.in(1), real), x, axis.axis, axis.block));
   NodeId y = b.div(b.cast(x, real), scale);
   const auto range = int_range(format);
-  if (format == Format::f4e2m1 && call.has(2))  // which makes minus zero zero
-    y = b.add(y, b.scalar(real, 0));
+  if (format == Format::f4e2m1 && call.has(2))  // adding it makes minus zero zero
+    y = b.select(b.map(ir::ScalarFn::equal, {y, b.scalar(real, 0)}), b.scalar(real, 0), y);
   if (format != Format::plain && !range)
     return Values{encode(b, y, format, {.saturate = call.attribute_int("saturate", 1) != 0})};
   y = b.map(ScalarFn::round, {y});

@@ -8,7 +8,7 @@
 namespace heddle::plan {
 namespace {
 
-/// A planned region by position in Region::nodes, so that it serves every equal region.
+/// A planned region by position in Region::nodes, so that it serves every region like it.
 struct Solved {
   const Region* region = nullptr;
   std::vector<Candidate> chosen;
@@ -49,12 +49,28 @@ struct Orchestrator {
   PlanStats stats = {};
   double lower_bound = 0;
 
+  /// Its kernels are legal in a region that is only like the one it was found for.
+  bool serves(const Solved& s, const Region& region) const {
+    const std::map<NodeId, NodeId> to = mapping(s, region);
+    return std::all_of(s.chosen.begin(), s.chosen.end(), [&](const Candidate& c) {
+      return options.legality.supports(*facts.graph, moved(c.cluster, to));
+    });
+  }
+  static std::map<NodeId, NodeId> mapping(const Solved& s, const Region& region) {
+    std::map<NodeId, NodeId> to;
+    for (std::size_t i = 0; i < region.nodes.size(); ++i) to[s.region->nodes[i]] = region.nodes[i];
+    return to;
+  }
+
   /// The solution of an equal region, or a new one.
   Result<std::size_t> solution_for(const Region& region) {
     const std::size_t hash = structural_hash(facts, region);
     auto [begin, end] = by_structure.equal_range(hash);
     for (auto it = begin; it != end; ++it) {
-      if (same_structure(facts, *solved[it->second].region, region)) return it->second;
+      const Solved& known = solved[it->second];
+      const Likeness likeness = plan::likeness(facts, *known.region, region);
+      if (likeness == Likeness::same) return it->second;
+      if (likeness == Likeness::like && serves(known, region)) return it->second;
     }
     Solved fresh = HEDDLE_TRY(solve_region(facts, region, options, cost));
     stats.candidates += fresh.candidates;
@@ -67,8 +83,7 @@ struct Orchestrator {
   }
 
   void instantiate(const Solved& s, const Region& region) {
-    std::map<NodeId, NodeId> to;
-    for (std::size_t i = 0; i < region.nodes.size(); ++i) to[s.region->nodes[i]] = region.nodes[i];
+    const std::map<NodeId, NodeId> to = mapping(s, region);
     for (std::size_t k = 0; k < s.chosen.size(); ++k) {
       Cluster c = moved(s.chosen[k].cluster, to);
       std::vector<Rejected> others = s.rejected[k];

@@ -9,6 +9,7 @@
 
 #include "plan/select.h"
 #include "plan/test_graphs.h"
+#include "prim/builder.h"
 
 namespace heddle::plan {
 namespace {
@@ -346,6 +347,24 @@ TEST(Orchestrate, EqualRegionsAreSolvedOnce) {
   EXPECT_LE(plan->stats.unique_regions, plan->stats.regions / 4);
   EXPECT_NEAR(plan->gap(), 0, 1e-9);
   EXPECT_EQ(plan->kernels.size() % 12, 0u);
+}
+
+TEST(Orchestrate, StepsOfAnUnrolledLoopAreSolvedOnce) {
+  Mini m;
+  prim::Builder b(m.g);
+  const NodeId x = m.input({24, 1, 256}), w = m.input({256, 256});
+  NodeId h = m.input({1, 256});
+  std::vector<NodeId> states;
+  for (int t = 0; t < 24; ++t) {
+    const NodeId step = b.reshape(b.slice_axis(x, 0, t, 1), {1, 256});
+    h = b.tanh(b.add(step, b.matmul(h, w)));
+    states.push_back(h);
+  }
+  m.output(b.stack(states, 0));
+  auto plan = planned(m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->stats.regions, 12);
+  EXPECT_LE(plan->stats.unique_regions, plan->stats.regions / 3);
 }
 
 TEST(Orchestrate, IsDeterministic) {

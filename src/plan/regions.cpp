@@ -10,6 +10,7 @@ namespace {
 constexpr double kTinyBytes = 16384;
 constexpr std::size_t kSplitAbove = 72;      // nodes: frontiers of several values are tried
 constexpr std::size_t kWidestCut = 512;      // values: an unrolled loop keeps one open per step
+constexpr std::size_t kStepsReading = 8;     // readers of a value that every step of a loop reads
 constexpr std::size_t kLargestRegion = 160;  // nodes: cut at the narrowest frontier, come what may
 
 /// Readers of a value, seen through clonable views.
@@ -46,6 +47,19 @@ bool surely_stored(const Facts& f, NodeId id) {
   const std::vector<NodeId> readers = written_readers(f, id);
   // A view in between may be part of either side's kernel.
   return readers.size() > 1 || f.is_main_loop(readers[0]);
+}
+
+/// Each element is read for many sums, so no kernel computes it where it is read.
+bool summed_often(const Facts& f, NodeId id, int depth = 0) {
+  constexpr double kOften = 64;
+  for (NodeId c : written_readers(f, id)) {
+    if (const auto* contract = f.as<prim::Contract>(c)) {
+      const double terms = f.elements_of(c) * static_cast<double>(element_count(contract->reduced));
+      if (terms >= kOften * f.elements_of(id)) return true;
+    }
+    if (depth < 4 && f.as<prim::View>(c) && summed_often(f, c, depth + 1)) return true;
+  }
+  return false;
 }
 
 /// Order in which branches are contiguous: depth first from the outputs.
@@ -157,6 +171,24 @@ struct Cutter {
     return !x.wide && !x.forced && x.stored >= 1 && x.stored + x.waiting <= 3;
   }
 
+  /// Between the steps of an unrolled loop: of what is new since `begin`, the state goes on, which is
+  /// summed over, and perhaps something that every step reads. What is open all the time (earlier
+  /// outputs) is in memory whatever is cut.
+  bool ends_a_step(const std::vector<std::vector<NodeId>>& fronts, int begin, int p) const {
+    int state = 0, fresh = 0;
+    for (NodeId id : fronts[static_cast<std::size_t>(p)]) {
+      if (!id) return false;
+      if (position[static_cast<std::size_t>(id.value)] < begin) continue;
+      ++fresh;
+      if (!f.as<prim::View>(id) && summed_often(f, id)) {
+        ++state;
+      } else if (f.bytes_of(id) > kTinyBytes && written_readers(f, id).size() < kStepsReading) {
+        return false;
+      }
+    }
+    return state >= 1 && fresh <= 3;
+  }
+
   std::set<NodeId> fan_in(NodeId id) const {
     std::set<NodeId> out;
     std::vector<NodeId> work = {id};
@@ -207,6 +239,12 @@ struct Cutter {
     refine(ends, kSplitAbove, [&](int begin, int end) {
       for (int p = begin + 7; p + 1 < end; ++p) {
         if (weak(fronts[static_cast<std::size_t>(p)])) return p;
+      }
+      return -1;
+    });
+    refine(ends, kSplitAbove, [&](int begin, int end) {
+      for (int p = begin + 7; p + 1 < end; ++p) {
+        if (ends_a_step(fronts, begin, p)) return p;
       }
       return -1;
     });
@@ -376,11 +414,28 @@ Region whole_region(const Facts& facts) {
   return region_of(facts, {cutter.order.begin(), cutter.order.end()});
 }
 
+namespace {
+
+/// A view of one part as if it started at the origin.
+prim::Op without_offsets(const prim::Op& op) {
+  const auto* view = std::get_if<prim::View>(&op);
+  if (view == nullptr || view->pieces.size() != 1) return op;
+  prim::View moved = *view;
+  for (ir::Expr& e : moved.pieces[0].index) {
+    const ir::IndexNode& n = e.node();
+    if (n.kind == ir::IndexNode::Kind::sum && n.constant != 0 && n.constant != INT64_MIN)
+      e = e - n.constant;
+  }
+  return moved;
+}
+
+}  // namespace
+
 std::size_t structural_hash(const Facts& f, const Region& r) {
   Naming naming(f, r);
   std::size_t h = r.nodes.size();
   for (NodeId id : r.nodes) {
-    h = combine(h, prim::hash_of(f[id].op));
+    h = combine(h, prim::hash_of(without_offsets(f[id].op)));
     h = combine(h, static_cast<std::size_t>(f[id].type.dtype));
     for (std::int64_t e : f[id].type.shape) h = combine(h, static_cast<std::size_t>(e));
     for (NodeId a : f[id].args) {
@@ -392,24 +447,29 @@ std::size_t structural_hash(const Facts& f, const Region& r) {
   return h;
 }
 
-bool same_structure(const Facts& f, const Region& a, const Region& b) {
-  if (a.nodes.size() != b.nodes.size()) return false;
+Likeness likeness(const Facts& f, const Region& a, const Region& b) {
+  if (a.nodes.size() != b.nodes.size()) return Likeness::none;
+  Likeness found = Likeness::same;
   Naming in_a(f, a), in_b(f, b);
   for (std::size_t i = 0; i < a.nodes.size(); ++i) {
     const prim::Node &x = f[a.nodes[i]], &y = f[b.nodes[i]];
-    if (x.op != y.op || x.type != y.type || x.args.size() != y.args.size()) return false;
-    if (is_region_output(a, a.nodes[i]) != is_region_output(b, b.nodes[i])) return false;
+    if (x.type != y.type || x.args.size() != y.args.size()) return Likeness::none;
+    if (x.op != y.op) {
+      if (without_offsets(x.op) != without_offsets(y.op)) return Likeness::none;
+      found = Likeness::like;
+    }
+    if (is_region_output(a, a.nodes[i]) != is_region_output(b, b.nodes[i])) return Likeness::none;
     const NodeId class_a = f.class_of_node(a.nodes[i]), class_b = f.class_of_node(b.nodes[i]);
-    if (in_a.of(class_a) != in_b.of(class_b)) return false;
+    if (in_a.of(class_a) != in_b.of(class_b)) return Likeness::none;
     for (std::size_t k = 0; k < x.args.size(); ++k) {
       if (in_a.of(x.args[k]) != in_b.of(y.args[k]) ||
           in_a.kind_of(x.args[k]) != in_b.kind_of(y.args[k]) ||
           f[x.args[k]].type != f[y.args[k]].type) {
-        return false;
+        return Likeness::none;
       }
     }
   }
-  return true;
+  return found;
 }
 
 }  // namespace heddle::plan

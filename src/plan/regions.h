@@ -22,9 +22,12 @@ std::vector<Region> regions_of(const Facts& facts);
 /// Everything as one region.
 Region whole_region(const Facts& facts);
 
-/// Equal for regions that are the same up to the identity of what they read: a solution of one, by
-/// position in `nodes`, is a solution of the other.
-bool same_structure(const Facts& facts, const Region& a, const Region& b);
+/// How much alike regions are, up to the identity of what they read. same: a solution of one, by
+/// position in `nodes`, is a solution of the other. like: views start elsewhere (the steps of an
+/// unrolled loop); a solution costs about the same if its kernels are legal there.
+enum class Likeness : std::uint8_t { none, like, same };
+Likeness likeness(const Facts& facts, const Region& a, const Region& b);
+/// Equal for regions that are at least like each other.
 std::size_t structural_hash(const Facts& facts, const Region& r);
 
 }  // namespace heddle::plan

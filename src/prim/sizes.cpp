@@ -139,7 +139,10 @@ Result<SizeMerger::Form> SizeMerger::form_of(const Nodes& nodes) {
   }
   // A broadcast that one size does not need is missing there.
   form.steps.assign(cases_.size(), true);
-  for (std::size_t c = 0; any_view && l.args.size() <= 1 && c < cases_.size(); ++c)
+  bool one_part = true;
+  for (std::size_t c = 0; c < cases_.size(); ++c)
+    one_part &= !std::holds_alternative<View>(at(c, nodes).op) || at(c, nodes).args.size() == 1;
+  for (std::size_t c = 0; any_view && one_part && c < cases_.size(); ++c)
     form.steps[c] = steps_along(nodes, c);
   const bool missing = std::count(form.steps.begin(), form.steps.end(), false) > 0;
   if (!alike && !missing) return misfit(nodes, other, "it is computed in another way there");
@@ -155,19 +158,19 @@ Result<SizeMerger::Form> SizeMerger::form_of(const Nodes& nodes) {
 
 /// Whether case c has the view that others have, or goes on without it.
 bool SizeMerger::steps_along(const Nodes& nodes, std::size_t c) const {
-  const Node& n = at(c, nodes);
-  if (!std::holds_alternative<View>(n.op) || n.args.size() != 1) return false;
   const auto behind = [&](std::size_t i) -> const Node* {
     const Node& m = at(i, nodes);
     if (!std::holds_alternative<View>(m.op) || m.args.size() != 1) return nullptr;
     return &cases_[i][m.args[0]];
   };
-  const Node* l = behind(largest_);
-  if (l == nullptr || c == largest_) return l != nullptr;
+  std::size_t typical = largest_;
+  for (std::size_t i = 0; behind(typical) == nullptr && i < cases_.size(); ++i) typical = i;
+  const Node *l = behind(typical), *own = behind(c);
+  if (own == nullptr || c == typical) return own != nullptr;
   const auto like = [&](const Node& other) {
     return other.op.index() == l->op.index() && other.type.shape.size() == l->type.shape.size();
   };
-  return like(*behind(c)) || !like(n);
+  return like(*own) || !like(at(c, nodes));
 }
 
 /// Arguments before what reads them, with a stack of its own: graphs are deep.

@@ -149,6 +149,15 @@ TEST(Sizes, IndicesFromTheEndAndScatters) {
       {3, 4, 6});
 }
 
+TEST(Sizes, PadsThatTheLargestSizeDoesNotNeed) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = input(b, {n, 2});
+        return b.slice_axis(b.exp(b.pad(x, {0, 0}, {7 - n, 0}, 0)), 0, 0, n);
+      },
+      {1, 3, 6, 7});
+}
+
 TEST(Sizes, WhatDiffersInMoreThanExtentsIsRefused) {
   std::vector<Graph> cases;
   for (const std::int64_t n : {2, 3})

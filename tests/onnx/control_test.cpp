@@ -102,6 +102,26 @@ TEST(Control, ScanTakesApartAndStacks) {
   }
 }
 
+/// Opset 8: everything has a batch dimension in front.
+TEST(Control, ScanOfOpset8RunsOverABatch) {
+  ModelProto m = model(8);
+  GraphProto& g = *m.mutable_graph();
+  add_input(g, "x", {2, 3});
+  add_input(g, "start", {2});
+  NodeProto& n = add_node(g, "Scan", {"", "start", "x"}, {"", "y"});
+  set_int(n, "num_scan_inputs", 1);
+  GraphProto& body = set_graph(n, "body");
+  add_input(body, "sum", {});
+  add_input(body, "item", {});
+  add_node(body, "Add", {"sum", "item"}, {"next"});
+  add_node(body, "Identity", {"next"}, {"out"});
+  add_output(body, "next");
+  add_output(body, "out");
+  add_output(g, "y");
+  EXPECT_EQ(run(m, {f32({2, 3}, {1, 2, 3, 4, 5, 6}), f32({2}, {0, 10})}),
+            (Values{1, 3, 6, 14, 19, 25}));
+}
+
 /// A function whose attribute comes from the call.
 TEST(Control, FunctionsAreInlined) {
   ModelProto m = model();

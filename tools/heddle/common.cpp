@@ -73,6 +73,11 @@ Status want_graph(const ModelFlags& flags, std::string_view verb) {
               verb, flags.model);
 }
 
+Status want_one_size(const ModelFlags& flags, std::string_view verb) {
+  if (flags.dynamic.empty() && flags.sizes.empty()) return Ok{};
+  return fail(ErrorCode::usage, "{}: found --dynamic or --size, want one size: --shape", verb);
+}
+
 Options& global_options() {
   static Options options;
   return options;
@@ -168,10 +173,6 @@ Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags) {
   return ranges;
 }
 
-namespace {
-
-/// The case of the dispatch table that the flags ask for: --size, --shape, the shapes of --input
-/// files; of those that fit the largest.
 Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelFlags& flags) {
   std::map<std::string, Shape> shapes;
   for (const std::string& text : flags.shapes) shapes.insert(HEDDLE_TRY(parse_shape(text)));
@@ -197,6 +198,8 @@ Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelF
   }
   return fail(ErrorCode::usage, "no program for these sizes, want one of:\n{}", sized.table());
 }
+
+namespace {
 
 Status open_sized(const ModelFlags& flags, const driver::CompileOptions& options, Model& model) {
   const auto loaded = HEDDLE_TRY(driver::SizedModel::load(model.sized, options));

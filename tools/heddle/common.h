@@ -33,6 +33,9 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts = true);
 /// For verbs that need the graph: an error where the model is a compiled artefact.
 Status want_graph(const ModelFlags& flags, std::string_view verb);
 
+/// For verbs that do not take --dynamic.
+Status want_one_size(const ModelFlags& flags, std::string_view verb);
+
 /// The options of the run: environment, then flags (one table, support/options).
 Options& global_options();
 
@@ -48,6 +51,9 @@ struct Model {
   double compile_seconds = 0, load_seconds = 0;
 };
 Result<Model> open_model(const ModelFlags& flags);
+/// The case of the dispatch table that the flags ask for: --size, --shape, the shapes of --input
+/// files; of those that fit the largest.
+Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelFlags& flags);
 /// --dynamic.
 Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags);
 

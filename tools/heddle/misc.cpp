@@ -99,6 +99,7 @@ Status doctor(bool as_json) {
 
 Status check(const ModelFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "check"));
+  HEDDLE_TRY(want_one_size(flags, "check"));
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::CheckReport report = HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
   // What has no kernel for the device is known after planning.

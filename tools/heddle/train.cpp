@@ -152,6 +152,7 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
 }
 
 Status run(const TrainFlags& flags) {
+  HEDDLE_TRY(want_one_size(flags, "train"));
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::ImportOptions import;
   import.shapes = options.shapes;

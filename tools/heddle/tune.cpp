@@ -10,6 +10,7 @@ struct TuneFlags : ModelFlags {
 
 Status run(const TuneFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "tune"));
+  HEDDLE_TRY(want_one_size(flags, "tune"));
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   if (flags.budget == "none")
     return fail(ErrorCode::usage, "tune: found --budget none, want seconds, or full");

@@ -1,7 +1,10 @@
 #include "driver/verify.h"
+
 #include "common.h"
 #include "driver/cache.h"
+#include "prim/interpret.h"
 #include "staged.h"
+#include "support/resized.h"
 
 namespace heddle::tool {
 namespace {
@@ -89,12 +92,50 @@ Result<Verified> verify_program(const VerifyFlags& flags, const Tolerance& toler
   return out;
 }
 
+/// One size of --dynamic: every kernel of its program on padded inputs, and the outputs against the
+/// reference of the model imported at exactly that size.
+Result<Verified> verify_size(const VerifyFlags& flags, const Tolerance& tolerance) {
+  driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  options.shapes.clear();
+  const driver::CompiledSizes sizes =
+      HEDDLE_TRY(driver::compile_sizes(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
+  const std::size_t number = HEDDLE_TRY(wanted_case(*sizes.program, flags));
+  const runtime::SizeCase& row = sizes.program->cases[number];
+  const Inputs inputs = HEDDLE_TRY(make_inputs(sizes.program->at(number), flags));
+  const driver::Compiled& compiled = sizes.buckets[row.program].compiled;
+  std::vector<Tensor> padded;
+  for (std::size_t i = 0; i < inputs.values.size(); ++i)
+    padded.push_back(resized(inputs.values[i], compiled.program->inputs[i].type.shape));
+  for (const std::size_t value : row.given) padded.push_back(sizes.program->values[value]);
+  Verified out{
+      HEDDLE_TRY(driver::verify(compiled, padded, tolerance.kernel, tolerance.network, options)),
+      inputs.from,
+      {},
+      {}};
+  const auto exact =
+      HEDDLE_TRY(onnx::import_sizes(flags.model, driver::import_options(options), {row.sizes}));
+  const std::vector<Tensor> wanted = HEDDLE_TRY(prim::interpret(exact[0], inputs.values));
+  const auto model = HEDDLE_TRY(driver::SizedModel::load(sizes.program, options));
+  const std::vector<Tensor> found =
+      HEDDLE_TRY(HEDDLE_TRY(model->session(number))->run(inputs.values));
+  out.all.outputs_error = 0;
+  for (std::size_t o = 0; o < found.size(); ++o) {
+    const double error = compare(found[o], wanted[o], 0, 1).of_scale();
+    out.all.outputs_error = std::max(out.all.outputs_error, error);
+    if (!(error <= tolerance.network) && out.all.wrong++ == 0)
+      out.all.first_wrong = fmt::format("(all together: output '{}')", exact[0].outputs[o].name);
+  }
+  return out;
+}
+
 Status run(const VerifyFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "verify"));
   Tolerance tolerance = tolerance_of(flags.precision);
   if (flags.tolerance > 0) tolerance = {flags.tolerance, flags.tolerance};
   Verified v;
-  if (HEDDLE_TRY(is_staged(flags.model))) {
+  if (!flags.dynamic.empty()) {
+    v = HEDDLE_TRY(verify_size(flags, tolerance));
+  } else if (HEDDLE_TRY(is_staged(flags.model))) {
     StagedVerification staged = HEDDLE_TRY(verify_staged(flags, tolerance));
     v = {std::move(staged.all), flags.inputs.empty() ? "test_data_set_0" : "files", staged.expected,
          staged.stages, staged.host};

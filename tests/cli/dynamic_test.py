@@ -1,0 +1,146 @@
+"""One artefact for several sizes of a model's inputs."""
+import json
+import unittest
+
+import numpy as np
+import onnx.numpy_helper
+import onnxruntime
+from onnx import TensorProto, helper
+
+from command import CommandTest, heddle, model
+
+
+def constant(name, value):
+    return onnx.numpy_helper.from_array(np.asarray(value), name)
+
+
+def attention():
+    """Self-attention over S tokens with a class token in front, and the mean over all of them."""
+    rng = np.random.default_rng(2)
+    weights = [constant(n, rng.normal(size=(8, 8)).astype(np.float32) / 3) for n in "qkv"]
+    nodes = [helper.make_node("Concat", ["cls", "x"], ["t"], axis=0, name="cat")]
+    for n in "qkv":
+        nodes.append(helper.make_node("MatMul", ["t", n], [n + "0"], name=n))
+    nodes += [
+        helper.make_node("Transpose", ["k0"], ["kt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["q0", "kt"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["p"], axis=-1, name="soft"),
+        helper.make_node("MatMul", ["p", "v0"], ["y"]),
+        helper.make_node("ReduceMean", ["y", "axes"], ["mean"], keepdims=0, name="mean"),
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("CumSum", ["y", "zero"], ["sums"], reverse=1, name="sums"),
+    ]
+    return model(nodes, [("x", ["S", 8])], [("y", [None, 8]), ("mean", [8]), ("sums", [None, 8])],
+                 weights + [constant("cls", rng.normal(size=(1, 8)).astype(np.float32)),
+                            constant("axes", np.array([0])), constant("zero", np.array(0))])
+
+
+def convolutions():
+    """Strides, pools with and without padding in the count, upsampling and a skip, to one row."""
+    rng = np.random.default_rng(3)
+    w = [constant(f"w{i}", rng.normal(size=s).astype(np.float32) / 4)
+         for i, s in enumerate([(4, 3, 3, 3), (4, 4, 3, 3), (4, 4, 2, 2)])]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1], name="first"),
+        helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["b", "w1"], ["c"], pads=[1, 1, 1, 1], name="second"),
+        helper.make_node("AveragePool", ["c"], ["d"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("ConvTranspose", ["d", "w2"], ["e"], strides=[2, 2], name="up"),
+        helper.make_node("Concat", ["a", "e"], ["f"], axis=1),
+        helper.make_node("GlobalAveragePool", ["f"], ["g"], name="pool"),
+        helper.make_node("Reshape", ["f", "rows"], ["r"], name="rows"),
+    ]
+    return model(nodes, [("x", [1, 3, "H", "W"])], [("g", [1, 8, 1, 1]), ("r", [1, 8, None])],
+                 w + [constant("rows", np.array([1, 8, -1]))])
+
+
+class Dynamic(CommandTest):
+    def agrees(self, path, artefact, x):
+        """Runs the artefact on x and compares with ONNX Runtime."""
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        wanted = session.run(None, {"x": x})
+        saved = self.path / "saved"
+        saved.mkdir(exist_ok=True)
+        np.save(self.path / "x.npy", x)
+        done = heddle("run", artefact, "--input", f"x={self.path / 'x.npy'}", "--save", saved)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for k, value in enumerate(wanted):
+            found = np.load(saved / f"output_{k}.npy")
+            np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+
+    def test_attention_of_any_length_runs_from_one_artefact(self):
+        path, artefact = self.save("attention", attention()), self.path / "a.heddle"
+        done = heddle("compile", path, "--dynamic", "S=1..19@4,8,19", "-o", artefact, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["sizes"], 19)
+        rng = np.random.default_rng(5)
+        for n in range(1, 20):
+            self.agrees(path, artefact, rng.normal(size=(n, 8)).astype(np.float32))
+        self.assert_fails(2, "no program for these sizes", "run", artefact, "--size", "S=20")
+        done = heddle("explain", artefact, "--size", "S=5")
+        self.assertIn("dispatch table, 19 sizes", done.stdout)
+        self.assertIn("S=5..8 (4 sizes) as x [8,8]", done.stdout)
+        done = heddle("verify", path, "--dynamic", "S=1..19@19", "--size", "S=13")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_convolutions_of_any_image_size(self):
+        path, artefact = self.save("conv", convolutions()), self.path / "c.heddle"
+        done = heddle("compile", path, "--dynamic", "H=4..12:2@12", "--dynamic", "W=4..10:2@6,10",
+                      "-o", artefact)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rng = np.random.default_rng(6)
+        for h, w in [(4, 4), (6, 10), (12, 4), (10, 8), (12, 10), (8, 6)]:
+            self.agrees(path, artefact, rng.normal(size=(1, 3, h, w)).astype(np.float32))
+
+    def test_recurrent_operators_take_sequences_of_any_length(self):
+        rng = np.random.default_rng(7)
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 3])
+        outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "h")]
+        graph = helper.make_graph(
+            [helper.make_node("LSTM", ["x", "w", "r"], ["y", "h"], hidden_size=2, name="lstm",
+                              direction="bidirectional")], "g",
+            [x], outputs, [constant("w", rng.normal(size=(2, 8, 3)).astype(np.float32)),
+                           constant("r", rng.normal(size=(2, 8, 2)).astype(np.float32))])
+        path = self.save("lstm", helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+        artefact = self.path / "l.heddle"
+        done = heddle("compile", path, "--dynamic", "T=1..9@9", "-o", artefact)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for n in (1, 2, 5, 8, 9):
+            self.agrees(path, artefact, rng.normal(size=(n, 2, 3)).astype(np.float32))
+
+    def test_what_changes_form_is_refused_or_listed(self):
+        ends = [helper.make_node("Shape", ["x"], ["n"], name="size"),
+                helper.make_node("Loop", ["n", "", "x"], ["y"], name="loop",
+                                 body=helper.make_graph(
+                                     [helper.make_node("Identity", ["c"], ["d"]),
+                                      helper.make_node("Tanh", ["s"], ["t"])], "b",
+                                     [helper.make_tensor_value_info("i", TensorProto.INT64, []),
+                                      helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+                                      helper.make_tensor_value_info("s", TensorProto.FLOAT, None)],
+                                     [helper.make_tensor_value_info("d", TensorProto.BOOL, []),
+                                      helper.make_tensor_value_info("t", TensorProto.FLOAT, None)]))]
+        path, artefact = self.save("loop", model(ends, [("x", ["T"])], [("y", None)])), self.path / "n"
+        self.assert_fails(3, "cannot share a program", "compile", path, "--dynamic", "T=1..16@16",
+                          "-o", artefact)
+        done = heddle("compile", path, "--dynamic", "T=2,5", "-o", artefact)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for n in (2, 5):
+            self.agrees(path, artefact, np.random.default_rng(n).normal(size=n).astype(np.float32))
+
+    def test_mistakes_are_named(self):
+        path = self.save("attention", attention())
+        self.assert_fails(2, "no symbolic dimension 'N', it has 'S'", "compile", path, "--dynamic",
+                          "N=1..4")
+        for text in ("S", "S=", "S=0..4", "S=4..1", "S=1..", "S=1..9@20", "S=1..99999999"):
+            self.assert_fails(2, "--dynamic: found", "compile", path, "--dynamic", text)
+        artefact = self.path / "a.heddle"
+        heddle("compile", path, "--dynamic", "S=1..4", "-o", artefact)
+        data = bytearray(artefact.read_bytes())
+        data[200] ^= 1  # in the manifest
+        artefact.write_bytes(data)
+        self.assert_fails(1, "artefact: damaged", "run", artefact)
+
+
+if __name__ == "__main__":
+    unittest.main()
