@@ -262,9 +262,9 @@ Result<std::vector<Value>> Importer::run_scan(const NodeProto& node, const Body&
   for (std::size_t s = 0; s < outputs; ++s) {
     const std::int64_t given = s < scan.axes.size() ? scan.axes[s] : 0;
     const std::int64_t axis = std::clamp<std::int64_t>(given, -64, 64);
-    state.push_back(HEDDLE_TRY(
-        gather_scans(node, scans[s], body.graph->output(static_cast<int>(carried + s)),
-                     static_cast<int>(axis))));
+    state.push_back(
+        HEDDLE_TRY(gather_scans(node, scans[s], body.graph->output(static_cast<int>(carried + s)),
+                                static_cast<int>(axis))));
   }
   return state;
 }

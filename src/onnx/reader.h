@@ -22,8 +22,8 @@ struct ImportOptions {
   std::map<std::string, std::vector<Shape>> sequences;
   /// Optional inputs that are not given.
   std::set<std::string> absent;
-  /// Steps that a recurrent operator is unrolled to at least, by its node; those after the end of its
-  /// sequence change nothing. So graphs for several lengths are alike.
+  /// Steps that a recurrent operator is unrolled to at least, by its node; those after the end of
+  /// its sequence change nothing. So graphs for several lengths are alike.
   std::map<std::string, std::int64_t> steps;
   /// Nodes whose inputs are all constants are evaluated while importing if their results hold at
   /// most this many elements, so that shape arithmetic becomes constants.
@@ -38,8 +38,8 @@ Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const 
                                  const ImportOptions& options = {});
 
 /// The model for each of several sizes, ImportOptions::dimensions of each; the file is read and its
-/// weights are hashed once. The last one has the longest sequences: recurrent operators take as many
-/// steps in all. The error names the sizes at which there is none.
+/// weights are hashed once. The last one has the longest sequences: recurrent operators take as
+/// many steps in all. The error names the sizes at which there is none.
 Result<std::vector<prim::Graph>> import_sizes(
     const std::string& path, const ImportOptions& options,
     const std::vector<std::map<std::string, std::int64_t>>& sizes);

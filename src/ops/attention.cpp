@@ -329,8 +329,8 @@ Result<Values> microsoft_rotary(const Call& call, Builder& b) {
 
 /// com.microsoft GroupQueryAttention: what its inputs are, and where each batch's tokens start.
 struct GroupQuery {
-  NodeId q, k, v;      ///< [B, heads, S, d], [B, kv, S, d]
-  NodeId past_tokens;  ///< i64[B, 1, 1, 1]: before the first of the query
+  NodeId q, k, v;          ///< [B, heads, S, d], [B, kv, S, d]
+  NodeId past_tokens;      ///< i64[B, 1, 1, 1]: before the first of the query
   std::int64_t total = 0;  ///< positions of the present keys
 };
 
@@ -455,8 +455,9 @@ Result<Values> group_query_attention(const Call& call, Builder& b) {
   const NodeId own = b.add(b.iota({DType::i64, space}, 2), g.past_tokens);
   NodeId sees = b.map(ScalarFn::less_equal, {key, own});
   if (const std::int64_t window = call.attribute_int("local_window_size", -1); window > 0)
-    sees = b.map(ScalarFn::logical_and,
-                 {sees, b.map(ScalarFn::less, {own, b.add(key, b.scalar_int(DType::i64, window))})});
+    sees =
+        b.map(ScalarFn::logical_and,
+              {sees, b.map(ScalarFn::less, {own, b.add(key, b.scalar_int(DType::i64, window))})});
   NodeId bias = additive(b, sees, type, -std::numeric_limits<double>::infinity());
   if (call.has(10)) {
     HEDDLE_TRY(want_type(call, b, 10, type));

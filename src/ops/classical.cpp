@@ -355,10 +355,12 @@ Result<Machines> svm_scores(const Call& call, Builder& b, NodeId x,
       static_cast<std::int64_t>(support.size()) != vectors * features ||
       static_cast<std::int64_t>(weights.size()) != vectors * (classes - 1) ||
       static_cast<std::int64_t>(rho.size()) != pairs)
-    return call.error("{} support values, {} coefficients and {} offsets for {} vectors of {} in {} "
-                      "classes",
-                      support.size(), weights.size(), rho.size(), vectors, features, classes);
-  // Column p holds the coefficients of pair p (i, j): row j-1 for vectors of i, row i for those of j.
+    return call.error(
+        "{} support values, {} coefficients and {} offsets for {} vectors of {} in {} "
+        "classes",
+        support.size(), weights.size(), rho.size(), vectors, features, classes);
+  // Column p holds the coefficients of pair p (i, j): row j-1 for vectors of i, row i for those of
+  // j.
   std::vector<double> columns(static_cast<std::size_t>(vectors * pairs), 0);
   std::vector<double> votes(static_cast<std::size_t>(pairs * classes), 0), losses = votes;
   std::int64_t pair = 0, first_i = 0;
@@ -377,8 +379,8 @@ Result<Machines> svm_scores(const Call& call, Builder& b, NodeId x,
       ++pair;
     }
   }
-  const NodeId kernel = HEDDLE_TRY(
-      svm_kernel(call, b, x, constant_real(b, type, support, {vectors, features})));
+  const NodeId kernel =
+      HEDDLE_TRY(svm_kernel(call, b, x, constant_real(b, type, support, {vectors, features})));
   Machines m;
   m.classes = classes;
   m.scores = b.add(b.matmul(kernel, constant_real(b, type, columns, {vectors, pairs})),
@@ -420,8 +422,8 @@ Result<Values> svm_classifier(const Call& call, Builder& b) {
   if (classes < 2 || rho.empty()) return call.unsupported("{} classes", classes);
   NodeId scores, ranked;
   if (counts.empty()) {
-    scores = ranked = b.add(
-        HEDDLE_TRY(linear_scores(call, b, x, static_cast<std::int64_t>(classes))), rho[0]);
+    scores = ranked =
+        b.add(HEDDLE_TRY(linear_scores(call, b, x, static_cast<std::int64_t>(classes))), rho[0]);
   } else {
     if (counts.size() != classes)
       return call.error("vectors of {} classes, {} labels", counts.size(), classes);

@@ -171,9 +171,9 @@ struct Cutter {
     return !x.wide && !x.forced && x.stored >= 1 && x.stored + x.waiting <= 3;
   }
 
-  /// Between the steps of an unrolled loop: of what is new since `begin`, the state goes on, which is
-  /// summed over, and perhaps something that every step reads. What is open all the time (earlier
-  /// outputs) is in memory whatever is cut.
+  /// Between the steps of an unrolled loop: of what is new since `begin`, the state goes on, which
+  /// is summed over, and perhaps something that every step reads. What is open all the time
+  /// (earlier outputs) is in memory whatever is cut.
   bool ends_a_step(const std::vector<std::vector<NodeId>>& fronts, int begin, int p) const {
     int state = 0, fresh = 0;
     for (NodeId id : fronts[static_cast<std::size_t>(p)]) {

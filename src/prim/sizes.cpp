@@ -36,9 +36,9 @@ Error SizeMerger::misfit(const Nodes& nodes, std::size_t c, std::string_view rea
   misfit_ = c;
   const Graph& g = cases_[largest_];
   const OriginId origin = g.origin_id(nodes[largest_]);
-  const std::string label = origin.value < 0 ? std::string(kind_name(largest(nodes).op))
-                                             : fmt::format("{} '{}'", g.origin(origin).op,
-                                                           g.origin(origin).name);
+  const std::string label =
+      origin.value < 0 ? std::string(kind_name(largest(nodes).op))
+                       : fmt::format("{} '{}'", g.origin(origin).op, g.origin(origin).name);
   return unsupported("{}: {}", label, reason);
 }
 
@@ -56,9 +56,9 @@ bool SizeMerger::varies(const std::vector<std::int64_t>& numbers) {
 NodeId SizeMerger::given(std::vector<Tensor> values) {
   std::vector<Hash> key;
   for (const Tensor& v : values)
-    key.push_back(hash_bytes(
-        to_string(v.type()) +
-        std::string(reinterpret_cast<const char*>(v.data()), static_cast<std::size_t>(v.bytes()))));
+    key.push_back(
+        hash_bytes(to_string(v.type()) + std::string(reinterpret_cast<const char*>(v.data()),
+                                                     static_cast<std::size_t>(v.bytes()))));
   const auto [found, fresh] = tensors_.try_emplace(std::move(key));
   if (!fresh) return found->second;
   for (const Tensor& v : values) given_bytes_ += v.bytes();
@@ -286,7 +286,8 @@ Status SizeMerger::run() {
   const Graph& l = cases_[largest_];
   out_.graph.adopt_origins(l);
   for (std::size_t c = 0; c < cases_.size(); ++c)
-    if (cases_[c].inputs.size() != l.inputs.size() || cases_[c].outputs.size() != l.outputs.size()) {
+    if (cases_[c].inputs.size() != l.inputs.size() ||
+        cases_[c].outputs.size() != l.outputs.size()) {
       misfit_ = c;
       return unsupported("the number of inputs or outputs depends on the size");
     }
@@ -297,7 +298,8 @@ Status SizeMerger::run() {
         slots[c][input->slot] = NodeId{i};
   for (std::size_t i = 0; i < l.inputs.size(); ++i) {
     Nodes nodes;
-    for (std::size_t c = 0; c < cases_.size(); ++c) nodes.push_back(slots[c].at(static_cast<int>(i)));
+    for (std::size_t c = 0; c < cases_.size(); ++c)
+      nodes.push_back(slots[c].at(static_cast<int>(i)));
     HEDDLE_TRY(form_of(nodes));
     merged_.emplace(nodes, out_.graph.add_input(l.inputs[i].name, l.inputs[i].type));
   }

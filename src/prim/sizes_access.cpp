@@ -223,8 +223,8 @@ Result<NodeId> SizeMerger::computed(const Nodes& nodes, std::vector<Expr> exprs,
   if (element_count(shape) > (std::int64_t{1} << 30))
     return misfit(nodes, largest_, "its positions do not fit into 32 bits");
   const Kind kind = exprs[largest_].node().kind;
-  const bool alike = std::all_of(exprs.begin(), exprs.end(),
-                                 [&](const Expr& e) { return e.node().kind == kind; });
+  const bool alike =
+      std::all_of(exprs.begin(), exprs.end(), [&](const Expr& e) { return e.node().kind == kind; });
   if (!alike || kind == Kind::sum) return computed_sum(nodes, exprs, shape);
   if (kind == Kind::var) {
     const Var var = *exprs[largest_].variable();
@@ -282,7 +282,8 @@ Result<NodeId> SizeMerger::merge_kind(const Nodes& nodes, const Form& form, cons
         if (whole) covered[r] = true;
       }
     const DType type = b_.dtype(merged(arg));
-    args.push_back(masked(arg, *dims, is_float(type) ? b_.scalar(type, 0) : b_.scalar_int(type, 0)));
+    args.push_back(
+        masked(arg, *dims, is_float(type) ? b_.scalar(type, 0) : b_.scalar_int(type, 0)));
   }
   for (std::size_t r = 0; r < op.reduced.size(); ++r)
     for (std::size_t c = 0; c < cases_.size(); ++c)

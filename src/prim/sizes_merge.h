@@ -25,7 +25,8 @@ class SizeMerger {
   };
   struct Form {
     enum class Kind { alike, constant, view } kind = Kind::alike;
-    std::vector<bool> steps;  ///< view: the cases that have it; others are as if they read all of it
+    std::vector<bool>
+        steps;  ///< view: the cases that have it; others are as if they read all of it
     std::vector<Nodes> args;
   };
 
@@ -52,8 +53,8 @@ class SizeMerger {
   Result<NodeId> merge_kind(const Nodes& nodes, const Form& form, const Scatter& op);
   bool same_expr(std::size_t c, const ir::Expr& l, const ir::Expr& e, const Shape& variables) const;
   std::optional<std::vector<int>> masked_dims(const std::vector<const Access*>& accesses,
-                                              const std::vector<Shape>& variables,
-                                              const Nodes& arg, std::size_t& misfit) const;
+                                              const std::vector<Shape>& variables, const Nodes& arg,
+                                              std::size_t& misfit) const;
   /// The expressions of all cases as one i32 value over positions of `shape`.
   Result<NodeId> computed(const Nodes& nodes, std::vector<ir::Expr> exprs, const Shape& shape);
   Result<NodeId> computed_sum(const Nodes& nodes, const std::vector<ir::Expr>& exprs,

@@ -66,13 +66,19 @@ NodeId input(Builder& b, Shape shape, DType type = DType::f32) {
 }
 
 TEST(Sizes, SoftmaxIgnoresPadding) {
-  expect_same([](Builder& b, std::int64_t n) { return b.softmax(input(b, {3, n}), {1}); },
-              {1, 2, 5, 8});
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        return b.softmax(input(b, {3, n}), {1});
+      },
+      {1, 2, 5, 8});
 }
 
 TEST(Sizes, MeanDividesByTheSize) {
-  expect_same([](Builder& b, std::int64_t n) { return b.mean(input(b, {2, n, 3}), {1}); },
-              {2, 3, 7});
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        return b.mean(input(b, {2, n, 3}), {1});
+      },
+      {2, 3, 7});
 }
 
 TEST(Sizes, AttentionOfAnyLength) {
@@ -98,8 +104,8 @@ TEST(Sizes, ConvolutionAndPoolingOfAnyExtent) {
         const NodeId y = b.conv(x, w, same);
         const std::int64_t h = b.shape(y)[2];
         const Builder::Conv pool{{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
-        const NodeId windows =
-            b.windows(y, {3, 3}, pool, {(h - 1) / 2 + 1, 3}, -std::numeric_limits<double>::infinity());
+        const NodeId windows = b.windows(y, {3, 3}, pool, {(h - 1) / 2 + 1, 3},
+                                         -std::numeric_limits<double>::infinity());
         return b.reduce_max(windows, {4, 5}, false);
       },
       {3, 4, 5, 8, 9, 12});

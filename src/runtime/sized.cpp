@@ -7,7 +7,6 @@
 namespace heddle::runtime {
 namespace {
 
-
 class SizeSession final : public Session {
  public:
   SizeSession(std::shared_ptr<const SizedProgram> sized, std::size_t number,
@@ -58,8 +57,7 @@ Program SizedProgram::at(std::size_t number) const {
   const SizeCase& row = cases[number];
   Program program = *programs[row.program];
   program.inputs.resize(row.inputs.size());
-  for (std::size_t i = 0; i < row.inputs.size(); ++i)
-    program.inputs[i].type.shape = row.inputs[i];
+  for (std::size_t i = 0; i < row.inputs.size(); ++i) program.inputs[i].type.shape = row.inputs[i];
   for (std::size_t o = 0; o < row.outputs.size(); ++o)
     program.outputs[o].type.shape = row.outputs[o];
   return program;
@@ -80,10 +78,10 @@ std::string SizedProgram::table() const {
     }
     std::string sizes;
     for (const auto& [name, ends] : range)
-      sizes += fmt::format("{}{}={}", sizes.empty() ? "" : ", ", name,
-                           ends.first == ends.second
-                               ? std::to_string(ends.first)
-                               : fmt::format("{}..{}", ends.first, ends.second));
+      sizes +=
+          fmt::format("{}{}={}", sizes.empty() ? "" : ", ", name,
+                      ends.first == ends.second ? std::to_string(ends.first)
+                                                : fmt::format("{}..{}", ends.first, ends.second));
     std::string shapes;
     for (const Port& port : programs[p]->inputs)
       if (!port.name.starts_with("heddle:"))

@@ -10,7 +10,8 @@
 
 namespace heddle::runtime {
 
-/// A row of the dispatch table: at these sizes of the model's symbolic dimensions this program runs.
+/// A row of the dispatch table: at these sizes of the model's symbolic dimensions this program
+/// runs.
 struct SizeCase {
   std::map<std::string, std::int64_t> sizes;
   std::size_t program = 0;

@@ -178,8 +178,7 @@ Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelF
   for (const std::string& text : flags.shapes) shapes.insert(HEDDLE_TRY(parse_shape(text)));
   for (const std::string& text : flags.inputs)
     if (const std::size_t split = text.find('='); split != std::string::npos)
-      shapes[text.substr(0, split)] =
-          HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1))).shape();
+      shapes[text.substr(0, split)] = HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1))).shape();
   std::map<std::string, std::int64_t> sizes;
   for (const std::string& text : flags.sizes) {
     const driver::SizeRange range = HEDDLE_TRY(driver::parse_size_range(text));
@@ -235,8 +234,8 @@ Result<Model> open_model(const ModelFlags& flags) {
     model.from_artefact = true;
   } else if (!flags.dynamic.empty()) {
     options.shapes.clear();  // they choose among the sizes
-    const auto compiled = HEDDLE_TRY(
-        driver::compile_sizes(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
+    const auto compiled =
+        HEDDLE_TRY(driver::compile_sizes(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
     model.sized = compiled.program;
     for (const driver::SizeBucket& bucket : compiled.buckets)
       if (!bucket.note.empty()) model.notes += "  " + bucket.note + "\n";
