@@ -48,6 +48,9 @@ class Chain {
       read[node] = value_of(node);
       storage.push_back(to_storage(read[node], single.input_layouts[i]));
     }
+    // What the primitives read and the code, simplified, does not.
+    for (const prim::NodeId node : lower::inputs_of(graph(), kernel.planned.cluster))
+      if (!read.contains(node)) read[node] = value_of(node);
     const std::vector<Tensor> found = HEDDLE_TRY(session->run(storage));
     const std::vector<Allowed> wanted = reference_of(graph(), kernel.planned.cluster, read);
     KernelCheck check{kernel.lowered.kernel.name, sources_of(graph(), kernel), 0, true};

@@ -172,7 +172,7 @@ Result<Shape> Importer::input_shape(const std::string& name,
 }
 
 bool is_fixed_dim(const ::onnx::TensorShapeProto::Dimension& dim) {
-  return dim.has_dim_value() && dim.dim_value() >= 0;
+  return dim.has_dim_value() && dim.dim_value() != -1;
 }
 
 std::string dimension_name(const std::string& input, int axis,

@@ -139,11 +139,7 @@ Result<SizeMerger::Form> SizeMerger::form_of(const Nodes& nodes) {
   }
   // A broadcast that one size does not need is missing there.
   form.steps.assign(cases_.size(), true);
-  bool one_part = true;
-  for (std::size_t c = 0; c < cases_.size(); ++c)
-    one_part &= !std::holds_alternative<View>(at(c, nodes).op) || at(c, nodes).args.size() == 1;
-  for (std::size_t c = 0; any_view && one_part && c < cases_.size(); ++c)
-    form.steps[c] = steps_along(nodes, c);
+  for (std::size_t c = 0; any_view && c < cases_.size(); ++c) form.steps[c] = steps_along(nodes, c);
   const bool missing = std::count(form.steps.begin(), form.steps.end(), false) > 0;
   if (!alike && !missing) return misfit(nodes, other, "it is computed in another way there");
   if (missing) form.kind = Form::Kind::view;
@@ -168,7 +164,8 @@ bool SizeMerger::steps_along(const Nodes& nodes, std::size_t c) const {
   const Node *l = behind(typical), *own = behind(c);
   if (own == nullptr || c == typical) return own != nullptr;
   const auto like = [&](const Node& other) {
-    return other.op.index() == l->op.index() && other.type.shape.size() == l->type.shape.size();
+    return other.op.index() == l->op.index() && other.args.size() == l->args.size() &&
+           other.type.shape.size() == l->type.shape.size();
   };
   return like(*own) || !like(at(c, nodes));
 }

@@ -164,6 +164,17 @@ TEST(Sizes, PadsThatTheLargestSizeDoesNotNeed) {
       {1, 3, 6, 7});
 }
 
+TEST(Sizes, SlicesOfConcatenationsThatTheLargestSizeDoesNotNeed) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = b.pad(input(b, {n, 2}), {0, 0}, {5 - n, 0}, 0);
+        std::vector<NodeId> rows;
+        for (int t = 0; t < 5; ++t) rows.push_back(b.exp(b.slice_axis(x, 0, t, 1)));
+        return b.slice_axis(b.concat(rows, 0), 0, 0, n);
+      },
+      {1, 2, 4, 5});
+}
+
 TEST(Sizes, WhatDiffersInMoreThanExtentsIsRefused) {
   std::vector<Graph> cases;
   for (const std::int64_t n : {2, 3})
