@@ -17,6 +17,16 @@ runtime::Phase to_phase(const codegen::cuda::PhaseInfo& info) {
   runtime::Phase phase{info.symbol, info.tasks, {}};
   phase.grid.threads = info.threads;
   phase.grid.shared_bytes = info.shared_bytes;
+  for (const codegen::cuda::TileMap& map : info.maps) {
+    runtime::TensorMap& to = phase.grid.maps.emplace_back();
+    to.arg = map.parameter;
+    to.dtype = map.dtype;
+    to.extents = map.extents;
+    for (std::size_t d = 1; d < map.strides.size(); ++d)
+      to.strides.push_back(map.strides[d] * size_of(map.dtype));
+    to.box.assign(map.box.begin(), map.box.end());
+    to.swizzle_bytes = 128;
+  }
   return phase;
 }
 

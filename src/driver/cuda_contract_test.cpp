@@ -39,6 +39,7 @@ struct Case {
   std::function<void(prim::Graph&, Builder&)> build;
   lower::Tuning tuning;
   bool channels_last = false;
+  bool warpgroups = false;
 };
 const Case kCases[] = {
     {"f32",
@@ -103,6 +104,70 @@ const Case kCases[] = {
      },
      {},
      true},
+    {"split",
+     [](auto& g, auto& b) {
+       product(g, b, DType::bf16, {128, 256, 8192}, true);
+     },
+     {}},
+    {"stream",
+     [](auto& g, auto& b) {
+       product(g, b, DType::bf16, {1, 4096, 4096}, true);
+     },
+     {}},
+    {"stream_8",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f32, {8, 1024, 4096}, false);
+     },
+     {}},
+    {"groups_256",
+     [](auto& g, auto& b) {
+       product(g, b, DType::bf16, {4096, 4096, 512}, true);
+     },
+     {{"unit", 2}, {"bm", 128}, {"bn", 256}},
+     false,
+     true},
+    {"groups_128",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f16, {1000, 768, 776}, true);
+     },
+     {{"unit", 2}, {"bm", 128}, {"bn", 128}},
+     false,
+     true},
+    {"tiles_256",
+     [](auto& g, auto& b) {
+       product(g, b, DType::bf16, {4096, 4096, 512}, true);
+     },
+     {{"unit", 3}, {"bm", 128}, {"bn", 256}},
+     false,
+     true},
+    {"tiles_128",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f16, {1000, 776, 776}, true);
+     },
+     {{"unit", 3}, {"bm", 128}, {"bn", 128}},
+     false,
+     true},
+    {"tiles_64",
+     [](auto& g, auto& b) {
+       product(g, b, DType::f16, {1001, 771, 776}, true);
+     },
+     {{"unit", 3}, {"bm", 64}, {"bn", 64}},
+     false,
+     true},
+    {"tiles_split",
+     [](auto& g, auto& b) {
+       product(g, b, DType::bf16, {512, 512, 8192}, true);
+     },
+     {{"unit", 3}, {"bm", 128}, {"bn", 128}, {"splits", 4}},
+     false,
+     true},
+    {"groups_conv",
+     [](auto& g, auto& b) {
+       convolution(g, b, DType::bf16, {16, 64, 56, 56}, {64, 64, 3, 3}, 1, 1);
+     },
+     {},
+     true,
+     true},
 };
 
 class CudaContractions : public testing::TestWithParam<std::string> {};
@@ -112,6 +177,7 @@ TEST_P(CudaContractions, CompileWithoutSpills) {
   std::string text = codegen::cuda::unit_header();
   std::size_t phases = 0;
   for (const Case& c : kCases) {
+    if (c.warpgroups && GetParam() != "sm_90a") continue;
     prim::Graph g;
     Builder b(g);
     c.build(g, b);
@@ -120,12 +186,14 @@ TEST_P(CudaContractions, CompileWithoutSpills) {
       const bool last = c.channels_last && shape.size() == 4 && !g.constant_of(id);
       return last ? lower::ordered(shape, {0, 2, 3, 1}) : lower::row_major(shape);
     };
-    const lower::Request request{&g,
-                                 lower::whole(g),
-                                 lower::gpu_target(132),
-                                 layout,
-                                 [&](NodeId id) { return std::optional(layout(id)); },
-                                 c.tuning};
+    lower::Request request;
+    request.graph = &g;
+    request.cluster = lower::whole(g);
+    request.target = lower::gpu_target(132, GetParam() == "sm_80" ? 80 : 90);
+    request.layout_of = layout;
+    request.required_layout = [&](NodeId id) { return std::optional(layout(id)); };
+    request.tuning = c.tuning;
+    if (!c.warpgroups) request.tuning.emplace_back("unit", 1);
     const auto lowered = lower::contract::lower(request);
     ASSERT_TRUE(lowered.ok()) << c.name << ": " << lowered.error().message;
     const auto one = codegen::cuda::to_text(lowered->kernel, c.name);
@@ -142,6 +210,8 @@ TEST_P(CudaContractions, CompileWithoutSpills) {
     EXPECT_EQ(f.spill_bytes, 0) << f.symbol;
     EXPECT_EQ(f.stack_bytes, 0) << f.symbol;
   }
+  // Such as products of warpgroups that wait for each other.
+  for (const std::string& note : cubin->notes) ADD_FAILURE() << note;
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, CudaContractions, testing::Values("sm_80", "sm_90a"));

@@ -102,11 +102,13 @@ void Machine::check_access(Thread& issuer, const Access& access, const void* at,
   const Access* other = races_->check(cells, offset, bytes, issuer.knowledge, access, write);
   const auto threads = static_cast<unsigned>(issuer.block->threads.size());
   if (!other && !write && access.agent.index >= 2 * threads) {
-    // An asynchronous reader sees an ordinary write only after the writer's fence_async.
+    // An asynchronous reader sees an ordinary write or a thread's copy only after the thread's
+    // fence_async.
     const Access& last = cells[offset / 4].write;
-    if (last.tick == 0 || last.agent.block != access.agent.block || last.agent.index >= threads ||
-        issuer.block->threads[last.agent.index].knowledge.proxied >= last.tick)
+    if (last.tick == 0 || last.agent.block != access.agent.block || last.agent.index >= 2 * threads)
       return;
+    const Knowledge& writer = issuer.block->threads[last.agent.index % threads].knowledge;
+    if ((last.agent.index < threads ? writer.proxied : writer.proxied_copies) >= last.tick) return;
     fail_at(fmt::format("{}: an asynchronous read", place_of(issuer, at)), access.pc,
             " without fence_async since the write", last.pc);
   }

@@ -31,7 +31,9 @@ struct Knowledge {
   Tick now = 1;      ///< of the thread's next access
   Tick copied = 0;   ///< groups of copies that it waited for
   Tick copying = 1;  ///< group of the next copy
-  Tick proxied = 0;  ///< accesses before it are seen by asynchronous readers (fence_async)
+  /// Accesses before it, and groups of copies up to it, are seen by asynchronous readers
+  /// (fence_async).
+  Tick proxied = 0, proxied_copies = 0;
   Clock known;
   Clock seen;  ///< through relaxed loads: known after a fence
   /// At the last fence: what relaxed stores publish, and to which scope.

@@ -141,6 +141,10 @@ void Machine::perform(Mbarrier& b) {
   complete_phase(b);
 }
 
-void Machine::fence_async() { thread_->knowledge.proxied = thread_->knowledge.now++; }
+void Machine::fence_async() {
+  Knowledge& k = thread_->knowledge;
+  k.proxied = k.now++;
+  k.proxied_copies = k.copied;
+}
 
 }  // namespace heddle::emulation

@@ -4,84 +4,23 @@
 #include <limits>
 #include <unordered_map>
 
-#include "kernel/scalar.h"
+#include "kernel/events.h"
+#include "kernel/interpret_memory.h"
 #include "kernel/traverse.h"
 #include "support/match.h"
-#include "support/tensor.h"
 
 namespace heddle::kernel {
 namespace {
 
-constexpr std::int64_t kMaxLocalElements = std::int64_t{1} << 28;
-
-struct Failure {
-  std::string message;
-};
-
-/// A local buffer: floats stay doubles, so that the reference has no rounding of its own; f16 and
-/// bf16 round as their storage does.
-struct Local {
-  std::vector<double> reals;
-  std::vector<std::int64_t> integers;
-  /// Who touched each element last, and in which interval between barriers.
-  struct Access {
-    std::int64_t block = -1, warp = -1;  ///< intervals: of the block's barriers, of the warp's
-    std::int64_t task = -1;
-    int thread = -1;
-  };
-  struct Seen {
-    Access write, read;
-  };
-  std::vector<Seen> seen;
-};
-
-class Interpreter {
+class Interpreter : Memory {
  public:
-  Interpreter(const Kernel& k, const std::vector<std::span<std::byte>>& args)
-      : k_(k), vars_(static_cast<std::size_t>(k.variables), 0) {
-    for (const Stmt& s : k.body)
-      if (const For* phase = std::get_if<For>(&s.op))
-        copies_ = std::max(copies_, threads_of(*phase));
-    for (std::int32_t i = 0; i < k.buffers.size(); ++i) bind(k.buffers[BufferId{i}], args);
-  }
+  using Memory::Memory;
 
   void run() {
     for (const Stmt& s : k_.body) exec(s);
   }
 
  private:
-  void bind(const Buffer& b, const std::vector<std::span<std::byte>>& args) {
-    Local local;
-    std::span<std::byte> bytes;
-    if (b.argument >= 0) {
-      if (b.argument >= static_cast<int>(args.size()))
-        throw Failure{fmt::format("buffer '{}' is argument {}, got {} arguments", b.name,
-                                  b.argument, args.size())};
-      bytes = args[static_cast<std::size_t>(b.argument)];
-      if (static_cast<std::int64_t>(bytes.size()) < b.size * size_of(b.dtype))
-        throw Failure{fmt::format("argument {} has {} bytes, '{}' wants {}", b.argument,
-                                  bytes.size(), b.name, b.size * size_of(b.dtype))};
-    } else if ((local_elements_ += copies(b) * b.size) > kMaxLocalElements) {
-      throw Failure{fmt::format("local buffers hold more than {} elements", kMaxLocalElements)};
-    } else if (is_float(b.dtype)) {
-      local.reals.resize(static_cast<std::size_t>(copies(b) * b.size));
-    } else {
-      local.integers.resize(static_cast<std::size_t>(copies(b) * b.size));
-    }
-    if (copies_ > 0 && b.scope != Scope::lane && (b.written || b.argument < 0))
-      local.seen.resize(static_cast<std::size_t>(b.size));
-    locals_.push_back(std::move(local));
-    tensors_.push_back(b.argument >= 0 ? Tensor({b.dtype, {b.size}}, nullptr, bytes.data())
-                                       : Tensor());
-    if (b.argument < 0) poison(locals_.back());
-  }
-
-  /// Scratch is undefined at the start of a task: make stale reads visible.
-  static void poison(Local& local) {
-    for (double& x : local.reals) x = std::numeric_limits<double>::quiet_NaN();
-    for (std::int64_t& x : local.integers) x = 0x5a5a5a5a;
-  }
-
   void exec(const Body& body) {
     for (const Stmt& s : body) exec(s);
   }
@@ -110,6 +49,8 @@ class Interpreter {
         [](const Barrier&) {}, [&](const Combine& x) { combine(x); },
         [&](const Routine& x) { routine(x); }, [&](const Copy& x) { start_copy(x); },
         [&](const CopyGroup& x) { copy_group(x); }, [&](const Mma& x) { mma(x); },
+        [&](const MmaWait& x) { finish_products(x.left); }, [&](const Event& x) { event(x); },
+        [&](const TileCopy& x) { start_tile(x); }, [&](const Roles& x) { roles(x); },
         [](const Prefetch&) {});
   }
 
@@ -124,8 +65,10 @@ class Interpreter {
     } else {
       count_ = 1;
       for (const auto& [var, extent] : threads_) count_ *= static_cast<int>(extent);
+      products_.clear();
       pending_.assign(static_cast<std::size_t>(count_), std::vector<std::vector<Arrival>>(1));
       together(*x.body);
+      events_.end();
       thread_ = 0;
       count_ = 0;
     }
@@ -153,7 +96,7 @@ class Interpreter {
     for (const Stmt& s : body) {
       if (!collective(s)) {
         for (int t = count_ - 1; t >= 0; --t) {
-          set_thread(t);
+          set_thread(first_ + t);
           exec(s);
         }
         continue;
@@ -165,7 +108,7 @@ class Interpreter {
         }
       } else if (const Let* let = std::get_if<Let>(&s.op)) {
         lets_.push_back(let);
-        set_thread(0);
+        set_thread(first_);
         const std::int64_t v = vars_[static_cast<std::size_t>(let->var.index)];
         if (v >= let->begin && v < let->end) together(*let->body);
         lets_.pop_back();
@@ -173,10 +116,87 @@ class Interpreter {
         if (hold(branch->conditions)) together(*branch->body);
       } else if (const Barrier* barrier = std::get_if<Barrier>(&s.op)) {
         ++(barrier->scope == Scope::warp ? warp_interval_ : block_interval_);
+        if (barrier->async) async_interval_ = block_interval_;
       } else {
         exec(s);
       }
     }
+  }
+
+  /// Roles run one at a time, until they wait for what has not happened; who copies runs ahead.
+  void roles(const Roles& x) {
+    const Place whole = place();
+    std::vector<std::function<void()>> all;
+    int first = 0;
+    for (const Roles::Role& role : x.roles) {
+      all.emplace_back([this, &whole, &role, first] {
+        go_to(whole);
+        first_ = first;
+        count_ = role.threads;
+        together(*role.body);
+      });
+      first += role.threads;
+    }
+    Turns turns;
+    turns_ = &turns;
+    turns.run(all);
+    turns_ = nullptr;
+    go_to(whole);
+  }
+
+  void event(const Event& x) {
+    if (x.kind == Event::Kind::init)
+      return events_.init(x.events, k_.buffers[x.events].size, x.count, thread_, block_interval_);
+    const std::int64_t index = ir::evaluate(x.index, vars_);
+    check(x.events, index);
+    if (x.kind == Event::Kind::arrive) {
+      idle_ = 0;
+      return events_.arrive(x.events, index, x.count, thread_, block_interval_);
+    }
+    const std::int64_t parity = ir::evaluate(x.parity, vars_);
+    const auto deliver = [&](const Events::Tile& tile) { finish_tile(tile); };
+    while (!events_.complete(x.events, index, parity, thread_, block_interval_, deliver)) {
+      constexpr int kEnough = 16;  // rounds in which all roles wait
+      if (!turns_ || ++idle_ > kEnough)
+        throw Failure{fmt::format("deadlock: thread {} waits for event b{}[{}]", thread_,
+                                  x.events.value, index)};
+      const Place mine = place();
+      turns_->pass();
+      go_to(mine);
+    }
+    idle_ = 0;
+  }
+
+  /// Calls f with the place of each element of a tile, and that in the tensor (-1: outside).
+  template <class F>
+  static void for_each_element(const Events::Tile& tile, F&& f) {
+    const TileCopy& x = *tile.copy;
+    for (std::int64_t i = 0; i < x.bytes() / 2; ++i) {
+      std::int64_t rest = i, from = 0;
+      for (std::size_t d = 0; d < x.box.size(); ++d) {
+        const std::int64_t at = tile.at[d] + rest % x.box[d];
+        rest /= x.box[d];
+        from = from < 0 || at < 0 || at >= x.extents[d] ? -1 : from + at * x.strides[d];
+      }
+      f(tile.to + i, from);
+    }
+  }
+  void start_tile(const TileCopy& x) {
+    Events::Tile tile{&x, {}, ir::evaluate(x.to_offset, vars_)};
+    for (const Expr& e : x.at) tile.at.push_back(ir::evaluate(e, vars_));
+    const std::int64_t event = ir::evaluate(x.event, vars_);
+    check(x.to, tile.to, x.bytes() / 2);
+    check(x.events, event);
+    for_each_element(tile, [&](std::int64_t to, std::int64_t) {
+      write(x.to, to, {std::numeric_limits<double>::quiet_NaN(), 0}, DType::f32);
+    });
+    events_.start(x.events, event, std::move(tile));
+  }
+  void finish_tile(const Events::Tile& tile) {
+    const TileCopy& x = *tile.copy;
+    for_each_element(tile, [&](std::int64_t to, std::int64_t from) {
+      write(x.to, to, from < 0 ? Scalar{} : read(x.from, from), DType::f32);
+    });
   }
 
   void combine(const Combine& x) {
@@ -226,31 +246,59 @@ class Interpreter {
     }
   }
 
+  /// Those of warpgroups are done as late as they may be; their operands must be there at the start
+  /// and still be the same at the end.
   void mma(const Mma& x) {
-    const std::int64_t a0 = ir::evaluate(x.a.offset, vars_), b0 = ir::evaluate(x.b.offset, vars_);
+    const std::int64_t a = ir::evaluate(x.a.offset, vars_), b = ir::evaluate(x.b.offset, vars_);
+    products_.push_back({&x, a, b, operands(x, a, b)});
+    if (!x.warpgroup) finish_products(static_cast<int>(products_.size()) - 1);
+  }
+  void finish_products(int left) {
+    while (static_cast<int>(products_.size()) > left) {
+      const Product& p = products_.front();
+      const auto same = [](double x, double y) { return x == y || (x != x && y != y); };
+      const std::vector<double> now =
+          p.product->warpgroup ? operands(*p.product, p.a, p.b) : p.operands;
+      if (!std::equal(now.begin(), now.end(), p.operands.begin(), same))
+        throw Failure{"operands of a product change while it is on its way"};
+      multiply(*p.product, p.operands);
+      products_.erase(products_.begin());
+    }
+  }
+
+  /// What each warp multiplies: its rows, then its columns, k of each.
+  std::vector<double> operands(const Mma& x, std::int64_t a, std::int64_t b) {
     const bool tf32 = k_.buffers[x.a.buffer].dtype == DType::f32;
-    const auto operand = [&](const Mma::Operand& o, std::int64_t base, std::int64_t r, int k) {
-      const double value = read(o.buffer, base + r * o.row + k * o.step).real;
-      return tf32 ? round_to_tf32(value) : value;
+    std::vector<double> out;
+    const auto append = [&](const Mma::Operand& o, std::int64_t base, int first, int count) {
+      const bool chunks = x.warpgroup && k_.buffers[o.buffer].use == Use::plain;
+      for (int r = first; r < first + count; ++r)
+        for (int k = 0; k < x.k; ++k) {
+          const std::int64_t along = chunks ? k / 8 * o.step + k % 8 : k * o.step;
+          if (x.warpgroup) check_seen(o.buffer, base + r * o.row + along);
+          const double value = read(o.buffer, base + r * o.row + along).real;
+          out.push_back(tf32 ? round_to_tf32(value) : value);
+        }
     };
-    std::vector<double> a(static_cast<std::size_t>(x.tiles_m * 16 * x.k));
-    std::vector<double> b(static_cast<std::size_t>(x.tiles_n * 8 * x.k));
     for (int warp = 0; warp < count_ / kWarp; ++warp) {
-      // Any thread of the warp reads any element.
-      const int row = warp / x.warps_n * x.tiles_m * 16, column = warp % x.warps_n * x.tiles_n * 8;
-      thread_ = warp * kWarp;
-      for (int k = 0; k < x.k; ++k) {
-        for (int r = 0; r < x.tiles_m * 16; ++r)
-          a[static_cast<std::size_t>(r * x.k + k)] = operand(x.a, a0, row + r, k);
-        for (int c = 0; c < x.tiles_n * 8; ++c)
-          b[static_cast<std::size_t>(c * x.k + k)] = operand(x.b, b0, column + c, k);
-      }
+      thread_ = warp * kWarp;  // any thread of the warp reads any element
+      append(x.a, a, warp / x.warps_n * x.tiles_m * 16, x.tiles_m * 16);
+      append(x.b, b, warp % x.warps_n * x.tiles_n * 8, x.tiles_n * 8);
+    }
+    return out;
+  }
+
+  void multiply(const Mma& x, const std::vector<double>& operands) {
+    const int rows = x.tiles_m * 16, columns = x.tiles_n * 8;
+    for (int warp = 0; warp < count_ / kWarp; ++warp) {
+      const int row = warp / x.warps_n * rows, column = warp % x.warps_n * columns;
+      const double* a = &operands[static_cast<std::size_t>(warp * (rows + columns) * x.k)];
+      const double* b = a + rows * x.k;
       for (int t = warp * kWarp; t < (warp + 1) * kWarp; ++t) {
         thread_ = t;
         for (int e = 0; e < x.tiles_m * x.tiles_n * 4; ++e) {
-          const double* pa = &a[static_cast<std::size_t>((fragment_row(x, t, e) - row) * x.k)];
-          const double* pb =
-              &b[static_cast<std::size_t>((fragment_column(x, t, e) - column) * x.k)];
+          const double* pa = a + (fragment_row(x, t, e) - row) * x.k;
+          const double* pb = b + (fragment_column(x, t, e) - column) * x.k;
           double sum = read(x.acc, e).real;
           for (int k = 0; k < x.k; ++k) sum += pa[k] * pb[k];
           write(x.acc, e, {sum, 0}, DType::f32);
@@ -288,34 +336,6 @@ class Interpreter {
     ++block_interval_;
   }
 
-  /// True if an earlier access and one of the running thread cannot happen at the same time.
-  bool apart(const Local::Access& a, Scope scope) const {
-    if (a.task < 0) return true;
-    if (a.task != task_) return scope == Scope::block || a.block < phase_start_;
-    if (a.thread == thread_ || a.block < block_interval_) return true;
-    return a.thread / kWarp == thread_ / kWarp && a.warp < warp_interval_;
-  }
-  void trace(BufferId id, std::int64_t offset, bool store) {
-    if (count_ == 0) return;
-    Local& local = locals_[static_cast<std::size_t>(id.value)];
-    if (local.seen.empty()) return;
-    Local::Seen& seen = local.seen[static_cast<std::size_t>(offset)];
-    const Buffer& b = k_.buffers[id];
-    for (const Local::Access* a : {&seen.write, &seen.read}) {
-      if (apart(*a, b.scope) || (!store && a == &seen.read)) continue;
-      throw Failure{fmt::format(
-          "race: '{}'[{}] is {} by thread {} of task {} while thread {} of task {} {} it", b.name,
-          offset, store ? "stored" : "loaded", thread_, task_, a->thread, a->task,
-          a == &seen.write ? "stores" : "loads")};
-    }
-    const Local::Access now{block_interval_, warp_interval_, task_, thread_};
-    // Of several readers the first is kept unless it is harmless by now.
-    if (store)
-      seen.write = now;
-    else if (apart(seen.read, b.scope))
-      seen.read = now;
-  }
-
   void exec(const For& x) {
     auto& v = vars_[static_cast<std::size_t>(x.var.index)];
     if (x.binding == Binding::thread) return enter_threads(x);
@@ -341,47 +361,6 @@ class Interpreter {
       if (value < c.low || value >= c.high) return false;
     }
     return true;
-  }
-
-  void check(BufferId id, std::int64_t offset, std::int64_t count = 1) const {
-    const Buffer& b = k_.buffers[id];
-    if (offset >= 0 && offset + count <= b.size) return;
-    std::string at;
-    for (std::size_t i = 0; i < vars_.size(); ++i) at += fmt::format(" d{}={}", i, vars_[i]);
-    throw Failure{fmt::format("'{}'[{}] is outside 0..{} at{}", b.name, offset, b.size, at)};
-  }
-
-  Scalar read(BufferId id, std::int64_t offset) {
-    check(id, offset);
-    trace(id, offset, false);
-    const Buffer& b = k_.buffers[id];
-    if (b.scope == Scope::lane) offset += thread_ * b.size;
-    if (b.argument >= 0) {
-      const Tensor& t = tensors_[static_cast<std::size_t>(id.value)];
-      return is_float(b.dtype) ? Scalar{t.at(offset), 0} : Scalar{0, t.int_at(offset)};
-    }
-    const Local& local = locals_[static_cast<std::size_t>(id.value)];
-    const auto at = static_cast<std::size_t>(offset);
-    return is_float(b.dtype) ? Scalar{local.reals[at], 0} : Scalar{0, local.integers[at]};
-  }
-
-  void write(BufferId id, std::int64_t offset, Scalar value, DType type) {
-    check(id, offset);
-    trace(id, offset, true);
-    const Buffer& b = k_.buffers[id];
-    if (b.scope == Scope::lane) offset += thread_ * b.size;
-    if (is_float(type) != is_float(b.dtype))
-      throw Failure{
-          fmt::format("'{}' is {} but is given {}", b.name, name_of(b.dtype), name_of(type))};
-    const auto at = static_cast<std::size_t>(offset);
-    if (b.argument >= 0) {
-      Tensor& t = tensors_[static_cast<std::size_t>(id.value)];
-      is_float(b.dtype) ? t.set(offset, value.real) : t.set_int(offset, value.integer);
-    } else if (is_float(b.dtype)) {
-      locals_[static_cast<std::size_t>(id.value)].reals[at] = round_to(b.dtype, value.real);
-    } else {
-      locals_[static_cast<std::size_t>(id.value)].integers[at] = ir::wrap(value.integer, b.dtype);
-    }
   }
 
   Scalar eval(const Value& v) {
@@ -447,29 +426,39 @@ class Interpreter {
     return total;
   }
 
-  /// Copies of a buffer: lane buffers are private to a thread.
-  std::int64_t copies(const Buffer& b) const {
-    return b.scope == Scope::lane ? std::max(1, copies_) : 1;
+  /// Where a role is, while another runs.
+  struct Place {
+    std::vector<std::int64_t> vars;
+    std::vector<const Let*> lets;
+    int thread, first, count;
+  };
+  Place place() const { return {vars_, lets_, thread_, first_, count_}; }
+  void go_to(const Place& p) {
+    vars_ = p.vars;
+    lets_ = p.lets;
+    thread_ = p.thread, first_ = p.first, count_ = p.count;
   }
 
-  const Kernel& k_;
-  int copies_ = 0;  ///< threads of a block, at most
   std::vector<std::pair<Var, std::int64_t>> threads_;
   std::vector<const Let*> lets_;  ///< around what threads do together
-  int thread_ = 0, count_ = 0;    ///< the running one; of the open thread loops
-  std::int64_t phase_start_ = 0, task_ = -1, block_interval_ = 0, warp_interval_ = 0;
+  int first_ = 0;                 ///< of the threads that run
+  Events events_;
+  Turns* turns_ = nullptr;
+  int idle_ = 0;  ///< times that a role waited since something happened
   struct Arrival {
     BufferId to;
     std::int64_t at;
     Scalar value;
     DType type;
   };
+  struct Product {
+    const Mma* product;
+    std::int64_t a, b;  ///< offsets
+    std::vector<double> operands;
+  };
+  std::vector<Product> products_;                           ///< on their way, oldest first
   std::vector<std::vector<std::vector<Arrival>>> pending_;  ///< by thread, by group, oldest first
   std::unordered_map<const Stmt*, bool> collective_;
-  std::vector<std::int64_t> vars_;
-  std::vector<Local> locals_;
-  std::int64_t local_elements_ = 0;
-  std::vector<Tensor> tensors_;
   std::unordered_map<const ValueNode*, Scalar> memo_;
 };
 

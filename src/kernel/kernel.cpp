@@ -69,6 +69,12 @@ int Kernel::arguments() const {
   return count;
 }
 
+std::int64_t TileCopy::bytes() const {
+  std::int64_t bytes = 2;
+  for (std::int64_t n : box) bytes *= n;
+  return bytes;
+}
+
 int threads_of(const For& phase) {
   std::int64_t threads = 0;
   const std::function<void(const Body&, std::int64_t)> visit = [&](const Body& body,
@@ -100,7 +106,8 @@ bool is_collective(const Stmt& s) {
   for_each_stmt({s}, [&](const Stmt& x) {
     found = found || std::holds_alternative<Barrier>(x.op) ||
             std::holds_alternative<Combine>(x.op) || std::holds_alternative<Routine>(x.op) ||
-            std::holds_alternative<Mma>(x.op);
+            std::holds_alternative<Mma>(x.op) || std::holds_alternative<MmaWait>(x.op) ||
+            std::holds_alternative<Roles>(x.op);
   });
   return found;
 }

@@ -27,6 +27,11 @@ enum class Scope : std::uint8_t { lane, warp, block, cluster, grid };
 /// enclose everything else of a phase; lane buffers are private to a thread.
 enum class Binding : std::uint8_t { grid, block, thread, vector, unroll, serial };
 
+/// What a block buffer is for. plain: threads load and store it. tiles: tile copies write it and
+/// products of warpgroups read it (16-bit elements; 16-byte pieces are permuted inside rows of 128
+/// bytes, which only these two know). events: Event statements count in it (i64).
+enum class Use : std::uint8_t { plain, tiles, events };
+
 struct Buffer {
   std::string name;
   DType dtype = DType::f32;
@@ -37,6 +42,7 @@ struct Buffer {
   /// lane scope: elements per register. Offsets then are c*lanes + the vector variable (or constant
   /// c*lanes outside a vector loop when lanes == 1), so the buffer maps onto registers.
   int lanes = 1;
+  Use use = Use::plain;
   bool operator==(const Buffer&) const = default;
 };
 
@@ -134,8 +140,10 @@ struct If {
 };
 /// All tasks of the scope meet: grid separates top-level grid loops. Inside thread loops all
 /// threads of the block or of a warp meet, and see what the others stored to block buffers before.
+/// `async`: and so do products of warpgroups, which read block memory on a path of their own.
 struct Barrier {
   Scope scope = Scope::grid;
+  bool async = false;
 };
 /// Elements [offset, offset + count) of a lane buffer become, in each thread, their combination
 /// over the thread's team: the `width` threads whose numbers differ from its own by multiples of
@@ -178,6 +186,10 @@ struct CopyGroup {
 /// 16; f32 operands are rounded to tf32 and k is a multiple of 8. The tile's element that
 /// fragment_row and fragment_column name is added to acc[element] of each thread. Warps do not wait
 /// for each other: barriers around it are the kernel's.
+/// warpgroup: four warps together (sm_90a), 16-bit operands whose element (r, x) lies at
+/// offset + r·8 + x/8·step + x%8 (row is 8), or of buffers for tiles at offset + r·64 + x (k is 64);
+/// tiles_m and warps_n are 1. The products are on their way until MmaWait: till then the
+/// accumulators are undefined and the operands must not change.
 struct Mma {
   struct Operand {
     BufferId buffer;
@@ -187,6 +199,7 @@ struct Mma {
   BufferId acc;  ///< lane scope, f32, tiles_m·tiles_n·4 elements
   Operand a, b;
   int warps_m = 1, warps_n = 1, tiles_m = 1, tiles_n = 1, k = 16;
+  bool warpgroup = false;
   int rows() const { return warps_m * tiles_m * 16; }
   int columns() const { return warps_n * tiles_n * 8; }
 };
@@ -198,8 +211,52 @@ struct Prefetch {
   Expr offset;
 };
 
+/// Waits until at most `left` products by the thread's warpgroup are on their way.
+struct MmaWait {
+  int left = 0;
+};
+
+/// Events of a block: each of the `size` elements of a buffer counts phases, beginning with phase 0.
+/// init: one thread makes phases last `count` arrivals; others use them after a barrier of the
+/// block. arrive: one arrival at event `index`, announcing `count` bytes of tile copies; a phase is
+/// complete with all its arrivals and announced bytes. wait: until the last phase of that `parity`
+/// is complete (at first that of parity 1 is). What a thread did before it arrived is seen by who
+/// waited for the phase.
+struct Event {
+  enum class Kind : std::uint8_t { init, arrive, wait } kind = Kind::wait;
+  BufferId events;
+  Expr index, parity;
+  std::int64_t count = 0;
+};
+/// One thread starts the copy of a tile of a tensor, a view of a grid buffer, to a buffer for tiles;
+/// elements outside the tensor are zeros. Dimensions are innermost first, the first is contiguous.
+/// The tile is undefined until a thread has waited for the phase of the event that announced it.
+struct TileCopy {
+  BufferId to, from;
+  Expr to_offset;
+  std::vector<std::int64_t> extents, strides;  ///< of the tensor, elements
+  std::vector<std::int64_t> box;               ///< of the tile: 64 by up to 256 by 1 …
+  std::vector<Expr> at;                        ///< where the tile begins
+  BufferId events;
+  Expr event;
+  std::int64_t bytes() const;  ///< of a tile
+};
+/// The block's threads, divided in order, do different things at the same time; nothing follows.
+/// `registers` of each thread (0 for all: as the compiler likes). Inside, there are no barriers of
+/// the block; only the first role multiplies.
+struct Roles {
+  struct Role {
+    int threads = 128;
+    int registers = 0;
+    std::shared_ptr<const Body> body;
+  };
+  std::vector<Role> roles;
+};
+
 struct Stmt {
-  std::variant<For, Let, Store, If, Barrier, Combine, Routine, Copy, CopyGroup, Mma, Prefetch> op;
+  std::variant<For, Let, Store, If, Barrier, Combine, Routine, Copy, CopyGroup, Mma, MmaWait, Event,
+               TileCopy, Roles, Prefetch>
+      op;
 };
 
 Stmt loop(Var var, std::int64_t begin, std::int64_t end, Binding binding, Body body);

@@ -1,7 +1,8 @@
 #include "kernel/parse.h"
 
-#include <charconv>
 #include <map>
+
+#include "kernel/lexer.h"
 
 namespace heddle::kernel {
 namespace {
@@ -10,14 +11,10 @@ constexpr std::string_view kScopes[] = {"lane", "warp", "block", "cluster", "gri
 constexpr std::string_view kBindings[] = {"grid", "block", "thread", "vector", "unroll", "serial"};
 constexpr int kMaxDepth = 200;  // nesting that malformed text may ask of our stack
 
-struct ParseError {
-  std::string message;
-};
-
 /// Recursive descent over the text; errors unwind as ParseError, inside this file only.
-class Parser {
+class Parser : Lexer {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  using Lexer::Lexer;
 
   std::vector<Kernel> run() {
     std::vector<Kernel> all;
@@ -43,64 +40,6 @@ class Parser {
     return k;
   }
 
-  [[noreturn]] void error(const std::string& what) const {
-    std::size_t line = 1;
-    for (std::size_t i = 0; i < at_ && i < text_.size(); ++i) line += text_[i] == '\n';
-    throw ParseError{fmt::format("kernel text line {}: {}", line, what)};
-  }
-  void skip() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
-  }
-  static bool word_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
-  bool accept(std::string_view token) {
-    skip();
-    if (text_.substr(at_, token.size()) != token) return false;
-    const std::size_t end = at_ + token.size();
-    if (word_char(token.back()) && end < text_.size() && word_char(text_[end])) return false;
-    at_ = end;
-    return true;
-  }
-  void expect(std::string_view token) {
-    if (!accept(token)) error(fmt::format("found '{}', want '{}'", text_.substr(at_, 12), token));
-  }
-  std::string word() {
-    skip();
-    const std::size_t begin = at_;
-    while (at_ < text_.size() && word_char(text_[at_])) ++at_;
-    if (begin == at_) error("want a word");
-    return std::string(text_.substr(begin, at_ - begin));
-  }
-  std::string quoted() {
-    expect("\"");
-    const std::size_t end = text_.find('"', at_);
-    if (end == std::string_view::npos) error("unterminated name");
-    std::string out(text_.substr(at_, end - at_));
-    at_ = end + 1;
-    return out;
-  }
-  template <class T>
-  T number() {
-    skip();
-    T value{};
-    const auto [end, code] =
-        std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
-    if (code != std::errc()) error("want a number");
-    at_ = static_cast<std::size_t>(end - text_.data());
-    return value;
-  }
-  std::int64_t integer(std::int64_t low, std::int64_t high) {
-    const std::int64_t value = number<std::int64_t>();
-    if (value < low || value > high) error(fmt::format("{} is outside {}..{}", value, low, high));
-    return value;
-  }
-  std::int64_t integer() { return number<std::int64_t>(); }
-  template <std::size_t N>
-  int choice(const std::string_view (&names)[N]) {
-    const std::string name = word();
-    for (std::size_t i = 0; i < N; ++i)
-      if (names[i] == name) return static_cast<int>(i);
-    error(fmt::format("unknown word '{}'", name));
-  }
   DType type_named(const std::string& name) {
     auto type = dtype_named(name);
     if (!type) error(fmt::format("unknown type '{}'", name));
@@ -131,6 +70,10 @@ class Parser {
       } else if (accept("lanes")) {
         expect("=");
         b.lanes = static_cast<int>(integer(1, 1 << 12));
+      } else if (accept("tiles")) {
+        b.use = Use::tiles;
+      } else if (accept("events")) {
+        b.use = Use::events;
       } else {
         break;
       }
@@ -267,10 +210,8 @@ class Parser {
     if (name.starts_with("lanes_")) {
       auto fn = ir::monoid_named(name.substr(6));
       if (!fn) error(fmt::format("unknown reduction '{}'", name));
-      LaneReduce x{*fn, buffer_id(), 0};
-      expect("[");
-      x.offset = expr();
-      expect("]");
+      LaneReduce x{*fn, {}, 0};
+      x.offset = element(x.buffer);
       return make(std::move(x), dtype);
     }
     expect("(");
@@ -346,7 +287,10 @@ class Parser {
       expect("{");
       return when(std::move(list), body());
     }
-    if (accept("barrier")) return {Barrier{static_cast<Scope>(choice(kScopes))}};
+    if (accept("barrier")) {
+      const auto scope = static_cast<Scope>(choice(kScopes));
+      return {Barrier{scope, accept("async")}};
+    }
     if (accept("combine")) return combine();
     if (accept("routine")) return routine();
     if (accept("copy")) return copy();
@@ -355,8 +299,15 @@ class Parser {
       expect("wait");
       return {CopyGroup{false, static_cast<int>(integer(0, 64))}};
     }
+    if (accept("products")) {
+      expect("wait");
+      return {MmaWait{static_cast<int>(integer(0, 64))}};
+    }
     if (accept("mma")) return mma();
     if (accept("prefetch")) return prefetch();
+    if (accept("event")) return event();
+    if (accept("tile")) return tile();
+    if (accept("role")) return roles();
     Store x;
     x.buffer = buffer_id();
     expect("[");
@@ -399,10 +350,7 @@ class Parser {
   }
   Stmt prefetch() {
     Prefetch x;
-    x.buffer = buffer_id();
-    expect("[");
-    x.offset = expr();
-    expect("]");
+    x.offset = element(x.buffer);
     return {std::move(x)};
   }
   Stmt routine() {
@@ -424,23 +372,16 @@ class Parser {
 
   Stmt copy() {
     Copy x;
-    x.to = buffer_id();
-    expect("[");
-    x.to_offset = expr();
-    expect("]");
+    x.to_offset = element(x.to);
     expect("<-");
-    x.from = buffer_id();
-    expect("[");
-    x.from_offset = expr();
-    expect("]");
+    x.from_offset = element(x.from);
     expect("x");
     x.count = static_cast<int>(integer(1, 16));
     if (accept("if")) x.conditions = conditions();
     return {std::move(x)};
   }
   Mma::Operand operand() {
-    Mma::Operand o;
-    o.buffer = buffer_id();
+    Mma::Operand o{buffer_id(), 0, 1, 1};
     expect("[");
     o.offset = expr();
     expect("by");
@@ -468,11 +409,72 @@ class Parser {
     x.tiles_n = count();
     expect("k");
     x.k = count();
+    x.warpgroup = accept("warpgroup");
+    return {std::move(x)};
+  }
+  Expr element(BufferId& buffer) {
+    buffer = buffer_id();
+    expect("[");
+    Expr at = expr();
+    expect("]");
+    return at;
+  }
+  Stmt event() {
+    Event x{Event::Kind::init, {}, 0, 0, 0};
+    if (accept("init")) {
+      x.events = buffer_id();
+      expect("for");
+      x.count = integer(1, 1 << 20);
+      return {std::move(x)};
+    }
+    x.kind = accept("arrive") ? Event::Kind::arrive : Event::Kind::wait;
+    if (x.kind == Event::Kind::wait) expect("wait");
+    x.index = element(x.events);
+    if (x.kind == Event::Kind::wait) {
+      expect("parity");
+      x.parity = expr();
+    } else {
+      expect("bytes");
+      x.count = integer(0, 1 << 20);
+    }
+    return {std::move(x)};
+  }
+  template <class Item, class Read>
+  std::vector<Item> list(std::string_view name, Read&& read) {
+    expect(name);
+    std::vector<Item> out;
+    do out.push_back(read());
+    while (accept(","));
+    return out;
+  }
+  Stmt tile() {
+    TileCopy x;
+    x.to_offset = element(x.to);
+    expect("<-");
+    x.from = buffer_id();
+    const auto number = [&] { return integer(1, std::int64_t{1} << 40); };
+    x.extents = list<std::int64_t>("extents", number);
+    x.strides = list<std::int64_t>("strides", number);
+    x.box = list<std::int64_t>("box", number);
+    x.at = list<Expr>("at", [&] { return expr(); });
+    expect("event");
+    x.event = element(x.events);
+    return {std::move(x)};
+  }
+  Stmt roles() {
+    Roles x;
+    do {
+      Roles::Role role;
+      role.threads = static_cast<int>(integer(1, 1024));
+      expect("registers");
+      role.registers = static_cast<int>(integer(0, 255));
+      expect("{");
+      role.body = std::make_shared<const Body>(body());
+      x.roles.push_back(std::move(role));
+    } while (accept("beside"));
     return {std::move(x)};
   }
 
-  std::string_view text_;
-  std::size_t at_ = 0;
   int depth_ = 0;
   Kernel* kernel_ = nullptr;
   std::map<std::int64_t, Value> lets_;

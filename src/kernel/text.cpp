@@ -13,6 +13,7 @@ namespace {
 constexpr int kInlineDepth = 10;
 
 constexpr std::string_view kScopes[] = {"lane", "warp", "block", "cluster", "grid"};
+constexpr std::string_view kUses[] = {"plain", "tiles", "events"};
 constexpr std::string_view kBindings[] = {"grid", "block", "thread", "vector", "unroll", "serial"};
 
 class Printer {
@@ -32,6 +33,7 @@ class Printer {
     if (b.argument >= 0) out_ += fmt::format(" arg={}", b.argument);
     if (b.written) out_ += " written";
     if (b.lanes != 1) out_ += fmt::format(" lanes={}", b.lanes);
+    if (b.use != Use::plain) out_ += fmt::format(" {}", kUses[static_cast<int>(b.use)]);
     out_ += '\n';
   }
 
@@ -70,7 +72,8 @@ class Printer {
           line(depth, "}");
         },
         [&](const Barrier& x) {
-          line(depth, fmt::format("barrier {}", kScopes[static_cast<int>(x.scope)]));
+          line(depth, fmt::format("barrier {}{}", kScopes[static_cast<int>(x.scope)],
+                                  x.async ? " async" : ""));
         },
         [&](const Combine& x) {
           line(depth, fmt::format("combine {} b{}[{}..{}] over {} by {}", ir::name_of(x.fn),
@@ -94,14 +97,49 @@ class Printer {
         [&](const CopyGroup& x) {
           line(depth, x.commit ? "copies commit" : fmt::format("copies wait {}", x.left));
         },
+        [&](const MmaWait& x) { line(depth, fmt::format("products wait {}", x.left)); },
         [&](const Mma& x) {
-          line(depth, fmt::format("mma b{} += {} * {} warps {} x {} tiles {} x {} k {}",
+          line(depth, fmt::format("mma b{} += {} * {} warps {} x {} tiles {} x {} k {}{}",
                                   x.acc.value, operand(x.a), operand(x.b), x.warps_m, x.warps_n,
-                                  x.tiles_m, x.tiles_n, x.k));
+                                  x.tiles_m, x.tiles_n, x.k, x.warpgroup ? " warpgroup" : ""));
+        },
+        [&](const Event& x) { line(depth, event(x)); },
+        [&](const TileCopy& x) { line(depth, tile(x)); },
+        [&](const Roles& x) {
+          for (const Roles::Role& role : x.roles) {
+            line(depth,
+                 fmt::format("{} {} registers {} {{", &role == &x.roles[0] ? "role" : "beside",
+                             role.threads, role.registers));
+            print(*role.body, depth + 1);
+            line(depth, "}");
+          }
         },
         [&](const Prefetch& x) {
           line(depth, fmt::format("prefetch b{}[{}]", x.buffer.value, ir::to_string(x.offset)));
         });
+  }
+
+  static std::string event(const Event& x) {
+    if (x.kind == Event::Kind::init)
+      return fmt::format("event init b{} for {}", x.events.value, x.count);
+    const std::string at = fmt::format("b{}[{}]", x.events.value, ir::to_string(x.index));
+    if (x.kind == Event::Kind::wait)
+      return fmt::format("event wait {} parity {}", at, ir::to_string(x.parity));
+    return fmt::format("event arrive {} bytes {}", at, x.count);
+  }
+
+  static std::string tile(const TileCopy& x) {
+    const auto list = [](const auto& items, const auto& text) {
+      std::string out;
+      for (const auto& one : items) out += (out.empty() ? "" : ", ") + text(one);
+      return out;
+    };
+    const auto number = [](std::int64_t n) { return std::to_string(n); };
+    const auto expr = [](const Expr& e) { return ir::to_string(e); };
+    return fmt::format("tile b{}[{}] <- b{} extents {} strides {} box {} at {} event b{}[{}]",
+                       x.to.value, expr(x.to_offset), x.from.value, list(x.extents, number),
+                       list(x.strides, number), list(x.box, number), list(x.at, expr),
+                       x.events.value, expr(x.event));
   }
 
   static std::string operand(const Mma::Operand& o) {

@@ -103,7 +103,7 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
         return Stmt{Copy{map_buffer(x.to, m), map_buffer(x.from, m), map_expr(x.to_offset, m),
                          map_expr(x.from_offset, m), x.count, map_conditions(x.conditions, m)}};
       },
-      [&](const CopyGroup& x) { return Stmt{x}; },
+      [&](const CopyGroup& x) { return Stmt{x}; }, [&](const MmaWait& x) { return Stmt{x}; },
       [&](const Mma& x) {
         Mma out = x;
         out.acc = map_buffer(x.acc, m);
@@ -112,6 +112,22 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
           o->offset = map_expr(o->offset, m);
         }
         return Stmt{out};
+      },
+      [&](const Event& x) {
+        return Stmt{Event{x.kind, map_buffer(x.events, m), map_expr(x.index, m),
+                          map_expr(x.parity, m), x.count}};
+      },
+      [&](const TileCopy& x) {
+        TileCopy out = x;
+        for (BufferId* b : {&out.to, &out.from, &out.events}) *b = map_buffer(*b, m);
+        for (Expr* e : {&out.to_offset, &out.event}) *e = map_expr(*e, m);
+        for (Expr& e : out.at) e = map_expr(e, m);
+        return Stmt{std::move(out)};
+      },
+      [&](const Roles& x) {
+        Roles out = x;
+        for (Roles::Role& role : out.roles) role.body = map_body(role.body, m);
+        return Stmt{std::move(out)};
       },
       [&](const Prefetch& x) {
         return Stmt{Prefetch{map_buffer(x.buffer, m), map_expr(x.offset, m)}};
@@ -168,6 +184,8 @@ void for_each_stmt(const Body& body, const std::function<void(const Stmt&)>& f) 
     if (const For* loop = std::get_if<For>(&s.op)) for_each_stmt(*loop->body, f);
     if (const If* branch = std::get_if<If>(&s.op)) for_each_stmt(*branch->body, f);
     if (const Let* x = std::get_if<Let>(&s.op)) for_each_stmt(*x->body, f);
+    if (const Roles* x = std::get_if<Roles>(&s.op))
+      for (const Roles::Role& role : x->roles) for_each_stmt(*role.body, f);
   }
 }
 

@@ -9,6 +9,10 @@ namespace {
 
 constexpr std::int64_t kMaxLanes = 64;
 constexpr std::int64_t kMaxThreads = 1024;  // of a block
+constexpr std::int64_t kRegisters = 65536;  // of a multiprocessor
+constexpr int kWarpgroup = 4 * kWarp;
+constexpr std::int64_t kTileRow = 64, kTileAlign = 512;  // elements: 128 bytes, 1024 bytes
+constexpr std::int64_t kMaxBox = 256;
 
 struct Broken {
   std::string message;
@@ -39,6 +43,12 @@ class Verifier {
     if (b.lanes != 1 && b.scope != Scope::lane)
       broken("'{}' has lanes but is not a lane buffer", b.name);
     if (b.size % b.lanes != 0) broken("'{}': size {} is no multiple of lanes", b.name, b.size);
+    const bool half = b.dtype == DType::f16 || b.dtype == DType::bf16;
+    if (b.use != Use::plain && b.scope != Scope::block)
+      broken("'{}' is for tiles or events but is not a block buffer", b.name);
+    if ((b.use == Use::tiles && (!half || b.size % kTileAlign != 0)) ||
+        (b.use == Use::events && b.dtype != DType::i64))
+      broken("'{}' is for tiles or events but has {} of {}", b.name, b.size, name_of(b.dtype));
   }
 
   void phases() {
@@ -117,7 +127,7 @@ class Verifier {
   void combine(const Combine& x) {
     known(x.buffer);
     const Buffer& b = k_.buffers[x.buffer];
-    if (threads_ == 0) broken("threads are combined where there are none");
+    if (threads_ == 0 || role_ >= 0) broken("threads are combined where not all are");
     if (b.scope != Scope::lane) broken("'{}' is combined but is not a lane buffer", b.name);
     if (x.offset < 0 || x.count < 1 || x.offset + x.count > b.size)
       broken("combination of '{}'[{}..{}]", b.name, x.offset, x.offset + x.count);
@@ -150,24 +160,99 @@ class Verifier {
           if (threads_ == 0) broken("a barrier inside a phase without threads");
           if (x.scope != Scope::block && x.scope != Scope::warp)
             broken("a barrier among threads has block or warp scope");
+          if (x.scope == Scope::block && role_ >= 0) broken("a barrier of the block in a role");
         },
         [&](const Combine& x) { combine(x); },
         [&](const Routine& x) {
-          for (BufferId id : x.buffers) known(id);
+          if (role_ >= 0) broken("routine '{}' in a role", x.name);
+          for (BufferId id : x.buffers) plain(id);
           for (const Expr& e : x.integers) expr(e);
         },
         [&](const Copy& x) { copy(x, parent, under); },
         [&](const CopyGroup& x) {
-          if (threads_ == 0) broken("asynchronous copies without threads");
-          if (x.left < 0) broken("a wait for {} copies", x.left);
+          if (threads_ == 0 || x.left < 0) broken("a wait for {} copies", x.left);
         },
         [&](const Mma& x) { mma(x, under); },
+        [&](const MmaWait& x) {
+          if (threads_ == 0 || x.left < 0) broken("a wait for {} products", x.left);
+        },
+        [&](const Event& x) { event(x); }, [&](const TileCopy& x) { tile(x, parent, under); },
+        [&](const Roles& x) { roles(x, parent, under); },
         [&](const Prefetch& x) {
-          known(x.buffer);
-          expr(x.offset);
+          known(x.buffer), expr(x.offset);
           if (k_.buffers[x.buffer].scope != Scope::grid)
             broken("a prefetch from '{}'", k_.buffers[x.buffer].name);
         });
+  }
+
+  void event(BufferId id, const Expr& index) {
+    known(id);
+    const Buffer& b = k_.buffers[id];
+    if (b.use != Use::events || threads_ == 0) broken("'{}' as events", b.name);
+    inside(id, index, {}, {}, 1);
+  }
+  void event(const Event& x) {
+    event(x.events, x.kind == Event::Kind::init ? Expr(0) : x.index);
+    if (x.kind == Event::Kind::wait) {
+      expr(x.parity);
+      const auto range = ir::bounds(x.parity, ranges_);
+      if (!range || range->low < 0 || range->high > 1)
+        broken("a wait for parity {}", ir::to_string(x.parity));
+    }
+    if (x.count < (x.kind == Event::Kind::init)) broken("an event that counts {}", x.count);
+  }
+
+  void tile(const TileCopy& x, const For& parent, const Conditions& under) {
+    known(x.to), known(x.from);
+    const Buffer &to = k_.buffers[x.to], &from = k_.buffers[x.from];
+    if (parent.binding == Binding::vector || to.use != Use::tiles || from.scope != Scope::grid ||
+        to.dtype != from.dtype)
+      broken("a tile of '{}' to '{}'", from.name, to.name);
+    const std::size_t rank = x.extents.size();
+    if (rank < 2 || rank > 4 || x.strides.size() != rank || x.box.size() != rank ||
+        x.at.size() != rank || x.strides[0] != 1 || x.box[0] != kTileRow)
+      broken("a tile of '{}' in {} dimensions", from.name, rank);
+    std::int64_t last = 0;
+    for (std::size_t d = 0; d < rank; ++d) {
+      expr(x.at[d]);
+      if (x.extents[d] < 1 || x.extents[d] >= std::int64_t{1} << 31 || x.box[d] < 1 ||
+          x.box[d] > kMaxBox || (d > 0 && (x.strides[d] < 1 || x.strides[d] % 8 != 0)))
+        broken("a tile of '{}': dimension {} of {} with stride {} in boxes of {}", from.name, d,
+               x.extents[d], x.strides[d], x.box[d]);
+      last += (x.extents[d] - 1) * x.strides[d];
+    }
+    if (last >= from.size) broken("a tensor ends behind '{}'", from.name);
+    if (!multiple_of(x.to_offset, kTileAlign))
+      broken("'{}'[{}] is not aligned for a tile", to.name, ir::to_string(x.to_offset));
+    inside(x.to, x.to_offset, {}, under, x.bytes() / 2);
+    event(x.events, x.event);
+  }
+
+  void roles(const Roles& x, const For& parent, const Conditions& under) {
+    if (parent.binding != Binding::thread || role_ >= 0 || thread_vars_.size() != 1)
+      broken("roles inside something else than one thread loop");
+    std::int64_t first = 0, registers = 0;
+    const int all = threads_;
+    for (const Roles::Role& role : x.roles) {
+      if (role.threads < 1 || role.threads % kWarpgroup != 0 || first + role.threads > all)
+        broken("a role of {} threads among {}", role.threads, all);
+      if (role.registers != 0 && (role.registers < 24 || role.registers % 8 != 0))
+        broken("a role with {} registers", role.registers);
+      if ((role.registers == 0) != (x.roles[0].registers == 0))
+        broken("roles with and without a number of registers");
+      registers += std::int64_t{role.registers} * role.threads;
+      set_range(ranges_, thread_vars_[0], ir::Interval{first, first + role.threads - 1});
+      ++role_, threads_ = role.threads;
+      For within = parent;
+      within.binding = Binding::serial;
+      for (const Stmt& s : *role.body) stmt(s, within, under);
+      first += role.threads;
+    }
+    threads_ = all;
+    role_ = -1;
+    set_range(ranges_, thread_vars_[0], ir::Interval{0, all - 1});
+    if (first != all || registers > kRegisters)
+      broken("roles of {} threads and {} registers", first, registers);
   }
 
   void copy(const Copy& x, const For& parent, const Conditions& under) {
@@ -191,10 +276,25 @@ class Verifier {
     if (possible(inner)) access(x.from, x.from_offset, {}, inner, x.count);
   }
 
+  void warpgroup_operand(const Mma& x, const Mma::Operand& o, int rows, const Conditions& under) {
+    const Buffer& b = k_.buffers[o.buffer];
+    if (b.dtype == DType::f32 || x.warps_n != 1 || x.tiles_m != 1 || x.warps_m % 4 != 0 ||
+        x.tiles_n > 32)
+      broken("a warpgroup's product of {} x {} tiles of '{}'", x.tiles_m, x.tiles_n, b.name);
+    if (b.use == Use::tiles) {
+      if (o.row != kTileRow || o.step != 1 || x.k != kTileRow || !multiple_of(o.offset, kTileAlign))
+        broken("'{}'[{}] as tiles", b.name, ir::to_string(o.offset));
+      return inside(o.buffer, o.offset, {}, under, rows * kTileRow);
+    }
+    if (o.row != 8 || o.step % 8 != 0 || o.step < rows * 8 || !multiple_of(o.offset, 8))
+      broken("'{}'[{}] has strides {} and {}", b.name, ir::to_string(o.offset), o.row, o.step);
+    access(o.buffer, o.offset, {}, under, (x.k / 8 - 1) * o.step + rows * 8);
+  }
+
   void mma(const Mma& x, const Conditions& under) {
     known(x.acc);
     const Buffer& acc = k_.buffers[x.acc];
-    if (threads_ != x.warps_m * x.warps_n * kWarp)
+    if (threads_ != x.warps_m * x.warps_n * kWarp || role_ > 0)
       broken("{} x {} warps multiply among {} threads", x.warps_m, x.warps_n, threads_);
     if (acc.scope != Scope::lane || acc.dtype != DType::f32 ||
         acc.size != x.tiles_m * x.tiles_n * 4)
@@ -209,6 +309,10 @@ class Verifier {
       known(o->buffer);
       const Buffer& b = k_.buffers[o->buffer];
       if (b.scope != Scope::block || b.dtype != type) broken("'{}' as an operand", b.name);
+      if (x.warpgroup) {
+        warpgroup_operand(x, *o, rows, under);
+        continue;
+      }
       if (o->row < 1 || o->step < 1 || std::min(o->row, o->step) != 1)
         broken("'{}' has strides {} and {}", b.name, o->row, o->step);
       constexpr std::int64_t kAligned = 8;  // elements of a row of 16 bytes
@@ -236,9 +340,21 @@ class Verifier {
     for (const ir::Condition& c : list) expr(c.expr);
   }
 
+  /// A buffer that threads may load and store.
+  void plain(BufferId id) {
+    known(id);
+    if (k_.buffers[id].use != Use::plain)
+      broken("threads touch '{}', which is for tiles or events", k_.buffers[id].name);
+  }
+
   void access(BufferId id, const Expr& offset, const std::vector<Load::Dynamic>& dynamic,
               const Conditions& under, std::int64_t count) {
-    known(id);
+    plain(id);
+    inside(id, offset, dynamic, under, count);
+  }
+
+  void inside(BufferId id, const Expr& offset, const std::vector<Load::Dynamic>& dynamic,
+              const Conditions& under, std::int64_t count) {
     expr(offset);
     const Buffer& b = k_.buffers[id];
     std::int64_t low = 0, high = count - 1;
@@ -359,7 +475,8 @@ class Verifier {
   const Kernel& k_;
   Unproven* unproven_;
   ir::Ranges ranges_;
-  int threads_ = 0;  ///< of the phase
+  int threads_ = 0;  ///< of the phase, or of the role
+  int role_ = -1;    ///< number of the role, outside -1
   std::vector<Var> thread_vars_;
   std::unordered_set<int> arguments_;
   std::unordered_set<std::int32_t> bound_;

@@ -24,6 +24,7 @@ Target gpu_target(int multiprocessors, int capability) {
   target.vector_bytes = 16;
   target.multiprocessors = multiprocessors;
   target.capability = capability;
+  target.warpgroups = capability == 90;
   if (capability < 90) target.shared_bytes = (capability == 80 ? 163 : 99) << 10;
   return target;
 }

@@ -32,6 +32,7 @@ struct Target {
   int multiprocessors = 132;
   int capability = 90;                    ///< compute capability times ten
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
+  bool warpgroups = false;  ///< products by four warps together (sm_90a)
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;

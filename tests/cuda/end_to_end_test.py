@@ -10,7 +10,7 @@ import unittest
 
 import numpy as np
 
-from networks import convolutions, transformer
+from networks import convolutions, halves, transformer
 
 HEDDLE, FAKE = os.environ["HEDDLE"], os.environ.get("FAKE_CUDA", "")
 
@@ -65,6 +65,16 @@ class EndToEnd(unittest.TestCase):
                     ("explain", model), ("profile", model, "--iterations", "2"), ("doctor",)]:
             device = [] if row[0] == "doctor" else ["--device", "cuda"]
             self.assertIsInstance(json.loads(self.good(*row, *device, "--json")), dict, row)
+
+    @unittest.skipUnless(FAKE, "needs the schedule of a small GPU")
+    def test_tiles_by_the_copy_engine(self):
+        model, text = halves(self.path / "h.onnx"), self.path / "h.cu"
+        self.good("compile", model, "--device", "cuda", "--emit", "cuda", "-o", text)
+        self.assertIn("hd::tma_load_2d", text.read_text())
+        self.good("verify", model, "--device", "cuda", settings="races=1")
+        artefact = self.path / "h.heddle"
+        self.good("compile", model, "--device", "cuda", "-o", artefact)
+        self.good("run", artefact, "--device", "cuda")
 
     def test_compiles_for_gpus_that_are_not_here(self):
         for arch in ("sm_80", "sm_90a"):

@@ -68,3 +68,18 @@ def transformer(path, rows=19, width=24, heads=3):
               node("Add", ["n1", "h2"], ["sum2"]),
               node("LayerNormalization", ["sum2", "g2", "o2"], ["y"], name="norm2")]
     return save(path, nodes, [("x", [rows, width])], [("y", [rows, width])], init)
+
+
+def halves(path, m=264, k=200, n=136):
+    """A linear layer in f16 with a residual: what warpgroups multiply on a GPU that has them."""
+    rng = np.random.default_rng(3)
+    init = [numpy_helper.from_array((rng.normal(size=s) / np.sqrt(k)).astype(np.float16), name)
+            for name, s in [("w", (k, n)), ("b", (n,))]]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["s"]),
+             helper.make_node("Relu", ["s"], ["r"]), helper.make_node("Add", ["r", "z"], ["y"])]
+    port = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [port("x", TensorProto.FLOAT16, [m, k]),
+                                           port("z", TensorProto.FLOAT16, [m, n])],
+                              [port("y", TensorProto.FLOAT16, [m, n])], init)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path

@@ -59,6 +59,23 @@ extern "C" __global__ void __launch_bounds__(64) big(hd::f32* y) {
   __syncthreads();
   y[threadIdx.x] = room[(63 - threadIdx.x) * 256];
 }
+// The tile at row 8, column 64, as it lies with 128-byte swizzle.
+extern "C" __global__ void __launch_bounds__(64) tile(const hd::bf16* __restrict__ x,
+    hd::bf16* __restrict__ y, const __grid_constant__ hd::TensorMap map) {
+  HD_DYNAMIC_SHARED(shared);
+  hd::Mbarrier* const done = reinterpret_cast<hd::Mbarrier*>(shared + 8192);
+  const int row = threadIdx.x;
+  if (row == 0) {
+    hd::mbarrier_init(done, 1);
+    hd::mbarrier_fence();
+    hd::mbarrier_arrive_expect(done, 8192);
+    hd::tma_load_2d(shared, &map, 64, 8, done);
+  }
+  hd::block_sync();
+  hd::mbarrier_wait(done, 0);
+  const hd::bf16* tiles = reinterpret_cast<const hd::bf16*>(shared);
+  for (int c = 0; c < 64; ++c) y[row * 64 + c] = tiles[row * 64 + ((c / 8) ^ (row % 8)) * 8 + c % 8];
+}
 )";
 
 std::string cubin(const std::string& arch = "sm_90a") {
@@ -205,6 +222,41 @@ TEST_F(CudaSession, AsksForLargeSharedMemory) {
   EXPECT_NE(refused.error().message.find("kernel 'big': 307200 bytes of shared memory"),
             std::string::npos)
       << refused.error().message;
+}
+
+TEST_F(CudaSession, TensorMaps) {
+  auto p = std::make_shared<Program>();
+  p->device = "cuda sm_90a";
+  p->objects = {cubin()};
+  p->inputs = {{"x", {DType::bf16, {70, 120}}}};
+  p->outputs = {{"y", {DType::bf16, {64, 64}}}};
+  Grid grid{.threads = 64, .shared_bytes = 8200};
+  grid.maps = {{0, DType::bf16, {120, 70}, {240}, {64, 64}, 128}};
+  p->launches.push_back(
+      {"tile", {{Slot::Kind::input, 0}, {Slot::Kind::output, 0}}, {phase("tile", 1, grid)}});
+  const auto session = open(p);
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  Tensor x({DType::bf16, {70, 120}});
+  for (std::int64_t i = 0; i < x.count(); ++i) x.set(i, static_cast<double>(i % 251));
+  for (int run = 0; run < 3; ++run) {  // the third replays a graph
+    const auto y = (*session)->run({&x, 1});
+    ASSERT_TRUE(y.ok()) << y.error().message;
+    for (std::int64_t r = 0; r < 64; ++r)
+      for (std::int64_t c = 0; c < 64; ++c) {
+        const bool inside = r + 8 < 70 && c + 64 < 120;
+        ASSERT_EQ((*y)[0].at(r * 64 + c), inside ? x.at((r + 8) * 120 + c + 64) : 0) << r << " " << c;
+      }
+  }
+  const auto refused = [&](const TensorMap& map) {
+    p->launches[0].phases[0].grid.maps = {map};
+    const auto opened = open(p);
+    return !opened.ok() && opened.error().message.find("tensor map of") != std::string::npos;
+  };
+  EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {248}, {64, 64}, 128}));   // stride
+  EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {240}, {64, 257}, 128}));  // box
+  EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {240}, {72, 64}, 128}));   // wider than the swizzle
+  EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {240}, {4, 64}, 0}));      // 8 bytes
+  EXPECT_TRUE(refused({0, DType::bf16, {120, 90000}, {240}, {64, 64}, 128}));  // outside memory
 }
 
 TEST_F(CudaSession, RefusesWhatTheDriverRefuses) {

@@ -42,7 +42,8 @@ class Contractions {
         c.output(c.b.mul(c.b.relu(y), c.input({14, 1}, type)));
       });
       add(fmt::format("{} prologue", name_of(type)), [&](Case& c) {
-        if (type == DType::f16) c.tolerance = 1e-2;  // operands are rounded, the reference's are not
+        if (type == DType::f16)
+          c.tolerance = 1e-2;  // operands are rounded, the reference's are not
         c.output(c.b.matmul(c.b.exp(c.input({9, 16}, type)), c.b.tanh(c.input({16, 24}, type))));
       });
       add(fmt::format("{} convolution", name_of(type)), [&](Case& c) {
@@ -58,6 +59,7 @@ class Contractions {
     add("f64", [](Case& c) {
       c.output(c.b.matmul(c.input({9, 11}, DType::f64), c.input({11, 19}, DType::f64)));
     });
+    for (int unit : {2, 3}) add_warpgroups(unit);
     for (DType type : {DType::f32, DType::bf16})
       add(fmt::format("{} long", name_of(type)), [&](Case& c) {
         c.tuning = {{"bm", 32}, {"bn", 32}};
@@ -68,6 +70,45 @@ class Contractions {
   std::string problems;
 
  private:
+  /// Products by warpgroups of what threads (2) or the copy engine (3) bring.
+  void add_warpgroups(int unit) {
+    const std::string name = unit == 2 ? "wgmma" : "tma";
+    const auto prepare = [&](Case& c, std::initializer_list<std::pair<const char*, int>> tuning) {
+      c.target.warpgroups = true;
+      c.target.multiprocessors = 2;
+      c.tolerance = 2e-2;
+      c.tuning = {{"unit", unit}};
+      for (const auto& [key, value] : tuning) c.tuning.emplace_back(key, value);
+    };
+    for (DType type : {DType::f16, DType::bf16})
+      for (const auto& [m, n, k] : {std::array{128, 64, 72}, {150, 72, 200}, {130, 136, 264}})
+        add(fmt::format("{} {} {}x{}x{}", name, name_of(type), m, n, k), [&](Case& c) {
+          prepare(c, {});
+          if (k == 264) prepare(c, {{"bm", 128}, {"bn", 256}});
+          const NodeId w =
+              k == 200 ? c.constant({k, n}, type) : c.b.transpose(c.input({n, k}, type), {1, 0});
+          const NodeId y = c.b.matmul(c.input({m, k}, type), w);
+          c.output(c.b.relu(c.b.add(y, c.b.broadcast(c.input({n}, type), {m, n}))));
+        });
+    add(name + " batches", [&](Case& c) {
+      prepare(c, {});
+      const NodeId x = c.input({2, 130, 3, 64}, DType::bf16);
+      const NodeId w = c.input({2, 3, 72, 64}, DType::bf16);
+      c.output(c.b.matmul(c.b.transpose(x, {0, 2, 1, 3}), c.b.transpose(w, {0, 1, 3, 2})));
+    });
+    add(name + " splits", [&](Case& c) {
+      prepare(c, {{"splits", 2}});
+      const NodeId w = c.b.transpose(c.input({72, 520}, DType::bf16), {1, 0});
+      c.output(c.b.exp(c.b.matmul(c.input({130, 520}, DType::bf16), w)));
+    });
+    add(name + " long", [&](Case& c) {
+      // Two warpgroups: one does not need the barrier before its results.
+      prepare(c, {{"bm", 128}, {"bn", 64}});
+      c.target.multiprocessors = 1;
+      const NodeId w = c.b.transpose(c.input({64, 456}, DType::bf16), {1, 0});
+      c.output(c.b.matmul(c.input({200, 456}, DType::bf16), w));
+    });
+  }
   template <class Build>
   void add(std::string name, Build&& build) {
     Contraction one;

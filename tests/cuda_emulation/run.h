@@ -8,6 +8,7 @@
 
 #include "codegen/cuda/cuda.h"
 #include "emulation/emulation.h"
+#include "emulation/tensor_map.h"
 
 namespace heddle {
 
@@ -35,6 +36,20 @@ class DeviceBytes {
   std::byte* at_;
 };
 
+/// The tensor map of a phase for the tensor at `base`.
+inline Result<emulation::TensorMap> map_of(const codegen::cuda::TileMap& map,
+                                           const std::byte* base) {
+  emulation::TensorMapRequest request;
+  request.base = base;
+  request.element_bytes = static_cast<int>(size_of(map.dtype));
+  request.extents.assign(map.extents.begin(), map.extents.end());
+  for (std::size_t d = 1; d < map.strides.size(); ++d)
+    request.stride_bytes.push_back(static_cast<std::uint64_t>(map.strides[d] * size_of(map.dtype)));
+  request.box.assign(map.box.begin(), map.box.end());
+  request.swizzle = 128;
+  return emulation::encode(request);
+}
+
 /// Runs the phases of a kernel on copies of its arguments, which it gives back.
 inline Result<std::vector<std::vector<std::byte>>> emulate(
     const emulation::Module& module, const codegen::cuda::KernelText& text,
@@ -56,7 +71,12 @@ inline Result<std::vector<std::vector<std::byte>>> emulate(
     how.shared_bytes = static_cast<std::size_t>(phase.shared_bytes);
     how.order = order;
     how.seed = seed;
-    HEDDLE_TRY(emulation::launch(module, *kernel, how, arguments.data()));
+    std::vector<emulation::TensorMap> maps;
+    for (const codegen::cuda::TileMap& map : phase.maps)
+      maps.push_back(HEDDLE_TRY(map_of(map, pointers[static_cast<std::size_t>(map.parameter)])));
+    std::vector<void*> all = arguments;
+    for (emulation::TensorMap& map : maps) all.push_back(&map);
+    HEDDLE_TRY(emulation::launch(module, *kernel, how, all.data()));
   }
   std::vector<std::vector<std::byte>> out;
   for (std::size_t i = 0; i < bytes.size(); ++i) out.push_back(memory[i].bytes());

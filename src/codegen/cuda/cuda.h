@@ -8,12 +8,21 @@
 
 namespace heddle::codegen::cuda {
 
+/// A tensor whose tiles a phase copies: the parameter that points to it, and what a tensor map needs.
+struct TileMap {
+  int parameter = 0;
+  DType dtype = DType::bf16;
+  std::vector<std::int64_t> extents, strides, box;  ///< elements, innermost first
+  bool operator==(const TileMap&) const = default;
+};
 /// How one phase of a kernel is launched.
 struct PhaseInfo {
   std::string symbol;
   std::int64_t tasks = 0;         ///< blocks, in x
   int threads = 0;                ///< of a block
   std::int64_t shared_bytes = 0;  ///< dynamic shared memory of a block
+  /// Tensor maps (128-byte swizzle), parameters after the pointers.
+  std::vector<TileMap> maps = {};
 };
 /// CUDA C++ text of one kernel: a __global__ function for each phase, whose parameters are pointers
 /// to the argument buffers, then to the kernel's local grid buffers.

@@ -16,7 +16,7 @@ using BufferScope = kernel::Scope;
 
 namespace {
 
-constexpr std::int64_t kSharedAlign = 16;
+constexpr std::int64_t kSharedAlign = 16, kTileAlign = 1024;  // bytes
 
 /// Largest absolute value that computing `e` term by term may meet.
 double magnitude(const Expr& e, const ir::Ranges& ranges) {
@@ -112,9 +112,11 @@ Result<PhaseInfo> PhaseEmitter::run(std::string& out, std::vector<std::int32_t>&
         fmt::format("{}\n    {}{}* __restrict__ b{}", parameters.empty() ? "" : ",",
                     stored.contains(id.value) ? "" : "const ", type_of(b.dtype), id.value);
   }
-  const std::string head =
-      fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n",
-                  std::max(1, info_.threads), info_.symbol, parameters);
+  for (std::size_t i = 0; i < info_.maps.size(); ++i)
+    parameters += fmt::format(",\n    const __grid_constant__ hd::TensorMap m{}", i);
+  const std::string head = fmt::format(
+      "extern \"C\" __global__ void __launch_bounds__({}{}) {}({}) {{\n",
+      std::max(1, info_.threads), shares_registers_ ? ", 1" : "", info_.symbol, parameters);
   out += head + text_ + "}\n";
   origins.insert(origins.end(),
                  static_cast<std::size_t>(std::count(head.begin(), head.end(), '\n')), -1);
@@ -127,10 +129,10 @@ Result<PhaseInfo> PhaseEmitter::run(std::string& out, std::vector<std::int32_t>&
 /// Buffers share room if a barrier of the block lies between the last use of one and the first of
 /// the other.
 void PhaseEmitter::place_shared() {
-  struct Use {
+  struct Span {
     int first = INT32_MAX, last = -1;
   };
-  std::map<std::int32_t, Use> uses;
+  std::map<std::int32_t, Span> uses;
   int interval = 0;
   const std::function<void(const Body&)> visit = [&](const Body& statements) {
     for (const Stmt& s : statements) {
@@ -145,7 +147,7 @@ void PhaseEmitter::place_shared() {
       mark.buffer = [&](BufferId id) {
         const Buffer& b = k_.buffers[id];
         if (b.scope == BufferScope::block) {
-          Use& u = uses[id.value];
+          Span& u = uses[id.value];
           u.first = std::min(u.first, interval);
           // What a statement with barriers inside uses after the last one is in the next interval.
           u.last =
@@ -175,7 +177,7 @@ void PhaseEmitter::place_shared() {
   visit(*phase_.body);
   struct Placed {
     std::int64_t begin, end;
-    Use use;
+    Span use;
   };
   std::vector<Placed> placed;
   std::int64_t total = 0;
@@ -184,13 +186,14 @@ void PhaseEmitter::place_shared() {
     const Buffer& b = k_.buffers[BufferId{id}];
     const std::int64_t bytes =
         (b.size * size_of(b.dtype) + kSharedAlign - 1) / kSharedAlign * kSharedAlign;
+    const std::int64_t align = b.use == Use::tiles ? kTileAlign : kSharedAlign;
     std::int64_t at = 0;
     for (bool moved = true; moved;) {
       moved = false;
       for (const Placed& p : placed) {
         const bool together = use.first <= p.use.last && p.use.first <= use.last;
         if (!together || at >= p.end || p.begin >= at + bytes) continue;
-        at = p.end;
+        at = (p.end + align - 1) / align * align;
         moved = true;
       }
     }
@@ -203,8 +206,10 @@ void PhaseEmitter::place_shared() {
   if (info_.shared_bytes) line("HD_DYNAMIC_SHARED(shared);");
   for (const auto& [id, at] : offsets)
     line(fmt::format("{0}* const b{1} = reinterpret_cast<{0}*>(shared + {2});  // {3}",
-                     type_of(k_.buffers[BufferId{id}].dtype), id, at,
-                     k_.buffers[BufferId{id}].name));
+                     k_.buffers[BufferId{id}].use == Use::events
+                         ? "hd::Mbarrier"
+                         : type_of(k_.buffers[BufferId{id}].dtype),
+                     id, at, k_.buffers[BufferId{id}].name));
   const std::vector<bool> used = [&] {
     Kernel one = k_;
     one.body = {Stmt{phase_}};
@@ -239,6 +244,7 @@ void PhaseEmitter::threads(const For& x, int outer) {
     step *= loop.end;
   }
   HEDDLE_CHECK(step == info_.threads, "'{}': {} threads beside {}", k_.name, step, info_.threads);
+  thread_ = chain.back()->var;
   body(*chain.back()->body);
 }
 
@@ -303,6 +309,7 @@ void PhaseEmitter::statement(const Stmt& s) {
         close();
       },
       [&](const Barrier& x) {
+        if (x.async) line("hd::fence_async();");
         line(x.scope == BufferScope::warp ? "hd::warp_sync();" : "hd::block_sync();");
       },
       [&](const Combine& x) { combine(x); }, [&](const Routine& x) { routine(x); },
@@ -311,6 +318,9 @@ void PhaseEmitter::statement(const Stmt& s) {
         line(x.commit ? "hd::copy_commit();" : fmt::format("hd::copy_wait<{}>();", x.left));
       },
       [&](const Mma& x) { mma(x); },
+      [&](const MmaWait& x) { line(fmt::format("hd::wgmma_wait<{}>();", x.left)); },
+      [&](const Event& x) { event(x); }, [&](const TileCopy& x) { tile(x); },
+      [&](const Roles& x) { roles(x); },
       [&](const Prefetch&) { HEDDLE_CHECK(false, "'{}': a CPU's statement on a GPU", k_.name); });
   forget(stored_in({s}));
 }
@@ -452,18 +462,6 @@ void PhaseEmitter::combine(const Combine& x) {
                    info_.threads, x.count, x.buffer.value, x.offset, kOps.at(x.fn),
                    alone ? fmt::format("static_cast<{}*>(nullptr)", type)
                          : fmt::format("reinterpret_cast<{}*>(shared + {})", type, scratch_at_)));
-}
-
-void PhaseEmitter::routine(const Routine& x) {
-  if (x.name != "heddle_sort") {
-    error_ = fmt::format("routine '{}' has no device code", x.name);
-    return;
-  }
-  line("hd::block_sync();");
-  const std::string start = index(x.integers[4]);
-  line(fmt::format("hdk::sort_positions(b{0} + {2}, b{1} + {2}, {3}, {4});", x.buffers[0].value,
-                   x.buffers[1].value, start, index(x.integers[0]),
-                   x.integers[2].is_constant(0) ? "false" : "true"));
 }
 
 Result<KernelText> to_text(const Kernel& k, const std::string& prefix) {

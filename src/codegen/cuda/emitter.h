@@ -39,6 +39,9 @@ class PhaseEmitter {
   // Tiles (emit_tile.cpp).
   void copy(const kernel::Copy& x);
   void mma(const kernel::Mma& x);
+  void event(const kernel::Event& x);
+  void tile(const kernel::TileCopy& x);
+  void roles(const kernel::Roles& x);
   std::set<std::int32_t> stored_in(const kernel::Body& statements) const;
   void forget(const std::set<std::int32_t>& stored);
 
@@ -64,8 +67,10 @@ class PhaseEmitter {
   std::vector<std::int32_t> origins_;  ///< of the lines of text_
   std::int32_t origin_ = -1;           ///< of the line being written
   int depth_ = 1, names_ = 0;
-  bool wide_ = false;  ///< index arithmetic in 64 bits
+  bool wide_ = false;              ///< index arithmetic in 64 bits
+  bool shares_registers_ = false;  ///< roles have numbers of registers
   ir::Ranges ranges_;
+  ir::Var thread_;  ///< the innermost thread loop's
   std::vector<Scope> scopes_;
   std::unordered_map<const kernel::ValueNode*, std::set<std::int32_t>> reads_;
   std::vector<kernel::Value> alive_;  ///< keys of reads_ and names

@@ -243,9 +243,3 @@ HEDDLE_FAKE int cuLaunchKernelEx(const Config* config, Function* function, void*
         return launch_now(*function, how, own);
       });
 }
-HEDDLE_FAKE int cuTensorMapEncodeTiled(void*, int, unsigned, void*, const std::uint64_t*,
-                                       const std::uint64_t*, const unsigned*, const unsigned*, int,
-                                       int, int, int) {
-  const Call call("cuTensorMapEncodeTiled");
-  return call.code != 0 ? call.code : fake::kNotSupported;
-}

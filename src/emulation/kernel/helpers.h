@@ -160,6 +160,11 @@ HEDDLE_EMU void tma_load_3d(void* shared, const TensorMap* map, int x, int y, in
   const int at[] = {x, y, z};
   emu::runtime.tma_load(shared, map, at, 3, b);
 }
+HEDDLE_EMU void tma_load_4d(void* shared, const TensorMap* map, int x, int y, int z, int w,
+                            u64* b) {
+  const int at[] = {x, y, z, w};
+  emu::runtime.tma_load(shared, map, at, 4, b);
+}
 HEDDLE_EMU void tma_prefetch(const TensorMap*) {}
 HEDDLE_EMU void fence_async() { emu::runtime.fence_async(); }
 template <int kRegisters>

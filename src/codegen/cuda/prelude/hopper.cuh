@@ -60,6 +60,13 @@ HD_FN void tma_load_3d(void* shared, const TensorMap* map, int x, int y, int z, 
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(b))
       : "memory");
 }
+HD_FN void tma_load_4d(void* shared, const TensorMap* map, int x, int y, int z, int w, Mbarrier* b) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+      "%4, %5}], [%6];" ::"r"(shared_address(shared)),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(b))
+      : "memory");
+}
 /// Loads the descriptor itself ahead of its first use.
 HD_FN void tma_prefetch(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -354,6 +361,41 @@ HD_FN void wgmma_f16(float (&d)[N / 2], u64 a, u64 b) {
 template <int N>
 HD_FN void wgmma_tf32(float (&d)[N / 2], u64 a, u64 b) {
   Wgmma<N>::tf32(d, a, b);
+}
+#endif
+
+#ifdef HD_HOPPER
+/// Descriptor of an operand without swizzle: 8 rows of 16 bytes lie side by side, groups of 8 rows
+/// follow each other, and 8 elements further along k are kStep elements away (kernel IR's mma).
+template <int kStep>
+HD_FN u64 descriptor_rows(const void* start) {
+  return static_cast<u64>((shared_address(start) & 0x3ffff) >> 4) | u64(kStep * 2 >> 4) << 16 | u64(128 >> 4) << 32;
+}
+/// acc += a * b by each warpgroup with 64 rows of its own, between wgmma_fence and wgmma_commit.
+template <int kTilesN, int kDepth, int kStepA, int kStepB, class T>
+HD_FN void start_products(float (&acc)[kTilesN * 4], const T* a, const T* b) {
+  const T* rows = a + warp() / 4 * (64 * 8);
+  HD_UNROLL
+  for (int k = 0; k < kDepth; k += 16) {
+    const u64 da = descriptor_rows<kStepA>(rows + k / 8 * kStepA);
+    const u64 db = descriptor_rows<kStepB>(b + k / 8 * kStepB);
+    if constexpr (kSame<T, bf16>)
+      wgmma_bf16<kTilesN * 8>(acc, da, db);
+    else
+      wgmma_f16<kTilesN * 8>(acc, da, db);
+  }
+}
+/// The same for tiles that tma_load has written with 128-byte swizzle: rows of 64 elements.
+template <int kTilesN, class T>
+HD_FN void start_tile_products(float (&acc)[kTilesN * 4], const T* a, const T* b) {
+  const T* rows = a + warp() / 4 * (64 * 64);
+  HD_UNROLL
+  for (int k = 0; k < 64; k += 16) {
+    if constexpr (kSame<T, bf16>)
+      wgmma_bf16<kTilesN * 8>(acc, descriptor_128(rows + k), descriptor_128(b + k));
+    else
+      wgmma_f16<kTilesN * 8>(acc, descriptor_128(rows + k), descriptor_128(b + k));
+  }
 }
 #endif
 

@@ -24,12 +24,13 @@ void append(Body& to, Body from) {
 
 }  // namespace
 
-Emitter::Emitter(Gemm& gemm, const Tiles& tiles)
+Emitter::Emitter(Gemm& gemm, const Tiles& tiles, const Target& target)
     : g_(gemm),
       p_(gemm.product),
       k_(gemm.product.kernel),
       t_(tiles),
-      threads_(gpu::threads_of(gemm, tiles)) {}
+      threads_(gpu::threads_of(gemm, tiles)),
+      resident_(target.multiprocessors * blocks_together(gemm, target, tiles)) {}
 
 kernel::BufferId Emitter::buffer(std::string name, DType type, std::int64_t size, Scope scope) {
   return k_.add_buffer({std::move(name), type, size, scope, -1, false, 1});
@@ -90,7 +91,8 @@ Body Emitter::in_tile(const std::function<Body()>& make) {
 /// A ring of stages: tile i + stages - 1 is on its way while tile i is multiplied.
 Body Emitter::main_loop() {
   Body body;
-  const std::int64_t results = g_.unit == Unit::mma
+  const bool groups = g_.unit == Unit::wgmma;
+  const std::int64_t results = g_.unit != Unit::scalar
                                    ? std::int64_t{t_.bm / t_.warps_m} * (t_.bn / t_.warps_n) / 32
                                    : std::int64_t{t_.tm} * t_.tn;
   const DType type = p_.problem.type;
@@ -100,7 +102,8 @@ Body Emitter::main_loop() {
   body.push_back(each(results, Binding::unroll, [&](const Expr& i) {
     return Body{kernel::store(acc_, i, kernel::imm(type, 0))};
   }));
-  const std::int64_t ahead = t_.stages - 1;
+  // Products of a warpgroup read their tiles one step longer.
+  const std::int64_t ahead = t_.stages - (groups ? 2 : 1);
   const Expr first = split_ * Expr(k_tiles_);
   for (std::int64_t s = 0; s < ahead; ++s) {
     if (s < k_tiles_) {
@@ -111,8 +114,10 @@ Body Emitter::main_loop() {
     body.push_back({kernel::CopyGroup{}});
   }
   body.push_back(each(k_tiles_, Binding::serial, [&](const Expr& i) {
-    Body step{{kernel::CopyGroup{false, static_cast<int>(ahead - 1)}},
-              {kernel::Barrier{Scope::block}}};
+    Body step{{kernel::CopyGroup{false, static_cast<int>(ahead - 1)}}};
+    if (groups) step.push_back({kernel::MmaWait{1}});
+    step.push_back({kernel::Barrier{Scope::block, groups}});
+    if (groups) append(step, multiply(ir::floor_mod(i, t_.stages)));
     const Expr next = i + Expr(ahead), stage = ir::floor_mod(next, t_.stages);
     const auto when = [&](Body inner) {
       if (k_tiles_ > ahead && !inner.empty())
@@ -122,15 +127,16 @@ Body Emitter::main_loop() {
     append(start, copies(first + next, stage, Step::fetch));
     when(std::move(start));
     step.push_back({kernel::CopyGroup{}});
-    append(step, multiply(ir::floor_mod(i, t_.stages)));
+    if (!groups) append(step, multiply(ir::floor_mod(i, t_.stages)));
     when(copies(first + next, stage, Step::deposit));
     return step;
   }));
+  if (groups) body.push_back({kernel::MmaWait{0}});
   return body;
 }
 
 Body Emitter::multiply(const Expr& stage) {
-  if (g_.unit == Unit::mma) return {multiply_mma(stage)};
+  if (g_.unit != Unit::scalar) return {multiply_mma(stage)};
   return multiply_scalar(stage);
 }
 
@@ -140,11 +146,14 @@ Stmt Emitter::multiply_mma(const Expr& stage) {
   x.warps_m = t_.warps_m, x.warps_n = t_.warps_n;
   x.tiles_m = t_.bm / t_.warps_m / 16, x.tiles_n = t_.bn / t_.warps_n / 8;
   x.k = t_.bk;
+  x.warpgroup = g_.unit == Unit::wgmma || g_.unit == Unit::tma;
   const auto operand = [&](const Tile& tile) {
     const std::int64_t ld = pitch(g_, *tile.side, t_, tile.is_m);
     kernel::Mma::Operand o{tile.memory, stage * Expr(stage_size(g_, *tile.side, t_, tile.is_m)), ld,
                            1};
     if (!tile.side->k_inside) std::swap(o.row, o.step);
+    if (x.warpgroup) o.row = 8, o.step = ld;
+    if (g_.unit == Unit::tma) o.row = t_.bk, o.step = 1;
     return o;
   };
   x.a = operand(tm_);
@@ -192,23 +201,36 @@ int Emitter::vector_of(int count) const {
   return std::min(count, static_cast<int>(16 / size_of(p_.problem.type)));
 }
 
+/// What blocks do: number `task` is a share of the reductions of one tile.
+void Emitter::place(const Expr& task) {
+  tile_ = ir::floor_div(task, t_.splits);
+  split_ = ir::floor_mod(task, t_.splits);
+}
+
 Lowered Emitter::run() {
   const std::int64_t tiles =
       g_.batch_extent * ceil_div(g_.m.extent, t_.bm) * ceil_div(g_.n.extent, t_.bn);
   k_tiles_ = ceil_div(ceil_div(g_.k_extent, t_.bk), t_.splits);
-  const Var task = k_.new_var();
-  thread_ = k_.new_var();
-  tile_ = ir::floor_div(Expr(task), t_.splits);
-  split_ = ir::floor_mod(Expr(task), t_.splits);
   if (t_.splits > 1)
     partials_ = buffer("partials", p_.problem.type, tiles * t_.splits * t_.bm * t_.bn, Scope::grid);
-  Body body = in_tile([&] {
-    Body all = g_.unit == Unit::stream ? stream_loop() : main_loop();
-    append(all, t_.splits > 1 ? store_partial() : results());
-    return all;
-  });
+  const Var task = k_.new_var();
+  thread_ = k_.new_var();
+  std::int64_t blocks = tiles * t_.splits;
+  Body body;
+  if (g_.unit == Unit::tma) {
+    tasks_ = blocks;
+    blocks = std::min(blocks, resident_);
+    body = copied_by_one(Expr(task), blocks);
+  } else {
+    place(Expr(task));
+    body = in_tile([&] {
+      Body all = g_.unit == Unit::stream ? stream_loop() : main_loop();
+      append(all, t_.splits > 1 ? store_partial() : results());
+      return all;
+    });
+  }
   Body kernel_body{
-      kernel::loop(task, 0, tiles * t_.splits, Binding::grid,
+      kernel::loop(task, 0, blocks, Binding::grid,
                    {kernel::loop(thread_, 0, threads_, Binding::thread, std::move(body))})};
   if (t_.splits > 1) {
     kernel_body.push_back({kernel::Barrier{Scope::grid}});
@@ -232,7 +254,7 @@ void Emitter::finish(Lowered& out) {
   for (const Values::Input& in : p_.values.inputs())
     argument(in.buffer, {Argument::Kind::value, in.node, {}});
   for (const Side* s : {&g_.m, &g_.n})
-    if (s->packed) argument(s->plain->buffer, {Argument::Kind::packed, s->source, *s->packed});
+    if (s->packed) argument(s->plain->buffer, {Argument::Kind::packed, s->source, s->packed()});
   out.output_layouts.resize(p_.outputs.size());
   for (const Output& o : p_.outputs) {
     argument(o.buffer, {Argument::Kind::value, o.node, {}});

@@ -8,7 +8,7 @@ namespace heddle::lower::contract::gpu {
 /// registers otherwise), are multiplied, and the results go through the epilogue.
 class Emitter {
  public:
-  Emitter(Gemm& gemm, const Tiles& tiles);
+  Emitter(Gemm& gemm, const Tiles& tiles, const Target& target);
   Lowered run();
 
  private:
@@ -17,6 +17,7 @@ class Emitter {
 
   // The shape of the kernel (emit.cpp).
   kernel::Body in_tile(const std::function<kernel::Body()>& make);
+  void place(const ir::Expr& task);
   kernel::Body main_loop();
   kernel::Body multiply(const ir::Expr& stage);
   kernel::Body multiply_scalar(const ir::Expr& stage);
@@ -44,6 +45,14 @@ class Emitter {
   kernel::Body copy_chunk(const Tile& tile, const ir::Expr& i, const ir::Expr& chunk,
                           const ir::Expr& k_tile, const ir::Expr& stage, Step step);
   kernel::Body copies(const ir::Expr& k_tile, const ir::Expr& stage, Step step);
+
+  // Tiles that the copy engine brings (emit_tma.cpp).
+  kernel::Body copied_by_one(const ir::Expr& block, std::int64_t blocks);
+  kernel::Body each_task(const ir::Expr& block, std::int64_t blocks, const Made& make);
+  kernel::Body bring_tiles(const ir::Expr& first_step);
+  kernel::Body multiply_tiles(const ir::Expr& first_step);
+  kernel::Stmt tile_copy(const Tile& tile, const ir::Expr& k_tile, const ir::Expr& stage);
+  kernel::Body warp_results();
 
   // Results (emit_results.cpp).
   kernel::Body results();
@@ -79,6 +88,9 @@ class Emitter {
   kernel::Kernel& k_;
   const Tiles t_;
   const int threads_;
+  const std::int64_t resident_;  ///< blocks that the GPU runs at once (Unit::tma)
+  std::int64_t tasks_ = 1;
+  kernel::BufferId full_, empty_;  ///< events of a stage: its tiles are there, were multiplied
   Env env_;
   ir::Expr m0_, n0_;  ///< number of the block's tile along m and n
   ir::Expr tile_;     ///< its number among all tiles

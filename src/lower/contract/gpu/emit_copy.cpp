@@ -54,8 +54,10 @@ Body Emitter::copy_chunk(const Tile& tile, const Expr& i, const Expr& chunk, con
   const Expr row = s.along_k ? slow : fast, k = s.along_k ? fast : slow;
   const std::int64_t ld = pitch(g_, s, t_, tile.is_m);
   const Expr in_row = row * Expr(row_step), in_k = k * Expr(k_step);
-  const Expr to = stage * Expr(stage_size(g_, s, t_, tile.is_m)) +
-                  (s.k_inside ? in_row * Expr(ld) + in_k : in_k * Expr(ld) + in_row);
+  const Expr in_tile = g_.unit == Unit::wgmma ? ir::floor_div(in_k, 8) * Expr(ld) + in_row * Expr(8)
+                       : s.k_inside           ? in_row * Expr(ld) + in_k
+                                              : in_k * Expr(ld) + in_row;
+  const Expr to = stage * Expr(stage_size(g_, s, t_, tile.is_m)) + in_tile;
   const auto lanes = [&](const std::function<kernel::Stmt(const Expr& l)>& one) {
     if (width == 1) return Body{one(Expr(0))};
     return Body{each(width, Binding::vector, [&](const Expr& l) { return Body{one(l)}; })};

@@ -11,7 +11,7 @@ using kernel::Value;
 Body Emitter::store_partial() {
   const DType type = p_.problem.type;
   const Expr start = (tile_ * Expr(t_.splits) + split_) * Expr(std::int64_t{t_.bm} * t_.bn);
-  if (g_.unit == Unit::mma)
+  if (g_.unit != Unit::scalar)
     return fragment_pairs([&](const Expr& row, const Expr& column, const Expr& element) {
       return kernel::store(partials_, start + row * Expr(t_.bn) + column,
                            kernel::load(acc_, element, type));

@@ -1,6 +1,7 @@
 #include "lower/contract/gpu/gemm.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernel/bounds.h"
 #include "kernel/traverse.h"
@@ -14,7 +15,8 @@ using kernel::Value;
 
 namespace {
 
-constexpr int kAccess = 16;  // bytes of the widest access of a thread
+constexpr std::int64_t kWarpgroupRows = 128;  // for products by warpgroups
+constexpr int kAccess = 16;                   // bytes of the widest access of a thread
 
 /// The load under casts to the compute type and guards against zero; nullopt if something is
 /// computed.
@@ -95,21 +97,32 @@ struct Maker {
   Gemm& g;
   Product& p = g.product;
 
-  void run(bool tf32) {
+  void run(bool tf32, std::optional<Unit> unit) {
     sides();
     order_reductions();
     const auto dtype = [&](NodeId id) { return (*p.request.graph)[id].type.dtype; };
     const DType a = dtype(p.problem.a), b = dtype(p.problem.b);
     const bool half = a == b && (a == DType::f16 || a == DType::bf16);
-    const bool rounded = tf32 && p.problem.type == DType::f32;
-    if (half || rounded) g.unit = Unit::mma;
+    if (half || (tf32 && p.problem.type == DType::f32)) g.unit = Unit::mma;
     if (std::min(g.m.extent, g.n.extent) <= kFewRows) g.unit = Unit::stream;
+    g.possible = {g.unit};
     const DType stored = half ? a : p.problem.type;
     for (Side* s : {&g.m, &g.n}) {
       s->stored = stored;
       s->k = g.k;
       access(*s);
+    }
+    if (g.unit == Unit::mma && half && p.request.target.warpgroups &&
+        g.m.extent >= kWarpgroupRows && g.n.extent >= kWarpgroupRows / 2 && chunked(g.m) &&
+        chunked(g.n)) {
+      g.possible.push_back(Unit::wgmma);
+      if ((packs(g.m) || view_of(g.m)) && (packs(g.n) || view_of(g.n)))
+        g.possible.push_back(Unit::tma);
+    }
+    g.unit = unit.value_or(g.unit);
+    for (Side* s : {&g.m, &g.n}) {
       pack(*s);
+      if (g.unit == Unit::tma) s->view = view_of(*s);
     }
   }
 
@@ -161,24 +174,83 @@ struct Maker {
     g.k_extent = product_of(g.k);
   }
 
-  /// A constant that cannot be read in whole accesses is rearranged so that it can.
-  void pack(Side& s) {
-    const int width = kAccess / static_cast<int>(size_of(s.stored));
+  /// Whole accesses along the reductions, as it lies or once packed.
+  bool chunked(const Side& s) const {
+    return (s.async && s.along_k && s.vector == kAccess / size_of(s.stored)) || packable(s);
+  }
+
+  const Tensor* packable(const Side& s) const {
     const auto plain = plain_of(s.value);
-    if (s.vector == width || !plain || !plain->conditions.empty()) return;
-    // Streams take steps along both sides' own reductions.
-    if (g.unit == Unit::stream && g.k.back().extent % width != 0) return;
-    const Tensor* constant = nullptr;
+    if (!plain || !plain->conditions.empty()) return nullptr;
     for (const Values::Input& in : p.values.inputs())
       if (in.buffer == plain->buffer &&
           in.layout == row_major((*p.request.graph)[in.node].type.shape))
-        constant = p.request.graph->constant_of(in.node);
+        return p.request.graph->constant_of(in.node);
+    return nullptr;
+  }
+
+  bool by_warpgroups() const { return g.unit == Unit::wgmma || g.unit == Unit::tma; }
+  /// True if warpgroups need it packed.
+  bool packs(const Side& s) const {
+    return packable(s) && (s.vector * size_of(s.stored) != kAccess || !s.along_k);
+  }
+
+  /// A sum of multiples of one reduction, one row and batch axes, of at most four dimensions in
+  /// all.
+  std::optional<TileView> view_of(const Side& s) const {
+    if (!s.async || !s.along_k || s.vector * size_of(s.stored) != kAccess) return std::nullopt;
+    if (!s.plain->conditions.empty() || s.k.size() != 1 || s.rows.size() != 1) return std::nullopt;
+    TileView out;
+    std::vector<Axis> axes{s.k[0], s.rows[0]};
+    axes.insert(axes.end(), g.batch.begin(), g.batch.end());
+    Expr rest = s.plain->offset;
+    for (const Axis& axis : axes) {
+      const auto stride = ir::coefficient_of(s.plain->offset, axis.var);
+      if (!stride || *stride < 0 || axis.extent >= INT32_MAX) return std::nullopt;
+      if (*stride == 0 && out.axes.size() >= 2) continue;  // all batches read the same
+      rest = rest - Expr(axis.var) * Expr(*stride);
+      out.axes.push_back(axis.var);
+      out.extents.push_back(axis.extent);
+      out.strides.push_back(*stride);
+    }
+    const auto start = rest.constant();
+    if (!start || *start < 0 || out.axes.size() > 4) return std::nullopt;
+    for (std::size_t d = 0; d < out.axes.size(); ++d)
+      if (d == 0 ? out.strides[d] != 1 : out.strides[d] < 1 || out.strides[d] % 8 != 0)
+        return std::nullopt;
+    place(out, *start);
+    return out;
+  }
+  /// Where element `start` lies: the widest strides first.
+  static void place(TileView& view, std::int64_t start) {
+    view.start.assign(view.axes.size(), 0);
+    std::vector<std::size_t> order(view.axes.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return view.strides[a] > view.strides[b]; });
+    for (std::size_t d : order) {
+      view.start[d] = start / view.strides[d];
+      start %= view.strides[d];
+      view.extents[d] += view.start[d];
+    }
+  }
+
+  /// A constant that cannot be read in whole accesses is rearranged so that it can.
+  void pack(Side& s) {
+    const int width = kAccess / static_cast<int>(size_of(s.stored));
+    if (s.vector == width && (!by_warpgroups() || s.along_k)) return;
+    // Streams take steps along both sides' own reductions.
+    if (g.unit == Unit::stream && g.k.back().extent % width != 0) return;
+    const Tensor* constant = packable(s);
     if (!constant) return;
+    const Expr offset = plain_of(s.value)->offset;
     const auto padded = [&](std::int64_t n) { return (n + width - 1) / width * width; };
     const bool along_k = g.unit != Unit::scalar;
     const Axis row{p.kernel.new_var(), along_k ? s.extent : padded(s.extent), Role::m};
     const Axis k{p.kernel.new_var(), along_k ? padded(g.k_extent) : g.k_extent, Role::k};
-    s.packed = packed(*constant, plain->offset, s, along_k, row.extent, k.extent);
+    s.packed = [=, this_side = Side(s), batches = g.batch, vars = p.kernel.variables] {
+      return packed(*constant, offset, this_side, batches, along_k, row.extent, k.extent, vars);
+    };
     Expr batch(0);
     for (const Axis& axis : g.batch) batch = batch * Expr(axis.extent) + Expr(axis.var);
     const Expr line = along_k ? Expr(row.var) * Expr(k.extent) + Expr(k.var)
@@ -186,7 +258,7 @@ struct Maker {
     kernel::Buffer buffer;
     buffer.name = "packed";
     buffer.dtype = s.stored;
-    buffer.size = s.packed->count();
+    buffer.size = g.batch_extent * row.extent * k.extent;
     const kernel::BufferId id = p.kernel.add_buffer(std::move(buffer));
     s.value = kernel::load(id, batch * Expr(row.extent * k.extent) + line, compute_type(s.stored));
     s.rows = {row};
@@ -196,9 +268,10 @@ struct Maker {
 
   /// [batch][row][k] or [batch][k][row], zeros beyond the last. The offset is a sum of functions of
   /// batch, row and reduction, so three tables give every element.
-  Tensor packed(const Tensor& from, const Expr& offset, const Side& s, bool along_k,
-                std::int64_t rows, std::int64_t ks) const {
-    std::vector<std::int64_t> vars(static_cast<std::size_t>(p.kernel.variables), 0);
+  static Tensor packed(const Tensor& from, const Expr& offset, const Side& s,
+                       const std::vector<Axis>& batches, bool along_k, std::int64_t rows,
+                       std::int64_t ks, std::int32_t variables) {
+    std::vector<std::int64_t> vars(static_cast<std::size_t>(variables), 0);
     const std::int64_t zero = ir::evaluate(offset, vars);
     const auto table = [&](const std::vector<Axis>& axes) {
       std::vector<std::int64_t> out(static_cast<std::size_t>(product_of(axes)));
@@ -211,7 +284,7 @@ struct Maker {
       for (const Axis& axis : axes) vars[static_cast<std::size_t>(axis.var.index)] = 0;
       return out;
     };
-    const auto ob = table(g.batch), orow = table(s.rows), ok = table(g.k);
+    const auto ob = table(batches), orow = table(s.rows), ok = table(s.k);
     Tensor out({s.stored, {static_cast<std::int64_t>(ob.size()), rows, ks}});
     for (std::size_t b = 0; b < ob.size(); ++b)
       for (std::size_t r = 0; r < orow.size(); ++r)
@@ -240,7 +313,7 @@ struct Maker {
       s.vector = std::max(k, rows);
     }
     // Threads that multiply one by one read vectors along the rows of the product.
-    s.k_inside = g.unit == Unit::mma && s.along_k;
+    s.k_inside = (g.unit == Unit::mma || by_warpgroups()) && s.along_k;
     if (g.unit == Unit::scalar && s.along_k) s.vector = 1;
     const bool same = s.plain && p.kernel.buffers[s.plain->buffer].dtype == s.stored;
     s.async = same && s.vector * size >= 4;
@@ -279,9 +352,9 @@ std::vector<ir::Condition> at(std::vector<ir::Condition> list, const Env& env) {
   return list;
 }
 
-Gemm make_gemm(Product& product, bool tf32) {
-  Gemm out{product, Unit::scalar, {}, {}, {}, {}, 1, 1, {}, {}};
-  Maker{out}.run(tf32);
+Gemm make_gemm(Product& product, bool tf32, std::optional<Unit> unit) {
+  Gemm out{product, Unit::scalar, {}, {}, {}, {}, {}, 1, 1, {}, {}};
+  Maker{out}.run(tf32, unit);
   return out;
 }
 

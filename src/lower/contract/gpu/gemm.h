@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+
 #include "lower/contract/product.h"
 
 namespace heddle::lower::contract::gpu {
@@ -10,6 +12,13 @@ struct Plain {
   std::vector<ir::Condition> conditions;
 };
 
+/// An operand as a tensor that the copy engine takes tiles of: reductions, rows, batches; the part
+/// that is multiplied begins at `start`.
+struct TileView {
+  std::vector<std::int64_t> extents, strides, start;
+  std::vector<ir::Var> axes;
+};
+
 /// One operand of a tiled product.
 struct Side {
   kernel::Value value;     ///< over its rows, its reductions and the batch axes
@@ -17,13 +26,14 @@ struct Side {
   std::vector<Axis> k;     ///< the reductions as it sees them, in the order of Gemm::k
   std::int64_t extent = 1;
   std::optional<Plain> plain;
-  DType stored = DType::f32;  ///< type of its tile in block memory
-  bool along_k = true;        ///< memory runs along the reductions, else along the rows
-  int vector = 1;             ///< elements of one copy along that
-  bool async = false;         ///< copied as it is, asynchronously
-  bool k_inside = true;       ///< its tile in block memory: [row][k], else [k][row]
-  /// A constant rearranged at compile time to the order in which it is read (`packed`).
-  std::optional<Tensor> packed;
+  DType stored = DType::f32;     ///< type of its tile in block memory
+  bool along_k = true;           ///< memory runs along the reductions, else along the rows
+  int vector = 1;                ///< elements of one copy along that
+  bool async = false;            ///< copied as it is, asynchronously
+  bool k_inside = true;          ///< its tile in block memory: [row][k], else [k][row]
+  std::optional<TileView> view;  ///< if it is one
+  /// A constant rearranged at compile time to the order in which it is read: makes it.
+  std::function<Tensor()> packed;
   NodeId source;
 };
 
@@ -31,6 +41,8 @@ struct Side {
 enum class Unit : std::uint8_t {
   scalar,  ///< one thread, one product at a time: exact in every type
   mma,     ///< tensor cores, a warp at a time (f16, bf16, tf32)
+  wgmma,   ///< tensor cores, four warps at a time (f16, bf16 on sm_90a), asynchronously
+  tma,     ///< the same; the copy engine brings tiles, for which one thread asks
   stream,  ///< few rows on one side: teams of threads read the other side once, past block memory
 };
 
@@ -39,6 +51,7 @@ enum class Unit : std::uint8_t {
 struct Gemm {
   Product& product;
   Unit unit = Unit::scalar;
+  std::vector<Unit> possible;
   Side m, n;
   std::vector<Axis> batch, k;
   std::int64_t k_extent = 1, batch_extent = 1;
@@ -50,8 +63,9 @@ struct Gemm {
 };
 constexpr std::int64_t kFewRows = 8;  ///< of the shorter side, for Unit::stream
 
-/// `tf32`: f32 products on tensor cores, rounded to tf32.
-Gemm make_gemm(Product& product, bool tf32);
+/// Multiplied as `unit`, which must be one of `possible`; by default the first of them. `tf32`: f32
+/// products on tensor cores, rounded to tf32.
+Gemm make_gemm(Product& product, bool tf32, std::optional<Unit> unit = {});
 
 using Env = std::vector<std::optional<ir::Expr>>;  ///< by Var::index
 void set(Env& env, ir::Var v, ir::Expr e);

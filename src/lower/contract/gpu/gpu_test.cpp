@@ -74,14 +74,18 @@ TEST(GpuContract, TransposedOperands) {
 }
 
 /// The statements without the one that is number `gone` among those that order threads or copies.
+bool orders(const kernel::Stmt& s) {
+  return std::holds_alternative<kernel::Barrier>(s.op) ||
+         std::holds_alternative<kernel::CopyGroup>(s.op) ||
+         std::holds_alternative<kernel::MmaWait>(s.op) ||
+         std::holds_alternative<kernel::Event>(s.op);
+}
 kernel::Body without(const kernel::Body& body, int& gone) {
   kernel::Body out;
   kernel::Mapper m;
   m.body = [&](const kernel::Body& inner) { return without(inner, gone); };
   for (const kernel::Stmt& s : body) {
-    const bool orders = std::holds_alternative<kernel::Barrier>(s.op) ||
-                        std::holds_alternative<kernel::CopyGroup>(s.op);
-    if (orders && gone-- == 0) continue;
+    if (orders(s) && gone-- == 0) continue;
     out.push_back(kernel::map_children(s, m));
   }
   return out;
@@ -89,18 +93,21 @@ kernel::Body without(const kernel::Body& body, int& gone) {
 
 // Every barrier, wait and commit is needed, and the interpreter notices when one is missing.
 TEST(GpuContract, EverySynchronisationIsNeeded) {
-  for (DType type : {DType::f32, DType::bf16}) {
+  enum { scalar, mma, wgmma, tma };
+  for (int unit = scalar; unit <= tma; ++unit) {
     Case c = gpu_case();
-    c.tuning = {{"bm", 32}, {"bn", 32}};
-    const NodeId x = c.input({40, 200}, type), w = c.input({200, 40}, type);
-    c.output(c.b.matmul(x, w));
+    const DType type = unit == scalar ? DType::f32 : DType::bf16;
+    const bool groups = unit >= wgmma;
+    c.target.warpgroups = groups;
+    c.target.multiprocessors = 1;
+    c.tuning = {{"unit", unit}, {"bm", groups ? 64 : 32}, {"bn", groups ? 64 : 32}};
+    const std::int64_t m = groups ? 192 : 40, n = groups ? 64 : 40, k = groups ? 384 : 200;
+    const NodeId x = c.input({m, k}, type), w = c.input({n, k}, type);
+    c.output(c.b.matmul(x, c.b.transpose(w, {1, 0})));
     int count = 0;
     const auto lowered = contract::lower(request_of(c));
     ASSERT_TRUE(lowered.ok()) << lowered.error().message;
-    kernel::for_each_stmt(lowered->kernel.body, [&](const kernel::Stmt& s) {
-      count += std::holds_alternative<kernel::Barrier>(s.op) ||
-               std::holds_alternative<kernel::CopyGroup>(s.op);
-    });
+    kernel::for_each_stmt(lowered->kernel.body, [&](const kernel::Stmt& s) { count += orders(s); });
     ASSERT_GE(count, 5);
     EXPECT_EQ(run(c, *lowered), "");
     for (int i = 0; i < count; ++i) {
@@ -108,7 +115,7 @@ TEST(GpuContract, EverySynchronisationIsNeeded) {
       int gone = i;
       broken.kernel.body = without(broken.kernel.body, gone);
       // The barrier before the results only lets them use the room of the tiles.
-      if (type == DType::bf16 && i == 5) continue;
+      if ((unit == mma || unit == wgmma) && i == count - 2) continue;
       EXPECT_NE(run(c, broken), "") << "number " << i << " of\n"
                                     << kernel::to_string(lowered->kernel);
     }
@@ -140,6 +147,62 @@ TEST(GpuContract, SplitReductions) {
       ASSERT_NO_FATAL_FAILURE(check(c));
       EXPECT_NE(c.schedule.find("splits=4"), std::string::npos) << c.schedule;
     }
+}
+
+// Warpgroups multiply asynchronously, on sm_90a; threads or the copy engine bring tiles past them.
+TEST(GpuContract, Warpgroups) {
+  for (int unit : {2, 3})
+    for (DType type : {DType::bf16, DType::f16})
+      for (const auto& [m, n, k] : {std::array{128, 64, 64}, {150, 72, 200}, {130, 200, 456}})
+        for (bool constant : {true, false}) {
+          Case c = gpu_case();
+          c.target.warpgroups = true;
+          c.target.multiprocessors = 3;
+          c.tuning = {{"unit", unit}};
+          if (k == 456) c.tuning = {{"unit", unit}, {"bm", 128}, {"bn", 256}};
+          const NodeId x = c.input({m, k}, type);
+          const NodeId w =
+              constant ? c.constant({k, n}, type) : c.b.transpose(c.input({n, k}, type), {1, 0});
+          NodeId y = c.b.matmul(x, w);
+          c.output(c.b.relu(c.b.add(y, c.b.broadcast(c.input({n}, type), {m, n}))));
+          c.tolerance = 2e-2;
+          SCOPED_TRACE(fmt::format("{} {}x{}x{} {}", name_of(type), m, n, k, constant));
+          ASSERT_NO_FATAL_FAILURE(check(c));
+          EXPECT_NE(c.schedule.find(unit == 2 ? "wgmma" : "tma"), std::string::npos) << c.schedule;
+        }
+}
+
+// The copy engine takes slices, batches and padded rows; what it cannot take, threads copy.
+TEST(GpuContract, Tiles) {
+  for (int which = 0; which < 4; ++which) {
+    Case c = gpu_case();
+    c.target.warpgroups = true;
+    c.target.multiprocessors = 2;
+    c.tuning = {{"unit", 3}};
+    c.tolerance = 2e-2;
+    const DType type = DType::bf16;
+    if (which == 0) {  // heads of a projection: slices, two batch dimensions
+      const NodeId all = c.input({2, 136, 3, 2, 64}, type);
+      const auto part = [&](std::int64_t i) {
+        const NodeId one = c.b.slice(all, {0, 0, i, 0, 0}, {2, 136, 1, 2, 64}, {1, 1, 1, 1, 1});
+        return c.b.transpose(c.b.reshape(one, {2, 136, 2, 64}), {0, 2, 1, 3});
+      };
+      c.output(c.b.matmul(part(1), c.b.transpose(part(2), {0, 1, 3, 2})));
+    } else if (which == 1) {  // long reductions in several blocks
+      c.tuning.emplace_back("splits", 4);
+      const NodeId w = c.b.transpose(c.input({72, 1096}, type), {1, 0});
+      c.output(c.b.relu(c.b.matmul(c.input({130, 1096}, type), w)));
+    } else if (which == 2) {  // one operand for all batches
+      const NodeId w = c.b.broadcast(c.constant({104, 88}, type), {3, 104, 88});
+      c.output(c.b.matmul(c.input({3, 129, 104}, type), w));
+    } else {  // rows that no tile can begin at
+      const NodeId w = c.b.transpose(c.input({72, 100}, type), {1, 0});
+      c.output(c.b.matmul(c.input({130, 100}, type), w));
+    }
+    SCOPED_TRACE(which);
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    EXPECT_EQ(c.schedule.find("tma") != std::string::npos, which < 3) << c.schedule;
+  }
 }
 
 // Few rows: the other side is streamed, along the reductions or along its rows.

@@ -1,6 +1,7 @@
 #include "lower/contract/gpu/lower.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "lower/contract/gpu/emit.h"
 
@@ -9,18 +10,42 @@ namespace {
 
 constexpr std::size_t kTilesWorthMeasuring = 8;
 
-bool wants_tf32(const Tuning& tuning) {
-  return std::any_of(tuning.begin(), tuning.end(),
-                     [](const auto& one) { return one.first == "tf32" && one.second != 0; });
+bool wants_tf32(const Tuning& tuning) { return pinned(tuning, "tf32").value_or(0) != 0; }
+
+struct Choice {
+  std::shared_ptr<Gemm> gemm;
+  std::vector<Tiles> tiles;  ///< best first
+};
+
+/// Every way to multiply that is possible, or the one that "unit" names, the best first.
+std::vector<Choice> choices(Product& product, const Tuning& tuning, std::size_t count) {
+  const bool tf32 = wants_tf32(tuning);
+  std::vector<Choice> out;
+  const auto add = [&](Gemm gemm) {
+    auto tiles = choose_tiles(gemm, product.request.target, tuning, count);
+    out.push_back({std::make_shared<Gemm>(std::move(gemm)), std::move(tiles)});
+  };
+  Gemm usual = make_gemm(product, tf32);
+  const std::vector<Unit> possible = usual.possible;
+  const auto want = pinned(tuning, "unit");
+  const auto wanted = [&](Unit unit) { return !want || static_cast<Unit>(*want) == unit; };
+  const bool any = std::any_of(possible.begin(), possible.end(), wanted);
+  if (!any || wanted(usual.unit)) add(std::move(usual));
+  for (std::size_t i = 1; i < possible.size(); ++i)
+    if (wanted(possible[i])) add(make_gemm(product, tf32, possible[i]));
+  std::stable_sort(out.begin(), out.end(), [](const Choice& a, const Choice& b) {
+    return a.tiles.front().us < b.tiles.front().us;
+  });
+  return out;
 }
 
 }  // namespace
 
 Result<Lowered> lower(Product& product) {
   const Request& r = product.request;
-  Gemm gemm = make_gemm(product, wants_tf32(r.tuning));
-  const auto tiles = choose_tiles(gemm, r.target, r.tuning, 1);
-  Lowered lowered = Emitter(gemm, tiles.front()).run();
+  std::vector<Choice> all = choices(product, r.tuning, 1);
+  Choice& best = all.front();
+  Lowered lowered = Emitter(*best.gemm, best.tiles.front(), r.target).run();
   // What range analysis cannot show to be sound is not used.
   if (const Status sound = kernel::verify(lowered.kernel); !sound)
     return unsupported("contraction on a GPU: {}", sound.error().message);
@@ -28,16 +53,24 @@ Result<Lowered> lower(Product& product) {
 }
 
 std::vector<Tuning> tuning_space(Product& product) {
-  const Request& r = product.request;
-  const bool tf32 = wants_tf32(r.tuning);
-  const Gemm gemm = make_gemm(product, tf32);
+  Tuning wish;
+  for (const auto& one : product.request.tuning)
+    if (one.first == "tf32") wish.push_back(one);
   std::vector<Tuning> out;
-  for (const Tiles& t : choose_tiles(gemm, r.target, {}, kTilesWorthMeasuring)) {
-    if (gemm.unit == Unit::stream)
-      out.push_back({{"team", t.team}});
-    else
-      out.push_back({{"bm", t.bm}, {"bn", t.bn}, {"bk", t.bk}, {"splits", t.splits}});
-    if (tf32) out.back().emplace_back("tf32", 1);
+  std::size_t count = kTilesWorthMeasuring;
+  for (const Choice& choice : choices(product, wish, kTilesWorthMeasuring)) {
+    for (std::size_t i = 0; i < std::min(count, choice.tiles.size()); ++i) {
+      const Tiles& t = choice.tiles[i];
+      Tuning one = wish;
+      if (choice.gemm->unit == Unit::stream)
+        one.emplace_back("team", t.team);
+      else
+        one.insert(one.end(), {{"bm", t.bm}, {"bn", t.bn}, {"bk", t.bk}, {"splits", t.splits}});
+      if (choice.gemm->possible.size() > 1)
+        one.emplace_back("unit", static_cast<std::int64_t>(choice.gemm->unit));
+      out.push_back(std::move(one));
+    }
+    count = kTilesWorthMeasuring / 2;  // of the others
   }
   return out;
 }

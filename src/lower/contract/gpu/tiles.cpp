@@ -8,12 +8,6 @@ namespace {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) {
-  for (const auto& [key, value] : tuning)
-    if (key == name) return value;
-  return std::nullopt;
-}
-
 struct Shape2 {
   int bm, bn, bk, a, b;  // a, b: warps (mma) or a thread's results (scalar)
 };
@@ -23,6 +17,11 @@ constexpr Shape2 kMma[] = {{128, 256, 32, 2, 4}, {256, 128, 32, 4, 2}, {128, 128
                            {64, 64, 64, 2, 2},   {64, 32, 64, 2, 2},   {32, 64, 64, 2, 2},
                            {32, 128, 64, 1, 4},  {16, 128, 64, 1, 4},  {16, 64, 64, 1, 4},
                            {32, 32, 64, 2, 2}};
+constexpr Shape2 kWgmma[] = {{128, 256, 64, 8, 1},
+                             {128, 128, 64, 8, 1},
+                             {128, 64, 64, 8, 1},
+                             {64, 128, 64, 4, 1},
+                             {64, 64, 64, 4, 1}};
 constexpr Shape2 kScalar[] = {{128, 128, 16, 8, 8}, {128, 64, 16, 8, 8}, {64, 128, 16, 8, 8},
                               {64, 64, 16, 8, 4},   {64, 32, 16, 4, 4},  {32, 64, 16, 4, 4},
                               {32, 32, 16, 4, 2},   {16, 64, 16, 2, 4},  {16, 32, 16, 2, 2}};
@@ -30,21 +29,24 @@ constexpr Shape2 kScalar[] = {{128, 128, 16, 8, 8}, {128, 64, 16, 8, 8}, {64, 12
 /// Microseconds: waves of blocks, each as long as its arithmetic or its loads from the second-level
 /// cache, and the bytes that the whole machine moves.
 double estimate(const Gemm& g, const Target& target, const Tiles& t) {
-  constexpr double kMmaFlops = 3.3e6, kScalarFlops = 0.38e6;  // of a multiprocessor, a microsecond
-  constexpr double kCacheBytes = 40e3, kStartUs = 2.0;
+  // Of a multiprocessor in a microsecond, by unit: assumed, but for what peers reach on an H200.
+  constexpr double kFlops[] = {0.38e6, 3.0e6, 4.6e6, 5.6e6, 0};
+  constexpr double kStartUs = 2.0;
+  // Threads that copy issue instructions that the copy engine saves.
+  const double cache_bytes = g.unit == Unit::tma ? 50e3 : 40e3;
   const double tiles = static_cast<double>(g.batch_extent * ceil_div(g.m.extent, t.bm) *
                                            ceil_div(g.n.extent, t.bn) * t.splits);
   const double k = static_cast<double>(ceil_div(ceil_div(g.k_extent, t.splits), t.bk) * t.bk);
   // Few warps hide less latency; a block alone has at most a share of its multiprocessor.
   const double area = static_cast<double>(t.bm) * t.bn;
-  const double most = g.unit == Unit::mma ? 128.0 * 128 : 64.0 * 64;
+  const double most = g.unit == Unit::scalar ? 64.0 * 64 : 128.0 * 128;
   const double share = std::min(1.0, 0.35 + 0.65 * area / most);
-  const double flops = (g.unit == Unit::mma ? kMmaFlops : kScalarFlops) * share;
+  const double flops = kFlops[static_cast<int>(g.unit)] * share;
   const double size = static_cast<double>(size_of(g.m.stored));
   const double math = 2 * area * k / flops;
   const double bytes = (t.bm + t.bn) * k * size;
   const double narrow = (g.m.async && g.n.async) ? 1.0 : 3.0;
-  const double each = std::max(math, narrow * bytes / kCacheBytes);
+  const double each = std::max(math, narrow * bytes / cache_bytes);
   const double waves = std::max(1.0, tiles / target.multiprocessors);
   const double rounded =
       tiles <= target.multiprocessors ? 1.0 : 0.5 * waves + 0.5 * std::ceil(waves);
@@ -107,13 +109,22 @@ std::vector<Tiles> stream_space(const Gemm& g, const Target& target, const Tunin
 
 }  // namespace
 
+std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) {
+  for (const auto& [key, value] : tuning)
+    if (key == name) return value;
+  return std::nullopt;
+}
+
 int threads_of(const Gemm& g, const Tiles& t) {
   if (g.unit == Unit::stream) return kStreamThreads;
-  return g.unit == Unit::mma ? t.warps_m * t.warps_n * kernel::kWarp
-                             : (t.bm / t.tm) * (t.bn / t.tn);
+  if (g.unit == Unit::tma) return t.warps_m * kernel::kWarp + kCopyThreads;
+  return g.unit != Unit::scalar ? t.warps_m * t.warps_n * kernel::kWarp
+                                : (t.bm / t.tm) * (t.bn / t.tn);
 }
 
 std::int64_t pitch(const Gemm& g, const Side& s, const Tiles& t, bool is_m) {
+  // [k / 8][row][k % 8]; neighbouring steps lie in different banks.
+  if (g.unit == Unit::wgmma) return (is_m ? t.bm : t.bn) * 8 + 8;
   // Rows of 16 bytes more than a power of two: neighbouring rows lie in different banks.
   const std::int64_t rows = is_m ? t.bm : t.bn;
   const std::int64_t pad = 16 / size_of(s.stored);
@@ -122,6 +133,8 @@ std::int64_t pitch(const Gemm& g, const Side& s, const Tiles& t, bool is_m) {
 }
 
 std::int64_t stage_size(const Gemm& g, const Side& s, const Tiles& t, bool is_m) {
+  if (g.unit == Unit::tma) return std::int64_t{is_m ? t.bm : t.bn} * t.bk;
+  if (g.unit == Unit::wgmma) return pitch(g, s, t, is_m) * (t.bk / 8);
   return pitch(g, s, t, is_m) * (s.k_inside ? (is_m ? t.bm : t.bn) : t.bk);
 }
 
@@ -130,14 +143,23 @@ std::int64_t shared_bytes(const Gemm& g, const Tiles& t) {
     return std::int64_t{t.bm} * t.bn * size_of(g.product.problem.type) +
            std::int64_t{kStreamThreads} * t.each * g.shorter().extent *
                size_of(g.product.problem.type);
+  if (g.unit == Unit::tma)
+    return std::int64_t{t.stages} * ((t.bm + t.bn) * t.bk * 2 + 2 * 8) +
+           std::int64_t{t.bm} * results_pitch(t) * 4 + 64;
   const std::int64_t loop = t.stages * (stage_size(g, g.m, t, true) * size_of(g.m.stored) +
                                         stage_size(g, g.n, t, false) * size_of(g.n.stored));
-  const std::int64_t staged = g.unit == Unit::mma ? std::int64_t{4} * t.bm * (t.bn + 8) : 0;
+  const std::int64_t staged = g.unit != Unit::scalar ? std::int64_t{4} * t.bm * (t.bn + 8) : 0;
   return std::max(loop, staged);
 }
 
+int blocks_together(const Gemm& g, const Target& target, const Tiles& t) {
+  constexpr std::int64_t kReserved = 1024, kMost = 2;
+  const std::int64_t room = (target.shared_bytes + kReserved) / (shared_bytes(g, t) + kReserved);
+  return static_cast<int>(std::clamp<std::int64_t>(room, 1, t.warps_m > 4 ? 1 : kMost));
+}
+
 std::string to_string(const Gemm& g, const Tiles& t) {
-  constexpr std::string_view kUnits[] = {"scalar", "mma", "stream"};
+  constexpr std::string_view kUnits[] = {"scalar", "mma", "wgmma", "tma", "stream"};
   std::string text =
       fmt::format("contract {} {}x{}x{} stages={} threads={}", kUnits[static_cast<int>(g.unit)],
                   t.bm, t.bn, t.bk, t.stages, threads_of(g, t));
@@ -159,7 +181,8 @@ std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tunin
       return !pin || *pin == one.second;
     });
   };
-  const bool mma = g.unit == Unit::mma;
+  const bool mma = g.unit != Unit::scalar;
+  const bool groups = g.unit == Unit::wgmma || g.unit == Unit::tma;
   const auto add = [&](const Shape2& s, int splits) {
     Tiles t;
     t.bm = s.bm, t.bn = s.bn, t.bk = s.bk;
@@ -167,14 +190,17 @@ std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tunin
     (mma ? t.warps_m : t.tm) = s.a;
     (mma ? t.warps_n : t.tn) = s.b;
     t.splits = splits;
-    t.stages = static_cast<int>(pinned(fixed, "stages").value_or(mma ? (s.bk == 64 ? 3 : 4) : 3));
-    while (t.stages > 2 && !fits(g, target, t)) --t.stages;
+    const int least = groups ? 3 : 2, usual = groups || (mma && s.bk < 64) ? 4 : 3;
+    t.stages = std::max(least, static_cast<int>(pinned(fixed, "stages").value_or(usual)));
+    while (t.stages > least && !fits(g, target, t)) --t.stages;
     if (!fits(g, target, t) || !fits_pins(t)) return;
     t.us = estimate(g, target, t);
     out.push_back(t);
   };
   if (g.unit == Unit::stream) out = stream_space(g, target, fixed);
-  const std::span<const Shape2> shapes = mma ? std::span<const Shape2>(kMma) : kScalar;
+  const std::span<const Shape2> shapes = groups ? std::span<const Shape2>(kWgmma)
+                                         : mma  ? std::span<const Shape2>(kMma)
+                                                : kScalar;
   constexpr int kMaxSplits = 32;
   if (g.unit != Unit::stream)
     for (const Shape2& s : shapes)

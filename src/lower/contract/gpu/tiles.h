@@ -13,6 +13,11 @@ struct Tiles {
   int splits = 1;                 ///< blocks that share the reductions of one tile
   double us = 0;                  ///< the model's estimate
 };
+constexpr int kCopyThreads = 128;  ///< of Unit::tma, beside those that multiply
+/// Results that a warp has in block memory at once (Unit::tma): columns, and their pitch.
+inline int results_columns(const Tiles& t) { return t.bn > 128 ? 32 : std::min(t.bn, 64); }
+inline int results_pitch(const Tiles& t) { return results_columns(t) + 8; }
+std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name);
 std::string to_string(const Gemm& g, const Tiles& t);
 int threads_of(const Gemm& g, const Tiles& t);
 /// Block memory in bytes.
@@ -22,6 +27,9 @@ std::int64_t shared_bytes(const Gemm& g, const Tiles& t);
 /// "team". At least one.
 std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tuning& fixed,
                                 std::size_t count);
+
+/// Blocks that a multiprocessor holds at once.
+int blocks_together(const Gemm& g, const Target& target, const Tiles& t);
 
 /// Row pitch of a side's tile in block memory, elements.
 std::int64_t pitch(const Gemm& g, const Side& s, const Tiles& t, bool is_m);
