@@ -145,7 +145,9 @@ def compile_table(data):
 
 def ablation_tables(data):
     out = ["\n## What each idea adds\n",
-           "`heddle bench MODEL --ablation`: all steps interleaved in one run; median ms and kernels.\n",
+           "`heddle bench MODEL --ablation`: all steps interleaved in one run; median ms and kernels. Plans are\n"
+           "chosen by the model's costs, not by these times, and the machine is shared: a later row can be\n"
+           "slower than an earlier one.\n",
            "| step | " + " | ".join(a["model"] for a in data["ablation"]) + " |",
            "|---" * (1 + len(data["ablation"])) + "|"]
     for i, step in enumerate(data["ablation"][0]["ablation"]):

@@ -18,6 +18,9 @@ bool known(const Call& call, int i) {
 
 /// Coordinates of the elements that are not zero: [rank, found].
 Result<Values> non_zero(const Call& call, Builder& b) {
+  const Shape& in = b.shape(call.in(0));
+  if (element_count(in) == 0)
+    return Values{constant_i64(b, {}, {static_cast<std::int64_t>(in.size()), 0})};
   if (!known(call, 0)) return bounded_non_zero(call, b);
   const Tensor* t = HEDDLE_TRY(call.constant_tensor(0));
   std::vector<std::int64_t> found;

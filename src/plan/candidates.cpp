@@ -258,6 +258,23 @@ std::vector<Candidate> enumerate(const Facts& facts, const Region& region, const
 
 namespace {
 
+/// What no plan can want: dearer by far than the cheapest candidates of all values together, which
+/// are a plan or nearly one. Such numbers are also too large for the solver.
+std::vector<bool> hopeless(const std::vector<Candidate>& candidates) {
+  constexpr double kFar = 1000;
+  std::map<NodeId, double> cheapest;
+  for (const Candidate& c : candidates)
+    for (NodeId o : c.cluster.outputs) {
+      const auto [at, fresh] = cheapest.emplace(o, c.cost.us);
+      if (!fresh) at->second = std::min(at->second, c.cost.us);
+    }
+  double all = 0;
+  for (const auto& [output, us] : cheapest) all += us;
+  std::vector<bool> gone;
+  for (const Candidate& c : candidates) gone.push_back(c.cost.us > kFar * all);
+  return gone;
+}
+
 /// Candidates whose outputs are all unused by the others and by what follows.
 std::vector<bool> useless(const Facts& f, const Region& region,
                           const std::vector<Candidate>& candidates) {
@@ -286,7 +303,7 @@ std::vector<bool> useless(const Facts& f, const Region& region,
 std::vector<Candidate> prune(const Facts& facts, const Region& region,
                              std::vector<Candidate> candidates, bool dominance) {
   std::map<std::vector<NodeId>, std::vector<std::size_t>> by_outputs;
-  std::vector<bool> gone(candidates.size());
+  std::vector<bool> gone = hopeless(candidates);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     by_outputs[candidates[i].cluster.outputs].push_back(i);
   }

@@ -482,6 +482,9 @@ struct CostModel::State {
     cost.memory_us *= scale;
     cost.us = cost.launch_us + std::max(cost.compute_us, cost.memory_us) +
               kOverlapLoss * std::min(cost.compute_us, cost.memory_us);
+    // Reductions nested in reductions multiply what is computed again, past all numbers.
+    constexpr double kLongest = 1e15;
+    if (!(cost.us < kLongest)) cost.us = kLongest;
     for (NodeId id : c.nodes) local[static_cast<std::size_t>(id.value)] = -1;
     return cost;
   }

@@ -200,7 +200,8 @@ Status check_section(const std::byte* data, const Section& s, std::size_t index)
 }
 
 Result<std::pair<std::shared_ptr<const void>, std::size_t>> map_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Opening a pipe that nobody writes to would wait for ever.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return fail("{}: {}", path, std::strerror(errno));
   struct stat info{};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
@@ -448,6 +449,8 @@ Result<std::string> read_manifest(const std::string& path) {
 }
 
 bool is_artefact(const std::string& path) {
+  std::error_code ignored;  // a pipe would be waited for
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
   std::ifstream file(path, std::ios::binary);
   char magic[sizeof kMagic] = {};
   return file.read(magic, sizeof magic) && std::memcmp(magic, kMagic, sizeof kMagic) == 0;

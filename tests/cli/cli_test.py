@@ -286,6 +286,12 @@ class Cli(CommandTest):
                 onnx.numpy_helper.from_array(value).SerializeToString())
         self.assert_fails(4, "differ", "run", folder)
 
+    def test_pipes_are_not_waited_for(self):
+        pipe = self.path / "pipe"
+        os.mkfifo(pipe)
+        self.assert_fails(3, "not a regular file", "run", pipe)
+        self.assert_fails(1, "not a regular file", "run", self.good, "--input", f"x={pipe}")
+
     def test_hopeless_models(self):
         whole = self.good.read_bytes()
         rows = {"truncated": whole[:len(whole) // 2], "empty": b"", "text": b"not a model\n" * 99}

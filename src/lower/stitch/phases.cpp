@@ -48,7 +48,12 @@ Phases::Phases(const Request& request)
 Result<Lowered> Phases::run() {
   out_.kernel.name = "stitch";
   add_arguments();
-  if (const auto special = special_node(g_, cluster_)) {
+  const auto special = special_node(g_, cluster_);
+  if (special && element_count(g_[*special].type.shape) == 0) {
+    start_phase();
+    out_.kernel.body.push_back(
+        kernel::loop(emitter_.fresh(0), 0, 0, kernel::Binding::grid, Body{}));
+  } else if (special) {
     const prim::Op& op = g_[*special].op;
     if (std::holds_alternative<prim::Scan>(op)) emit_scan(*special);
     if (std::holds_alternative<prim::Sort>(op))
