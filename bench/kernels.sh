@@ -12,7 +12,7 @@ run() { echo '```'; "$@"; echo '```'; }
 # Generated kernels, measured
 
 Written by \`bench/kernels.sh\` on $(date +%F), $(lscpu | sed -n 's/^Model name: *//p'), $(nproc) cores,
-$(getconf LEVEL3_CACHE_SIZE | awk '{print $1 / 1048576}') MiB of last-level cache. Each line times its contenders in turn in one run; the
+last-level cache $(lscpu | sed -n 's/^L3 cache: *//p'). Each line times its contenders in turn in one run; the
 machine is shared, so ratios count and times do not.
 
 ## Memory-bound kernels
