@@ -77,6 +77,16 @@ TEST(Control, LoopIsBounded) {
             std::string::npos);
 }
 
+/// The body of a scan that carries the sum so far, and gives it for each item.
+void add_running_sum(GraphProto& body) {
+  add_input(body, "sum", {});
+  add_input(body, "item", {});
+  add_node(body, "Add", {"sum", "item"}, {"next"});
+  add_node(body, "Identity", {"next"}, {"out"});
+  add_output(body, "next");
+  add_output(body, "out");
+}
+
 /// Running sums along axis 0, backwards if asked.
 TEST(Control, ScanTakesApartAndStacks) {
   for (const bool backwards : {false, true}) {
@@ -90,13 +100,7 @@ TEST(Control, ScanTakesApartAndStacks) {
       set_ints(n, "scan_input_directions", {1});
       set_ints(n, "scan_output_directions", {1});
     }
-    GraphProto& body = set_graph(n, "body");
-    add_input(body, "sum", {});
-    add_input(body, "item", {});
-    add_node(body, "Add", {"sum", "item"}, {"next"});
-    add_node(body, "Identity", {"next"}, {"out"});
-    add_output(body, "next");
-    add_output(body, "out");
+    add_running_sum(set_graph(n, "body"));
     add_output(g, "y");
     EXPECT_EQ(run(m, {f32({3}, {1, 2, 3})}), backwards ? (Values{6, 5, 3}) : (Values{1, 3, 6}));
   }
@@ -110,13 +114,7 @@ TEST(Control, ScanOfOpset8RunsOverABatch) {
   add_input(g, "start", {2});
   NodeProto& n = add_node(g, "Scan", {"", "start", "x"}, {"", "y"});
   set_int(n, "num_scan_inputs", 1);
-  GraphProto& body = set_graph(n, "body");
-  add_input(body, "sum", {});
-  add_input(body, "item", {});
-  add_node(body, "Add", {"sum", "item"}, {"next"});
-  add_node(body, "Identity", {"next"}, {"out"});
-  add_output(body, "next");
-  add_output(body, "out");
+  add_running_sum(set_graph(n, "body"));
   add_output(g, "y");
   EXPECT_EQ(run(m, {f32({2, 3}, {1, 2, 3, 4, 5, 6}), f32({2}, {0, 10})}),
             (Values{1, 3, 6, 14, 19, 25}));

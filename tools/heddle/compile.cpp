@@ -84,6 +84,22 @@ Status write_program(const runtime::Program& program, const CompileFlags& flags,
   return runtime::write_artefact(program, output);
 }
 
+using Times = std::vector<driver::PhaseTime>;
+double total(const Times& times) {
+  double seconds = 0;
+  for (const driver::PhaseTime& time : times) seconds += time.seconds;
+  return seconds;
+}
+void print_phases(const Times& times) {
+  for (const driver::PhaseTime& time : times)
+    fmt::print("  {:<10} {:8.3f} s\n", time.name, time.seconds);
+}
+/// The same beside what `j` holds already.
+void print_phases(const Times& times, nlohmann::json j) {
+  for (const driver::PhaseTime& time : times) j["phases"][time.name] = time.seconds;
+  fmt::print("{}\n", j.dump(2));
+}
+
 /// One artefact for several sizes.
 Status run_sized(const CompileFlags& flags) {
   if (flags.emit != "artefact")
@@ -93,8 +109,7 @@ Status run_sized(const CompileFlags& flags) {
   const driver::CompiledSizes compiled =
       HEDDLE_TRY(driver::compile_sizes(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
   HEDDLE_TRY(runtime::write_sized_artefact(*compiled.program, output));
-  double seconds = 0;
-  for (const driver::PhaseTime& time : compiled.times) seconds += time.seconds;
+  const double seconds = total(compiled.times);
   const auto bytes = std::filesystem::file_size(output);
   if (flags.json) {
     nlohmann::json j = {{"output", output},
@@ -102,8 +117,7 @@ Status run_sized(const CompileFlags& flags) {
                         {"seconds", seconds},
                         {"sizes", compiled.program->cases.size()},
                         {"programs", compiled.program->programs.size()}};
-    for (const driver::PhaseTime& time : compiled.times) j["phases"][time.name] = time.seconds;
-    fmt::print("{}\n", j.dump(2));
+    print_phases(compiled.times, j);
     return Ok{};
   }
   fmt::print("{}: {} sizes, {} programs, file {:.1f} MB, {:.2f} s\n{}", output,
@@ -111,8 +125,7 @@ Status run_sized(const CompileFlags& flags) {
              static_cast<double>(bytes) / 1e6, seconds, compiled.program->table());
   for (const driver::SizeBucket& bucket : compiled.buckets)
     if (!bucket.note.empty()) fmt::print("  {}\n", bucket.note);
-  for (const driver::PhaseTime& time : compiled.times)
-    fmt::print("  {:<10} {:8.3f} s\n", time.name, time.seconds);
+  print_phases(compiled.times);
   return Ok{};
 }
 
@@ -128,8 +141,7 @@ Status run(const CompileFlags& flags) {
   }
   const driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
   HEDDLE_TRY(write_program(*compiled.program, flags, output));
-  double seconds = 0;
-  for (const driver::PhaseTime& time : compiled.times) seconds += time.seconds;
+  const double seconds = total(compiled.times);
   const auto bytes = std::filesystem::file_size(output);
   if (flags.json) {
     nlohmann::json j = {{"output", output},
@@ -138,16 +150,14 @@ Status run(const CompileFlags& flags) {
                         {"from_cache", compiled.from_cache},
                         {"kernels", compiled.program->launches.size()},
                         {"arena_bytes", compiled.program->arena_bytes}};
-    for (const driver::PhaseTime& time : compiled.times) j["phases"][time.name] = time.seconds;
-    fmt::print("{}\n", j.dump(2));
+    print_phases(compiled.times, j);
     return Ok{};
   }
   fmt::print(
       "{}: {} kernels, arena {:.1f} MB, file {:.1f} MB, {:.2f} s{}\n", output,
       compiled.program->launches.size(), static_cast<double>(compiled.program->arena_bytes) / 1e6,
       static_cast<double>(bytes) / 1e6, seconds, compiled.from_cache ? " (from the cache)" : "");
-  for (const driver::PhaseTime& time : compiled.times)
-    fmt::print("  {:<10} {:8.3f} s\n", time.name, time.seconds);
+  print_phases(compiled.times);
   return Ok{};
 }
 

@@ -14,16 +14,6 @@ using kernel::Body;
 using kernel::Scope;
 using kernel::Stmt;
 
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-void append(Body& to, Body from) {
-  for (Stmt& s : from) to.push_back(std::move(s));
-}
-
-}  // namespace
-
 Emitter::Emitter(Gemm& gemm, const Tiles& tiles, const Target& target)
     : g_(gemm),
       p_(gemm.product),

@@ -12,12 +12,6 @@ using kernel::BufferId;
 using kernel::Scope;
 using kernel::Value;
 
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 Body Emitter::results() {
   if (g_.unit == Unit::stream) return stream_results();
   return g_.unit == Unit::scalar ? scalar_results() : staged_results();

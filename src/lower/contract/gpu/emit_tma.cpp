@@ -16,12 +16,6 @@ using kernel::Stmt;
 
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-void append(Body& to, Body from) {
-  for (Stmt& s : from) to.push_back(std::move(s));
-}
-
 Stmt init(BufferId events, std::int64_t arrivals) {
   return {Event{Event::Kind::init, events, 0, 0, arrivals}};
 }

@@ -5,6 +5,11 @@
 
 namespace heddle::lower::contract::gpu {
 
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+inline void append(kernel::Body& to, kernel::Body from) {
+  for (kernel::Stmt& s : from) to.push_back(std::move(s));
+}
+
 /// What copies read without computing: a load, zero where a condition fails.
 struct Plain {
   kernel::BufferId buffer;

@@ -6,8 +6,6 @@
 namespace heddle::lower::contract::gpu {
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 struct Shape2 {
   int bm, bn, bk, a, b;  // a, b: warps (mma) or a thread's results (scalar)
 };
