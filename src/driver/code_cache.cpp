@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "support/hash.h"
+#include "support/json.h"
 #include "support/log.h"
 
 namespace heddle::driver {
@@ -43,15 +43,15 @@ std::optional<Object> read_cached(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string line;
   if (!file || !std::getline(file, line)) return std::nullopt;
-  const json j = json::parse(line, nullptr, false);
+  const std::optional<json> j = parse_whole_json(line);
   Object object;
   object.bytes.assign(std::istreambuf_iterator<char>(file), {});
   try {
-    if (j.is_discarded() || j.at("checksum") != to_string(hash_bytes(object.bytes))) {
+    if (!j || j->at("checksum") != to_string(hash_bytes(object.bytes))) {
       log(LogLevel::warning, "{}: damaged cache entry, compiled again", path);
       return std::nullopt;
     }
-    for (const json& info : j.at("kernels")) object.kernels.push_back(info_from(info));
+    for (const json& info : j->at("kernels")) object.kernels.push_back(info_from(info));
   } catch (const json::exception&) {
     return std::nullopt;
   }

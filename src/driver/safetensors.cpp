@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "onnx/reader.h"
+#include "support/json.h"
 
 namespace heddle::driver {
 namespace {
@@ -93,11 +93,11 @@ Result<Safetensors> read_safetensors(const std::string& path) {
   if (length > file.size - 8)
     return fail("{}: table of {} bytes in a file of {}", path, length, file.size);
   const auto* text = reinterpret_cast<const char*>(file.data) + 8;
-  const auto table = nlohmann::json::parse(text, text + length, nullptr, false);
-  if (!table.is_object()) return fail("{}: the table is no JSON object", path);
+  const auto table = parse_whole_json({text, length});
+  if (!table || !table->is_object()) return fail("{}: the table is no JSON object of whole numbers", path);
   Safetensors out;
   try {
-    for (const auto& [name, entry] : table.items()) {
+    for (const auto& [name, entry] : table->items()) {
       if (name == "__metadata__") {
         out.metadata = entry.get<std::map<std::string, std::string>>();
         continue;

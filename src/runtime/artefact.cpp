@@ -8,11 +8,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "runtime/sized.h"
 #include "support/hash.h"
+#include "support/json.h"
 
 namespace heddle::runtime {
 namespace {
@@ -81,7 +81,7 @@ json manifest_json(const Program& p) {
   for (const Launch& launch : p.launches) j["launches"].push_back(launch_json(launch));
   for (const Tensor& c : p.constants)
     j["constants"].push_back({{"dtype", name_of(c.dtype())}, {"shape", c.shape()}});
-  j["info"] = p.manifest.empty() ? json::object() : json::parse(p.manifest, nullptr, false);
+  j["info"] = p.manifest;
   return j;
 }
 
@@ -154,7 +154,7 @@ Result<Program> program_from(const json& j, Program p) {
                                HEDDLE_TRY(grid_from(phase.at(2), launch.args.size()))});
     p.launches.push_back(std::move(launch));
   }
-  p.manifest = j.at("info").dump();
+  p.manifest = j.at("info").get<std::string>();
   return p;
 }
 
@@ -306,14 +306,14 @@ Result<Program> program_of(const json& j, const Numbers& numbers, const Parts& p
 /// The manifest, once every section matches its checksum.
 Result<json> manifest_of(const Parts& parts, const std::byte* data, std::string_view format,
                          Checksums checksums) {
-  json j = json::parse(parts.manifest, nullptr, false);
-  if (j.is_discarded() || !j.is_object() || !j.contains("format"))
+  std::optional<json> j = parse_whole_json(parts.manifest);
+  if (!j || !j->is_object() || !j->contains("format"))
     return fail("artefact: the manifest is not valid JSON of this format");
-  if (j.at("format") != format)
-    return fail("artefact: found format {}, want '{}'", j.at("format").dump(), format);
+  if (j->at("format") != format)
+    return fail("artefact: found format {}, want '{}'", j->at("format").dump(), format);
   for (std::size_t i = 0; checksums == Checksums::compared && i < parts.sections.size(); ++i)
     HEDDLE_TRY(check_section(data, parts.sections[i], i));
-  return j;
+  return *std::move(j);
 }
 
 }  // namespace
@@ -432,8 +432,8 @@ bool is_sized_artefact(const std::string& path) {
   if (!is_artefact(path)) return false;
   const Result<std::string> manifest = read_manifest(path);
   if (!manifest) return false;
-  const json j = json::parse(*manifest, nullptr, false);
-  return j.is_object() && j.value("format", "") == kSizedFormat;
+  const std::optional<json> j = parse_whole_json(*manifest);
+  return j && j->is_object() && j->contains("format") && j->at("format") == kSizedFormat;
 }
 
 Result<Program> read_artefact(const std::string& path) {

@@ -142,6 +142,17 @@ TEST_F(ArtefactTest, RoundTrips) {
   EXPECT_TRUE(is_artefact(path));
 }
 
+TEST_F(ArtefactTest, NumbersThatAreNotWholeAreRefused) {
+  const std::string key = "\"threads\":2";
+  const std::size_t at = bytes.find(key);
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, key.size(), "\"t\":1111e43");  // the length stays
+  auto program = parse_artefact(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size(),
+                                nullptr, Checksums::ignored);
+  ASSERT_FALSE(program);
+  EXPECT_EQ(program.error().message, "artefact: the manifest is not valid JSON of this format");
+}
+
 TEST_F(ArtefactTest, CarriesTheLaunchShapesOfCuda) {
   Program program = small_program();
   program.device = "cuda sm_90a";

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "support/dtype.h"
+#include "support/json.h"
 #include "support/options.h"
 #include "support/tensor.h"
 #include "support/thread_pool.h"
@@ -130,6 +131,14 @@ TEST(SpinBarrier, SeparatesPhases) {
     }
   });
   EXPECT_FALSE(late);
+}
+
+TEST(WholeJson, RefusesWhatNoIntegerHolds) {
+  EXPECT_TRUE(parse_whole_json(R"({"a":[1,-2,true,"1.5"]})"));
+  EXPECT_FALSE(parse_whole_json(R"({"a":[1e43]})"));
+  EXPECT_FALSE(parse_whole_json("[1.5]"));
+  EXPECT_FALSE(parse_whole_json("18446744073709551616"));
+  EXPECT_FALSE(parse_whole_json("{"));
 }
 
 }  // namespace
