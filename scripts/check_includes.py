@@ -12,7 +12,7 @@ DIRECT = {
     "prim": ["ir"],
     "ops": ["prim"],
     "grad": ["prim"],
-    "onnx": ["ops"],
+    "onnx": ["ops", "grad"],
     "ilp": ["support"],
     "kernel": ["ir"],
     "lower": ["prim", "kernel"],

@@ -12,6 +12,8 @@ packages=(
   coinor-libcbc-dev coinor-libcoinutils-dev
   # model reading and its test data
   libonnx-dev libonnx-testdata libre2-dev libprotobuf-dev protobuf-compiler
+  # encoded pictures (ImageDecoder)
+  libturbojpeg0-dev libpng-dev libwebp-dev libtiff-dev libopenjp2-7-dev
   # fibers: CUDA text on the CPU
   libboost-context-dev
   # command line, logs, database, hashing

@@ -146,6 +146,26 @@ Status Importer::add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scop
   return Ok{};
 }
 
+std::span<const Importer::Control> Importer::controls() {
+  static constexpr Control kControls[] = {
+      {"If", 1, &Importer::add_if},
+      {"Loop", 1, &Importer::add_loop},
+      {"Scan", 9, &Importer::add_scan},
+      {"Scan", 8, &Importer::add_batched_scan},
+      {"SequenceMap", 17, &Importer::add_sequence_map},
+      {"ai.onnx.preview::FlexAttention", 1, &Importer::add_flex_attention},
+      {"ai.onnx.preview.training::Gradient", 1, &Importer::add_gradient},
+  };
+  return kControls;
+}
+
+std::vector<std::pair<std::string_view, int>> control_operators() {
+  std::vector<std::pair<std::string_view, int>> out;
+  for (const Importer::Control& control : Importer::controls())
+    out.emplace_back(control.name, control.since);
+  return out;
+}
+
 Status Importer::add_node(const NodeProto& node, const Opsets& opsets, Scope& scope) {
   for (const std::string& output : node.output())
     if (!output.empty() && scope.values.contains(output))
@@ -155,18 +175,13 @@ Status Importer::add_node(const NodeProto& node, const Opsets& opsets, Scope& sc
   if (function != functions_.end()) return call_function(node, *function->second, scope);
   const auto imported = opsets.find(domain);
   const int opset = imported == opsets.end() ? 1 : imported->second;
-  if (domain.empty()) {
-    if (node.op_type() == "If") return add_if(node, opsets, scope);
-    if (node.op_type() == "Loop") return add_loop(node, opsets, scope);
-    if (node.op_type() == "SequenceMap") return add_sequence_map(node, opsets, scope);
-    if (node.op_type() == "Scan" && opset >= 9) return add_scan(node, opsets, scope);
-    if (node.op_type() == "Scan") return add_batched_scan(node, opsets, scope);
+  const std::string name = domain.empty() ? node.op_type() : domain + "::" + node.op_type();
+  for (const Control& control : controls())
+    if (control.name == name && opset >= control.since)
+      return (this->*control.add)(node, opsets, scope);
+  if (domain.empty())
     if (auto status = add_sequence_node(node, opset, scope)) return *std::move(status);
-  }
-  if (domain == "ai.onnx.preview" && node.op_type() == "FlexAttention")
-    return add_flex_attention(node, opsets, scope);
-  return add_operator(node, domain.empty() ? node.op_type() : domain + "::" + node.op_type(), opset,
-                      scope);
+  return add_operator(node, name, opset, scope);
 }
 
 Status Importer::add_operator(const NodeProto& node, const std::string& name, int opset,

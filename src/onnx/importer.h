@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -68,6 +69,13 @@ class Importer {
   std::vector<prim::NodeId> initializers() const { return initializers_; }
   /// Steps of the recurrent operators met, by node.
   const std::map<std::string, std::int64_t>& steps() const { return steps_; }
+  /// Operators that need more than their arguments: bodies, or the graph around them.
+  struct Control {
+    std::string_view name;
+    int since;
+    Status (Importer::*add)(const ::onnx::NodeProto&, const Opsets&, Scope&);
+  };
+  static std::span<const Control> controls();
   /// Takes the initializers from there; both must live until run() has returned.
   void share(const prim::Graph& graph, const std::vector<prim::NodeId>& initializers) {
     shared_ = {&graph, &initializers};
@@ -144,7 +152,14 @@ class Importer {
   Result<const Value*> argument(const ::onnx::NodeProto& node, int i, const Scope& scope) const;
   std::optional<std::int64_t> known_int(const Value* value) const;
 
-  // stages.cpp: operators on strings.
+  // gradient.cpp
+  Result<std::vector<prim::NodeId>> gradients_of(const ::onnx::NodeProto& node,
+                                                 const std::string& y,
+                                                 const std::vector<prim::NodeId>& xs,
+                                                 const Opsets& opsets, Scope& inner);
+  Status add_gradient(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
+
+  // stages.cpp: host operators.
   Status add_host_call(const ::onnx::NodeProto& node, ops::Call call, Scope& scope);
   bool is_waiting(const ::onnx::NodeProto& node, const Scope& scope) const;
   void set_waiting(const ::onnx::NodeProto& node, Scope& scope);

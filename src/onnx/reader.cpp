@@ -82,7 +82,7 @@ Result<CheckReport> check(const std::string& path, const ImportOptions& options)
   const auto fails = [&](const Error& error) {
     report.problems.push_back({"", "", error.message});
   };
-  if (HEDDLE_TRY(works_on_strings(path))) {
+  if (HEDDLE_TRY(runs_in_stages(path))) {
     const Result<Stage> stage = importer.run_stage({}, {});
     if (!stage) fails(stage.error());
     if (stage) {

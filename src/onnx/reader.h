@@ -4,6 +4,8 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "prim/graph.h"
@@ -45,6 +47,9 @@ Result<std::vector<prim::Graph>> import_sizes(
     const std::vector<std::map<std::string, std::int64_t>>& sizes);
 /// The symbolic dimensions of the model's inputs, by those names.
 Result<std::set<std::string>> symbolic_dimensions(const std::string& path);
+
+/// Operators that the importer expands itself (control flow, Gradient), and since which opset.
+std::vector<std::pair<std::string_view, int>> control_operators();
 
 struct Problem {
   std::string node, op, reason;

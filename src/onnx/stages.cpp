@@ -51,7 +51,7 @@ Status Importer::add_host_call(const ::onnx::NodeProto& node, ops::Call call, Sc
   }
   if (staging_ == nullptr)
     return node_unsupported(node,
-                            "it works on strings, on the host: `heddle run` and `heddle verify` do "
+                            "it works on the host: `heddle run` and `heddle verify` do "
                             "that, in stages; it cannot be part of one compiled program");
   if (const auto made = staging_->made->find(number); made != staging_->made->end()) {
     for (std::size_t i = 0; i < made->second.size(); ++i) {
@@ -76,7 +76,7 @@ Status Importer::add_host_call(const ::onnx::NodeProto& node, ops::Call call, Sc
 
 namespace {
 
-/// An operator on strings alone, or a cast to strings.
+/// An operator that only the host has, or a cast to strings.
 bool runs_on_host(const Nodes& nodes) {
   for (const auto& node : nodes) {
     const ops::OpDef* row = node.domain().empty() ? ops::find_op(node.op_type(), 1000) : nullptr;
@@ -97,7 +97,7 @@ bool is_text(const ::onnx::ValueInfoProto& port) {
 
 }  // namespace
 
-Result<bool> works_on_strings(const std::string& path) {
+Result<bool> runs_in_stages(const std::string& path) {
   const FileBytes file = HEDDLE_TRY(map_file(model_file(path)));
   const auto model = HEDDLE_TRY(parse_model(file.data, file.size));
   const auto& graph = model->graph();

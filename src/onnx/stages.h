@@ -9,9 +9,10 @@
 #include "onnx/reader.h"
 #include "ops/ops.h"
 
-/// Models whose strings are worked on by host operators (ops/host.h): tensor programs and host
-/// operators take turns. A stage computes what can be computed before the next host operators; the
-/// shapes of what those make are known only when they have run, so later stages are imported then.
+/// Models with host operators (ops/host.h: on strings, on encoded pictures): tensor programs and
+/// host operators take turns. A stage computes what can be computed before the next host operators;
+/// the shapes of what those make are known only when they have run, so later stages are imported
+/// then.
 namespace heddle::onnx {
 
 /// A host operator whose arguments a stage computes.
@@ -37,8 +38,8 @@ struct Stage {
 Result<Stage> import_stage(const std::string& path, const ImportOptions& options,
                            const HostTypes& made, const std::set<std::string>& done);
 
-/// Whether the model has string inputs or outputs, or operators on strings: it runs in stages.
-Result<bool> works_on_strings(const std::string& path);
+/// Whether the model has string inputs or outputs, or host operators: it runs in stages.
+Result<bool> runs_in_stages(const std::string& path);
 
 /// Runs a compiled graph on inputs by position.
 using Runner = std::function<Result<std::vector<Tensor>>(const std::vector<Tensor>&)>;

@@ -31,6 +31,7 @@ std::span<const OpDef> classical_ops();          // classical.cpp: ai.onnx.ml
 std::span<const OpDef> tree_ops();               // trees.cpp: ai.onnx.ml
 std::span<const OpDef> contrib_quantized_ops();  // contrib_quantized.cpp: com.microsoft
 std::span<const OpDef> text_ops();               // text.cpp: strings, on the host
+std::span<const OpDef> image_ops();              // images.cpp: encoded pictures, on the host
 std::span<const OpDef> known_ops();              // known.cpp: shapes that depend on values
 
 }  // namespace heddle::ops

@@ -5,7 +5,8 @@
 #include "ops/ops.h"
 
 /// Operators on the characters of strings run on the host, between tensor programs: kernels see a
-/// string as a number (support/text_id.h), which they can move and compare, no more.
+/// string as a number (support/text_id.h), which they can move and compare, no more. So do decoders
+/// of pictures: the shape of what they make is in the data.
 namespace heddle::ops {
 
 /// Whether the call is computed by its row's host function: it has no fission, or a string takes

@@ -246,9 +246,6 @@ Result<Values> momentum(const Call& call, Builder& b) {
   return xs;
 }
 
-Result<Values> refuse_training(const Call& call, Builder&) {
-  return call.unsupported("gradients are not taken inside a model");
-}
 Result<Values> refuse_sequence(const Call& call, Builder&) {
   return call.unsupported("sequence and optional values are not supported, want tensors");
 }
@@ -268,7 +265,6 @@ constexpr OpDef kMiscOps[] = {
     {"ai.onnx.preview.training::Adagrad", 1, 3, -1, adagrad},
     {"ai.onnx.preview.training::Adam", 1, 3, -1, adam},
     {"ai.onnx.preview.training::Momentum", 1, 3, -1, momentum},
-    {"ai.onnx.preview.training::Gradient", 1, 0, -1, refuse_training},
     {"SequenceConstruct", 11, 0, -1, refuse_sequence},
     {"SequenceEmpty", 11, 0, -1, refuse_sequence},
     {"SequenceAt", 11, 0, -1, refuse_sequence},

@@ -31,6 +31,7 @@ std::span<const std::span<const OpDef>> families() {
       tree_ops(),
       known_ops(),
       text_ops(),
+      image_ops(),
       contrib_quantized_ops(),
   };
   return kFamilies;

@@ -268,12 +268,18 @@ bool runs_on_host(const Call& call) {
 }
 
 Result<std::vector<HostValue>> run_on_host(const Call& call, std::span<const Tensor> args) {
-  HEDDLE_TRY(check_arity(call, *find_op(call.op, call.opset)));
-  if (find_op(call.op, call.opset)->fission == nullptr)
-    for (std::size_t i = 0; i < args.size(); ++i)
-      if (call.format(static_cast<int>(i)) != Format::text)
+  const OpDef& row = *find_op(call.op, call.opset);
+  HEDDLE_TRY(check_arity(call, row));
+  const bool texts = row.stored == OpDef::Stored::knows;
+  if (row.fission == nullptr)
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      const Format format = call.format(static_cast<int>(i));
+      if (texts && format != Format::text)
         return call.error("input {} is {}, want strings", i, to_string(args[i].type()));
-  auto values = find_op(call.op, call.opset)->host(call, args);
+      if (!texts && format != Format::plain)
+        return call.error("input {} is {}", i, name_of(format));
+    }
+  auto values = row.host(call, args);
   if (!call.misread.empty()) return call.error("{}", call.misread);
   return values;
 }

@@ -11,8 +11,11 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <vector>
 
+#include "conformance/drawn.h"
+#include "onnx/model.h"
 #include "onnx/reader.h"
 #include "onnx/stages.h"
 #include "onnx/tensor_file.h"
@@ -35,6 +38,18 @@ Tensor as_bf16(const Tensor& given, DType wanted) {
 std::string type_difference(const Tensor& found, const Tensor& wanted) {
   if (found.type() == wanted.type()) return {};
   return fmt::format("found {}, want {}", to_string(found.type()), to_string(wanted.type()));
+}
+
+/// Bits of bf16 in u16: onnx 1.12 made them by cutting numbers off, newer tests round to nearest,
+/// and the standard had not said which. (onnx's runner takes the bits for integers, within 0.1 %.)
+std::string bits_difference(const Tensor& found, const Tensor& wanted) {
+  for (std::int64_t i = 0; i < found.count(); ++i) {
+    const int f = found.as<std::uint16_t>()[static_cast<std::size_t>(i)];
+    const int w = wanted.as<std::uint16_t>()[static_cast<std::size_t>(i)];
+    if (std::abs(f - w) > 1)
+      return fmt::format("element {}: found {}, want {}", i, found.at(i), wanted.at(i));
+  }
+  return {};
 }
 
 /// The comparison of onnx's own runner: |found - wanted| <= atol + rtol·|wanted|, integers exact.
@@ -175,9 +190,12 @@ Status compare(const std::map<std::string, Tensor>& by_name, const std::vector<V
       const std::string name = value.name(i);
       const auto at = by_name.find(name);
       if (at == by_name.end()) return fail(ErrorCode::mismatch, "output '{}' is missing", name);
-      const Tensor want = as_bf16((*value.items)[i], at->second.dtype());
+      const Tensor& given = (*value.items)[i];
+      const Tensor want = as_bf16(given, at->second.dtype());
       std::string text = type_difference(at->second, want);
-      if (text.empty() && !random) text = difference(at->second, want, settings);
+      if (text.empty() && !random)
+        text = given.dtype() != want.dtype() ? bits_difference(at->second, want)
+                                             : difference(at->second, want, settings);
       if (!text.empty()) return fail(ErrorCode::mismatch, "output '{}': {}", name, text);
     }
   }
@@ -213,7 +231,7 @@ Result<Passed> run_case(const fs::path& folder, const Settings& settings) {
   for (const fs::path& set : sets) {
     const auto inputs = HEDDLE_TRY(read_set(set, "input", ports.inputs));
     const auto wanted = HEDDLE_TRY(read_set(set, "output", ports.outputs));
-    if (HEDDLE_TRY(onnx::works_on_strings(folder.string()))) {
+    if (HEDDLE_TRY(onnx::runs_in_stages(folder.string()))) {
       HEDDLE_TRY(
           compare(HEDDLE_TRY(run_staged(folder, inputs, settings)), wanted, false, settings));
       continue;
@@ -226,6 +244,11 @@ Result<Passed> run_case(const fs::path& folder, const Settings& settings) {
     std::vector<std::string> names;
     for (const prim::GraphOutput& output : imported.graph.outputs) names.push_back(output.name);
     HEDDLE_TRY(compare(onnx::trimmed(names, found), wanted, passed.random, settings));
+    if (!passed.random) continue;
+    std::vector<Tensor> given;
+    for (const Value& input : inputs) given.push_back(input.items ? (*input.items)[0] : Tensor());
+    HEDDLE_TRY(
+        check_drawn(folder.filename().string(), imported.graph, imported.arguments, given, found));
   }
   return passed;
 }
@@ -242,6 +265,40 @@ std::string run_to_text(const fs::path& folder, const Settings& settings) {
 }
 
 }  // namespace
+
+namespace {
+
+bool is_special(const ::onnx::GraphProto& graph) {
+  static const std::set<std::string> kNames = {"SplitToSequence", "ConcatFromSequence",
+                                               "RegexFullMatch", "Bernoulli", "Multinomial"};
+  const auto starts = [](const std::string& name) {
+    return name.starts_with("Sequence") || name.starts_with("Optional") ||
+           name.starts_with("String") || name.starts_with("Random");
+  };
+  const auto is_odd = [](const auto& port) {
+    const auto& type = port.type();
+    return !type.has_tensor_type() || type.tensor_type().elem_type() == ::onnx::TensorProto::STRING;
+  };
+  if (std::any_of(graph.input().begin(), graph.input().end(), is_odd) ||
+      std::any_of(graph.output().begin(), graph.output().end(), is_odd))
+    return true;
+  for (const auto& node : graph.node()) {
+    if (kNames.contains(node.op_type()) || starts(node.op_type()) ||
+        node.domain() == "ai.onnx.preview.training")
+      return true;
+    for (const auto& a : node.attribute())
+      if ((a.name() == "training_mode" && a.i() != 0) || (a.has_g() && is_special(a.g())))
+        return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_special(const std::string& folder) {
+  const auto loaded = onnx::load_model(folder);
+  return loaded && is_special(loaded->model->graph());
+}
 
 Outcome run_isolated(const std::string& folder, const Settings& settings) {
   std::fflush(nullptr);  // or the child would print it again

@@ -10,11 +10,15 @@ struct Settings {
 };
 
 /// passed; failed; refused (a clear error says what is not supported); random: the outputs are
-/// drawn, so that no two implementations agree, and only their types and shapes were compared.
+/// drawn, so that no two implementations agree, and what the standard promises of them holds.
 struct Outcome {
   std::string status, reason;
   bool specialised = false;  ///< small inputs were bound to the test's values
 };
+
+/// Whether the case needs sequences, optional values, strings, a training operator (a batch
+/// normalisation that trains is one) or a random one (a dropout that trains is none).
+bool is_special(const std::string& folder);
 
 /// Runs the case (model.onnx, test_data_set_*/) in a process of its own, with limits: a crash or a
 /// hang is a result.

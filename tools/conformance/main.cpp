@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <tuple>
 
 #include "conformance/report.h"
 #include "support/result.h"
@@ -18,6 +20,8 @@ struct Flags {
   std::vector<std::string> sets;
   Settings settings;
   std::string json_file, markdown, filter;
+  std::vector<int> part = {1, 1};  ///< {K, N}: every N-th case from the K-th
+  bool joins = false;              ///< `sets` are reports of parts
   bool list = false;
   bool want_all = false;
 };
@@ -36,24 +40,67 @@ Result<std::vector<fs::path>> cases_in(const std::string& folders) {
   return cases;
 }
 
-json run_cases(const std::vector<fs::path>& cases, const Flags& flags) {
+/// A set's report of its cases' rows.
+json report_of(const std::string& title, json rows) {
   json summary = {{"passed", 0}, {"random", 0}, {"failed", 0}, {"refused", 0}, {"total", 0}};
+  for (const json& row : rows)
+    for (const std::string& key : {row["status"].get<std::string>(), std::string("total")})
+      summary[key] = summary[key].get<int>() + 1;
+  return {{"title", title}, {"summary", summary}, {"cases", std::move(rows)}};
+}
+
+json run_cases(const std::vector<fs::path>& cases, const Flags& flags) {
   json rows = json::array();
-  for (const fs::path& folder : cases) {
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const fs::path& folder = cases[i];
     const std::string name = folder.filename().string();
     if (!flags.filter.empty() && name.find(flags.filter) == std::string::npos) continue;
+    if (static_cast<int>(i) % flags.part[1] != flags.part[0] - 1) continue;
     const Outcome outcome = run_isolated(folder.string(), flags.settings);
-    for (const std::string& key : {outcome.status, std::string("total")})
-      summary[key] = summary[key].get<int>() + 1;
     rows.push_back({{"name", name},
                     {"kind", folder.parent_path().filename().string()},
                     {"status", outcome.status},
                     {"reason", outcome.reason},
-                    {"specialised", outcome.specialised}});
+                    {"specialised", outcome.specialised},
+                    {"special", is_special(folder.string())}});
     if (flags.list && outcome.status != "passed")
       fmt::print("{} {}: {}\n", outcome.status, name, outcome.reason);
   }
-  return {{"summary", summary}, {"cases", rows}};
+  return rows;
+}
+
+/// The sets' reports out of what --json of parts has written.
+Result<json> joined(const std::vector<std::string>& files) {
+  std::vector<std::string> titles;
+  std::map<std::string, json> rows;
+  for (const std::string& file : files) {
+    const json part = json::parse(std::ifstream(file), nullptr, false);
+    if (!part.is_object() || !part.contains("cases")) return fail("{}: not a report", file);
+    for (const json& row : part["cases"]) {
+      const std::string title = row["set"];
+      if (rows.try_emplace(title, json::array()).second) titles.push_back(title);
+      rows[title].push_back(row);
+    }
+  }
+  json sets = json::array();
+  for (const std::string& title : titles) {
+    std::sort(rows[title].begin(), rows[title].end(), [](const json& a, const json& b) {
+      return std::tie(a["kind"], a["name"]) < std::tie(b["kind"], b["name"]);
+    });
+    sets.push_back(report_of(title, std::move(rows[title])));
+  }
+  return sets;
+}
+
+Result<json> run_sets(const Flags& flags) {
+  json sets = json::array();
+  for (const std::string& set : flags.sets) {
+    const std::size_t equals = set.find('=');
+    const bool titled = equals != std::string::npos;
+    const auto cases = HEDDLE_TRY(cases_in(titled ? set.substr(equals + 1) : set));
+    sets.push_back(report_of(titled ? set.substr(0, equals) : set, run_cases(cases, flags)));
+  }
+  return sets;
 }
 
 /// One report of all sets: {"summary", "sets": [{"title", "summary"}], "cases"}.
@@ -72,18 +119,13 @@ json merged(const json& sets) {
 }
 
 Status run(const Flags& flags) {
-  json sets = json::array();
-  for (const std::string& set : flags.sets) {
-    const std::size_t equals = set.find('=');
-    const bool titled = equals != std::string::npos;
-    json report = run_cases(HEDDLE_TRY(cases_in(titled ? set.substr(equals + 1) : set)), flags);
-    report["title"] = titled ? set.substr(0, equals) : set;
-    const json& s = report["summary"];
+  const json sets = HEDDLE_TRY(flags.joins ? joined(flags.sets) : run_sets(flags));
+  for (const json& set : sets) {
+    const json& s = set["summary"];
     fmt::print("{}: {} passed, {} random, {} failed, {} refused of {} ({:.1f} % passed)\n",
-               report["title"].get<std::string>(), s["passed"].get<int>(), s["random"].get<int>(),
+               set["title"].get<std::string>(), s["passed"].get<int>(), s["random"].get<int>(),
                s["failed"].get<int>(), s["refused"].get<int>(), s["total"].get<int>(),
                100.0 * s["passed"].get<int>() / std::max(1, s["total"].get<int>()));
-    sets.push_back(std::move(report));
   }
   if (!flags.json_file.empty()) std::ofstream(flags.json_file) << merged(sets).dump(1) << '\n';
   if (!flags.markdown.empty()) std::ofstream(flags.markdown) << markdown_of(sets, flags.settings);
@@ -115,6 +157,10 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"reference", "compiled"}));
   app.add_option("--json", flags.json_file, "write the report as JSON");
   app.add_option("--markdown", flags.markdown, "write the report as Markdown");
+  app.add_option("--part", flags.part, "K N: only every N-th case, from the K-th")
+      ->expected(2)
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--join", flags.joins, "the sets are JSON reports of parts, to be made one report");
   app.add_option("--filter", flags.filter, "only cases whose name holds this");
   app.add_option("--rtol", settings.rtol, "relative tolerance")->capture_default_str();
   app.add_option("--atol", settings.atol, "absolute tolerance")->capture_default_str();

@@ -21,6 +21,8 @@ Status list_ops(bool as_json) {
   std::map<std::string, std::vector<int>> versions;
   for (const auto& family : ops::families())
     for (const ops::OpDef& op : family) versions[std::string(op.name)].push_back(op.since);
+  for (const auto& [name, since] : onnx::control_operators())
+    versions[std::string(name)].push_back(since);
   for (auto& [name, since] : versions) std::sort(since.begin(), since.end());
   if (as_json) {
     fmt::print("{}\n", json{{"count", versions.size()}, {"ops", versions}}.dump(2));

@@ -60,7 +60,7 @@ std::string element(const onnx::Output& output, std::int64_t i) {
 
 Result<bool> is_staged(const std::string& model) {
   if (model.empty() || runtime::is_artefact(model)) return false;
-  return onnx::works_on_strings(model);
+  return onnx::runs_in_stages(model);
 }
 
 Status run_staged(const ModelFlags& flags, const std::string& save) {
