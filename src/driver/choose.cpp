@@ -1,20 +1,14 @@
 #include "driver/choose.h"
 
-#include <set>
+#include <algorithm>
 
 #include "driver/cuda_code.h"
-#include "plan/tuning_db.h"
-#include "support/hash.h"
 #include "support/log.h"
 
 namespace heddle::driver {
 namespace {
 
 constexpr int kRounds = 20;  // then every primitive is a kernel of its own
-
-Hash key_of(const prim::Graph& graph, const lower::Cluster& cluster) {
-  return hash_bytes(plan::structure_of(graph, cluster, 0));
-}
 
 /// "Softmax 'attention_3'" of the first source node; what the primitive is where it has none.
 std::string source_of(const prim::Graph& graph, const plan::Kernel& kernel) {
@@ -26,19 +20,23 @@ std::string source_of(const prim::Graph& graph, const plan::Kernel& kernel) {
 
 }  // namespace
 
-Result<Chosen> choose_kernels(
-    const prim::Graph& graph, plan::Options planning, const Platform& platform,
-    const std::function<Result<plan::Plan>(const plan::Options&)>& orchestrate) {
-  std::set<Hash> refused;
+Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
+                              const Platform& platform, const Orchestrate& orchestrate,
+                              Learnt learnt) {
+  std::set<Hash>& refused = learnt.refused;
   const auto supports = planning.legality.supports;
   planning.legality.supports = [&](const prim::Graph& g, const lower::Cluster& c) {
-    return supports(g, c) && (refused.empty() || !refused.contains(key_of(g, c)));
+    const bool small = std::all_of(c.outputs.begin(), c.outputs.end(), [&](prim::NodeId id) {
+      const auto most = learnt.most.find(id);
+      return most == learnt.most.end() || c.nodes.size() <= most->second;
+    });
+    return small && supports(g, c) && (refused.empty() || !refused.contains(key_of(g, c)));
   };
   for (int round = 0;; ++round) {
     if (round == kRounds) planning.strategy = plan::Strategy::single;
     Chosen chosen;
     chosen.plan = HEDDLE_TRY(orchestrate(planning));
-    LoweredPlan lowered = HEDDLE_TRY(lower_plan(graph, chosen.plan, platform));
+    LoweredPlan lowered = HEDDLE_TRY(lower_plan(graph, chosen.plan, platform, learnt.tunings));
     if (lowered.refusals.empty()) {
       chosen.kernels = std::move(lowered.kernels);
       return chosen;
@@ -52,6 +50,74 @@ Result<Chosen> choose_kernels(
       log(LogLevel::info, "kernel over {}: {}; planned again without it",
           source_of(graph, kernel), r.error.message);
     }
+  }
+}
+
+namespace {
+
+constexpr std::size_t kSchedules = 6;  // tried against spilling
+
+int spilled_bytes(const CompiledKernel& kernel) {
+  int bytes = 0;
+  for (const codegen::cuda::FunctionInfo& f : kernel.code.functions) bytes += f.spill_bytes;
+  return bytes;
+}
+
+/// Schedules of less for each thread than the lowering's own choice.
+std::vector<lower::Tuning> leaner(const prim::Graph& graph, const CompiledKernel& kernel,
+                                  const Platform& platform) {
+  lower::Request request;
+  request.graph = &graph;
+  request.cluster = kernel.planned.cluster;
+  request.target = platform.target();
+  request.layout_of = [&](prim::NodeId id) { return lower::row_major(graph[id].type.shape); };
+  std::vector<lower::Tuning> all = lower::tuning_space(request);
+  if (!all.empty()) all.erase(all.begin());
+  if (all.empty()) all = {{{"lanes", 4}}, {{"lanes", 2}}, {{"lanes", 1}}};
+  if (all.size() > kSchedules) all.resize(kSchedules);
+  return all;
+}
+
+/// Takes the next schedule for each kernel that spills; false if nothing is left to be tried.
+bool learn(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
+           const Platform& platform, std::map<Hash, std::size_t>& tried, Learnt& learnt) {
+  bool again = false;
+  std::set<Hash> seen;
+  for (const CompiledKernel& kernel : kernels) {
+    const int bytes = spilled_bytes(kernel);
+    if (bytes == 0) continue;
+    const lower::Cluster& cluster = kernel.planned.cluster;
+    const Hash key = key_of(graph, cluster);
+    const std::vector<lower::Tuning> space = leaner(graph, kernel, platform);
+    // Kernels that are alike are dealt with alike.
+    const std::size_t next = seen.insert(key).second ? tried[key]++ : tried[key] - 1;
+    if (next < space.size()) {
+      learnt.tunings[key] = space[next];
+    } else if (next == space.size() && cluster.nodes.size() > 1) {
+      learnt.tunings.erase(key);
+      for (prim::NodeId id : cluster.outputs) learnt.most[id] = cluster.nodes.size() / 2;
+    } else {
+      continue;
+    }
+    again = true;
+    log(LogLevel::info, "kernel over {}: {} bytes of registers in memory ({}); lowered again",
+        source_of(graph, kernel.planned), bytes, kernel.lowered.schedule);
+  }
+  return again;
+}
+
+}  // namespace
+
+Result<Built> build_kernels(const prim::Graph& graph, const plan::Options& planning,
+                            const Platform& platform, const Orchestrate& orchestrate,
+                            const Assembler& assemble) {
+  Learnt learnt;
+  std::map<Hash, std::size_t> tried;
+  for (int round = 0;; ++round) {
+    Built built{HEDDLE_TRY(choose_kernels(graph, planning, platform, orchestrate, learnt)), {}};
+    built.objects = HEDDLE_TRY(assemble(built.chosen.kernels));
+    if (round == kRounds || !learn(graph, built.chosen.kernels, platform, tried, learnt))
+      return built;
   }
 }
 

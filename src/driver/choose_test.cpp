@@ -58,6 +58,51 @@ TEST(ChooseKernels, LaunchesFitTheGpuOrThePrimitiveIsNamed) {
   }
 }
 
+/// Registers of these kernels are said to be in memory.
+Result<Built> build(const prim::Graph& g, const std::function<bool(const CompiledKernel&)>& spills) {
+  const Platform platform = gpu(227 << 10);
+  plan::Options planning;
+  planning.legality = plan::lowering_legality(platform.target());
+  planning.machine = platform.model();
+  return build_kernels(
+      g, planning, platform, [&](const plan::Options& with) { return plan::orchestrate(g, with); },
+      [&](std::vector<CompiledKernel>& kernels) -> Result<std::vector<std::string>> {
+        for (CompiledKernel& k : kernels) {
+          codegen::cuda::FunctionInfo f;
+          f.symbol = k.code.phases[0].symbol;
+          f.spill_bytes = spills(k) ? 16 : 0;
+          k.code.functions = {f};
+        }
+        return std::vector<std::string>{"object"};
+      });
+}
+
+TEST(ChooseKernels, WhatSpillsIsLoweredAgainOrSplit) {
+  const prim::Graph g = normalised_softmax();
+  const auto first = build(g, [](const CompiledKernel&) { return false; });
+  ASSERT_TRUE(first.ok()) << first.error().message;
+  const auto wide = [](const CompiledKernel& k) {
+    return k.lowered.schedule.find("vector=4") != std::string::npos;
+  };
+  const auto& kernels = first->chosen.kernels;
+  ASSERT_TRUE(std::any_of(kernels.begin(), kernels.end(), wide)) << kernels[0].lowered.schedule;
+  // Narrower vectors help: the plan stays.
+  const auto slim = build(g, wide);
+  ASSERT_TRUE(slim.ok()) << slim.error().message;
+  EXPECT_EQ(slim->chosen.kernels.size(), kernels.size());
+  EXPECT_TRUE(std::none_of(slim->chosen.kernels.begin(), slim->chosen.kernels.end(), wide));
+  // Nothing helps kernels of many primitives: there are none of them in the plan.
+  const auto split = build(g, [](const CompiledKernel& k) {
+    return k.planned.cluster.nodes.size() > 6;
+  });
+  ASSERT_TRUE(split.ok()) << split.error().message;
+  EXPECT_GT(split->chosen.kernels.size(), kernels.size());
+  for (const CompiledKernel& k : split->chosen.kernels)
+    EXPECT_LE(k.planned.cluster.nodes.size(), 6u);
+  // Nor for anything at all: there is a program still.
+  EXPECT_TRUE(build(g, [](const CompiledKernel&) { return true; }).ok());
+}
+
 TEST(Platforms, AreNamedOrRefused) {
   CompileOptions options;
   options.options.cuda_driver = "/nonexistent/libcuda.so.1";

@@ -106,9 +106,10 @@ Status runs_here(const codegen::cpu::Machine& machine) {
 
 namespace {
 
-/// Passes, plan and lowering.
+/// Passes, plan and lowering; for a GPU with `objects` code, too.
 Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
-                             const Platform& platform, Dumper& dumper, ThreadPool& pool) {
+                             const Platform& platform, Dumper& dumper, ThreadPool& pool,
+                             std::vector<std::string>* objects = nullptr) {
   Compiled compiled;
   compiled.precision = options.precision;
   Stopwatch watch(compiled.times);
@@ -121,22 +122,31 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
   const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0 || !options.locked.empty();
   if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
-  Chosen chosen =
-      HEDDLE_TRY(choose_kernels(compiled.graph, std::move(planning), platform,
-                                [&](const plan::Options& with) -> Result<plan::Plan> {
-                                  if (!measured) return plan::orchestrate(compiled.graph, with);
-                                  const int timed = std::exchange(compiled.measured, {}).timed;
-                                  auto plan = plan_measured(compiled.graph, with, options, platform,
-                                                            pool, &compiled.measured);
-                                  compiled.measured.timed += timed;
-                                  return plan;
-                                }));
+  const Orchestrate orchestrate = [&](const plan::Options& with) -> Result<plan::Plan> {
+    if (!measured) return plan::orchestrate(compiled.graph, with);
+    const int timed = std::exchange(compiled.measured, {}).timed;
+    auto plan =
+        plan_measured(compiled.graph, with, options, platform, pool, &compiled.measured);
+    compiled.measured.timed += timed;
+    return plan;
+  };
+  Chosen chosen;
+  if (platform.cuda && objects) {
+    Built built = HEDDLE_TRY(build_kernels(
+        compiled.graph, planning, platform, orchestrate, [&](std::vector<CompiledKernel>& kernels) {
+          return generate_cubins(kernels, platform, options, pool);
+        }));
+    chosen = std::move(built.chosen);
+    *objects = std::move(built.objects);
+  } else {
+    chosen = HEDDLE_TRY(choose_kernels(compiled.graph, planning, platform, orchestrate));
+  }
   compiled.plan = std::move(chosen.plan);
   compiled.kernels = std::move(chosen.kernels);
   dumper.write("plan", "plan", plan::print(compiled.graph, compiled.plan));
   for (const CompiledKernel& kernel : compiled.kernels)
     dumper.write("kernel", kernel.lowered.kernel.name, kernel::to_string(kernel.lowered.kernel));
-  watch.lap("plan, lower");
+  watch.lap(platform.cuda && objects ? "plan, lower, code" : "plan, lower");
   return compiled;
 }
 
@@ -153,11 +163,12 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   const Platform platform = HEDDLE_TRY(platform_for(options));
   Dumper dumper(options.options);
   ThreadPool pool(platform.threads);
-  Compiled compiled = HEDDLE_TRY(lower_graph(std::move(graph), options, platform, dumper, pool));
+  std::vector<std::string> objects;
+  Compiled compiled =
+      HEDDLE_TRY(lower_graph(std::move(graph), options, platform, dumper, pool, &objects));
   Stopwatch watch(compiled.times);
-  std::vector<std::string> objects =
-      platform.cuda ? HEDDLE_TRY(generate_cubins(compiled.kernels, platform, options, pool))
-                    : HEDDLE_TRY(generate(compiled.kernels, platform.cpu, options, pool));
+  if (!platform.cuda)
+    objects = HEDDLE_TRY(generate(compiled.kernels, platform.cpu, options, pool));
   if (dumper.wants("source"))
     for (const CompiledKernel& kernel : compiled.kernels)
       dumper.write("source", kernel.lowered.kernel.name + (platform.cuda ? ".cu" : ".ll"),

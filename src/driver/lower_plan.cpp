@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "driver/cuda_code.h"
+#include "plan/tuning_db.h"
 
 namespace heddle::driver {
 
@@ -19,8 +20,12 @@ Result<CompiledKernel> lower_kernel(const lower::Request& request, const plan::K
 
 }  // namespace
 
+Hash key_of(const prim::Graph& graph, const lower::Cluster& cluster) {
+  return hash_bytes(plan::structure_of(graph, cluster, 0));
+}
+
 Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
-                               const Platform& platform) {
+                               const Platform& platform, const Tunings& tunings) {
   LoweredPlan lowered;
   auto& [kernels, layouts, refusals] = lowered;
   const lower::Target target = platform.target();
@@ -43,8 +48,12 @@ Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
   };
   for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
     const plan::Kernel& planned = plan.kernels[k];
-    const lower::Request request{&graph,    planned.cluster, target,
-                                 layout_of, required,        planned.tuning};
+    lower::Request request{&graph,    planned.cluster, target,
+                           layout_of, required,        planned.tuning};
+    if (!tunings.empty()) {
+      const auto other = tunings.find(key_of(graph, planned.cluster));
+      if (other != tunings.end()) request.tuning = other->second;
+    }
     Result<CompiledKernel> made = lower_kernel(request, planned, platform);
     if (!made) {
       if (made.error().code != ErrorCode::unsupported) return made.error();

@@ -1,7 +1,9 @@
 #pragma once
+#include <map>
 #include <unordered_map>
 
 #include "driver/platform.h"
+#include "support/hash.h"
 
 namespace heddle::driver {
 
@@ -16,10 +18,14 @@ struct LoweredPlan {
   std::vector<Refusal> refusals;
 };
 
+/// Schedules that replace the plan's, by what a kernel computes.
+using Tunings = std::map<Hash, lower::Tuning>;
+Hash key_of(const prim::Graph& graph, const lower::Cluster& cluster);
+
 /// Each kernel lowered with the layouts that its producers chose; on a GPU with its text. What is
 /// refused as unsupported is listed; other errors are the result.
 Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
-                               const Platform& platform);
+                               const Platform& platform, const Tunings& tunings = {});
 
 /// What other plans of the graph will probably store: a value that `known` lacks follows its first
 /// operand of the same rank; inputs and the rest are row-major.

@@ -122,7 +122,7 @@ struct Timer {
     request.layout_of = layout_of;
     request.required_layout = [](prim::NodeId) { return std::optional<lower::Layout>(); };
     plan::Timing best = HEDDLE_TRY(time(graph, request));
-    std::vector<lower::Tuning> space = lower::contract::tuning_space(request);
+    std::vector<lower::Tuning> space = lower::tuning_space(request);
     if (space.size() > kSchedules) space.resize(kSchedules);
     for (const lower::Tuning& tuning : space) {
       request.tuning = tuning;

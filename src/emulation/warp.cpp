@@ -58,6 +58,10 @@ void Machine::load_matrix(unsigned* r, int count, const void* row, bool transpos
   }
   const emu::Meeting& all = *exchange(emu::kLoadMatrix, &row, sizeof row, site);
   if (all.present != kAllLanes) fail_at("a matrix load by part of a warp, at " + name_of(site));
+  // Who brings a row's address reads it, whoever gets the elements.
+  if (races_ && lane < 8 * count)
+    check_access(t, {t.knowledge.self, t.knowledge.now, pc, false},
+                 static_cast<const std::byte*>(row), 16, false);
   const auto part = [&](int matrix, int i, int byte, std::size_t bytes) {
     const std::byte* at = nullptr;
     std::memcpy(&at, all.lanes[8 * matrix + i].bytes, sizeof at);

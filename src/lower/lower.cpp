@@ -39,18 +39,25 @@ bool has_main_loop(const prim::Graph& g, const Cluster& c) {
 
 }  // namespace
 
-bool supports(const prim::Graph& g, const Cluster& c, const Target&) {
+bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
+  if (attention::supports(g, c, target)) return true;
   return has_main_loop(g, c) ? contract::supports(g, c) : stitch::supports(g, c);
 }
 
 Result<Lowered> lower(const Request& request) {
   const prim::Graph& g = *request.graph;
+  if (attention::supports(g, request.cluster, request.target)) return attention::lower(request);
   if (has_main_loop(g, request.cluster) && contract::supports(g, request.cluster)) {
     auto tiled = contract::lower(request);
     // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads.
     if (tiled || !request.target.is_gpu()) return tiled;
   }
   return stitch::lower(request);
+}
+
+std::vector<Tuning> tuning_space(const Request& request) {
+  auto space = attention::tuning_space(request);
+  return space.empty() ? contract::tuning_space(request) : space;
 }
 
 }  // namespace heddle::lower

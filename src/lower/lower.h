@@ -124,4 +124,16 @@ bool supports(const prim::Graph& g, const Cluster& c);
 std::vector<Tuning> tuning_space(const Request& request);
 }  // namespace contract
 
+/// softmax(q·kᵀ)·v as one kernel, on GPUs (lower/gpu/attention.h).
+namespace attention {
+/// What one kernel computes that ends in this contraction; nullopt if that is no attention.
+std::optional<Cluster> cluster_at(const prim::Graph& g, NodeId contract, const Target& target);
+bool supports(const prim::Graph& g, const Cluster& c, const Target& target);
+Result<Lowered> lower(const Request& request);
+std::vector<Tuning> tuning_space(const Request& request);
+}  // namespace attention
+
+/// Schedules worth measuring, best guess first; empty where there is only one.
+std::vector<Tuning> tuning_space(const Request& request);
+
 }  // namespace heddle::lower

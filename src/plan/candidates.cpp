@@ -203,6 +203,8 @@ std::string_view name_of(Candidate::Kind k) {
       return "sibling";
     case Candidate::Kind::packed:
       return "packed";
+    case Candidate::Kind::chain:
+      return "chain";
   }
   return "";
 }
@@ -252,6 +254,11 @@ std::vector<Candidate> enumerate(const Facts& facts, const Region& region, const
     for (Candidate& c : multi_output(facts, region, out, options, cost)) {
       if (seen.insert(c.cluster).second) out.push_back(std::move(c));
     }
+  }
+  for (const Cluster& chain : facts.chains) {
+    const bool here = std::all_of(chain.nodes.begin(), chain.nodes.end(),
+                                  [&](NodeId id) { return e.in_region(id); });
+    if (here && options.legality.supports(*facts.graph, chain)) add(Candidate::Kind::chain, chain);
   }
   return prune(facts, region, std::move(out), options.strategy != Strategy::partition);
 }

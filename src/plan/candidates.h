@@ -6,7 +6,7 @@ namespace heddle::plan {
 
 /// A kernel that could be part of the plan of a region.
 struct Candidate {
-  enum class Kind { cone, greedy, aux_store, sibling, packed } kind = Kind::cone;
+  enum class Kind { cone, greedy, aux_store, sibling, packed, chain } kind = Kind::cone;
   Cluster cluster;
   std::vector<NodeId> inputs;  ///< values it needs in memory: region nodes and values made earlier
   Cost cost;

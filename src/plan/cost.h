@@ -20,6 +20,9 @@ class CostModel {
   std::unique_ptr<State> state_;
 };
 
+/// Of a kernel of several contractions (Facts::chains).
+Cost chain_cost(const Facts& facts, const MachineModel& machine, const Cluster& cluster);
+
 /// Kernels that the model may be wrong about in different ways.
 enum class KernelKind { loop, reduce, map };
 KernelKind kind_of_kernel(const Facts& f, const Cluster& c);

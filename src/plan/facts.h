@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Facts {
   std::vector<double> elements, bytes;
   /// Of main loops; empty: only as written.
   std::vector<std::vector<lower::contract::Algorithm>> algorithms;
+  std::vector<Cluster> chains;                 ///< kernels of several contractions, sorted
   std::vector<std::vector<NodeId>> consumers;  ///< live ones, each once
   /// Consumers of the value's whole class, kept for its members; empty when they are `consumers`.
   std::vector<std::vector<NodeId>> class_consumers;
@@ -50,6 +52,9 @@ struct Facts {
   bool is_main_loop(NodeId id) const { return main_loop[static_cast<std::size_t>(id.value)]; }
   bool is_output(NodeId id) const { return output[static_cast<std::size_t>(id.value)]; }
   double elements_of(NodeId id) const { return elements[static_cast<std::size_t>(id.value)]; }
+  bool is_chain(const Cluster& c) const {
+    return std::binary_search(chains.begin(), chains.end(), c);
+  }
   double bytes_of(NodeId id) const { return bytes[static_cast<std::size_t>(id.value)]; }
   NodeId class_of_node(NodeId id) const { return class_of[static_cast<std::size_t>(id.value)]; }
   const std::vector<NodeId>& consumers_of(NodeId id) const {

@@ -11,6 +11,9 @@ Legality lowering_legality(const lower::Target& target) {
   legality.algorithms = [target](const prim::Graph& g, NodeId contract) {
     return lower::contract::algorithms(g, contract, target);
   };
+  legality.chain = [target](const prim::Graph& g, NodeId contract) {
+    return lower::attention::cluster_at(g, contract, target);
+  };
   return legality;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,6 +25,9 @@ struct Legality {
   /// Ways to compute such a Contract; may be empty: as it is written.
   std::function<std::vector<lower::contract::Algorithm>(const prim::Graph&, NodeId)> algorithms =
       {};
+  /// A kernel of several contractions (attention) that ends in this one; may be empty: there is
+  /// none.
+  std::function<std::optional<Cluster>(const prim::Graph&, NodeId)> chain = {};
 };
 /// Rules on the structure of the graph alone; what the planner's tests use.
 Legality structural_legality();

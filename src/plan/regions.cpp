@@ -222,10 +222,25 @@ struct Cutter {
     }
   }
 
+  /// A kernel of several contractions is in one region.
+  void keep_chains_whole(std::vector<std::vector<NodeId>>& fronts) const {
+    for (const Cluster& chain : f.chains) {
+      int first = static_cast<int>(order.size()), last = -1;
+      for (NodeId id : chain.nodes) {
+        const int p = position[static_cast<std::size_t>(id.value)];
+        if (p < 0) continue;
+        first = std::min(first, p);
+        last = std::max(last, p);
+      }
+      for (int p = first; p < last; ++p) fronts[static_cast<std::size_t>(p)] = {NodeId{}};
+    }
+  }
+
   /// Positions after which a region ends.
   std::vector<int> cuts() {
     auto fronts = frontiers();
     keep_classes_whole(fronts);
+    keep_chains_whole(fronts);
     std::vector<int> ends;
     auto accept = [&](int p) {
       ends.push_back(p);

@@ -1,0 +1,295 @@
+#include "lower/gpu/attention.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+
+#include "lower/reduction.h"
+
+namespace heddle::lower::gpu {
+
+using ir::Expr;
+using ir::ScalarFn;
+using ir::Var;
+using Index = Evaluator::Index;
+using prim::Contract;
+using prim::Map;
+using prim::Node;
+using prim::Reduce;
+using prim::View;
+
+namespace {
+
+constexpr std::size_t kMostScoreNodes = 48;  // looked at on the way from softmax to product
+constexpr int kNear = 12;                     // maps and views between a value and what it is made of
+constexpr double kSmallLeaves = 0.25;        // of a value that is computed again, not read
+
+/// A value at a position.
+struct Place {
+  NodeId node;
+  Index index;
+};
+
+class Matcher {
+ public:
+  Matcher(const prim::Graph& g, NodeId contract) : g_(g), root_(contract) {}
+
+  std::optional<Attention> run() {
+    const auto* second = std::get_if<Contract>(&g_[root_].op);
+    if (!second || second->reduced.size() != 1 || !is_f32(root_)) return std::nullopt;
+    a_.result = root_;
+    a_.extents = g_[root_].type.shape;
+    a_.key = new_var(second->reduced[0]);
+    for (const bool left : {true, false}) {
+      nodes_ = {root_};
+      const prim::Access& weights = left ? second->lhs : second->rhs;
+      if (!weights.inside.empty()) continue;
+      const Place p{g_[root_].args[left ? 0 : 1], placed(weights.index, {})};
+      if (!softmax(p) || !find_products()) continue;
+      return complete(p.index, g_[root_].args[left ? 1 : 0], left ? second->rhs : second->lhs);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Var new_var(std::int64_t extent) {
+    a_.extents.push_back(extent);
+    return Var{static_cast<std::int32_t>(a_.extents.size()) - 1};
+  }
+  bool is_f32(NodeId id) const {
+    return is_float(g_[id].type.dtype) && compute_type(g_[id].type.dtype) == DType::f32;
+  }
+  double elements(NodeId id) const { return static_cast<double>(element_count(g_[id].type.shape)); }
+  Expr simple(const Expr& e) const { return ir::simplify(e, ir::ranges_of(a_.extents)); }
+
+  /// Expressions over the root's variables, or over those that `values` replaces; variables of
+  /// extent 1 are 0.
+  Index placed(const Index& index, const Index& values) const {
+    Index out;
+    for (const Expr& e : index) {
+      const Expr at = values.empty() ? e : ir::substitute(e, values);
+      out.push_back(simple(ir::substitute(at, [&](Var v) -> std::optional<Expr> {
+        return a_.extent(v) == 1 ? std::optional(Expr(0)) : std::nullopt;
+      })));
+    }
+    return out;
+  }
+
+  /// What a value is before casts among floats and views of all of it.
+  Place follow(Place p) {
+    for (;;) {
+      const Node& n = g_[p.node];
+      const Map* map = std::get_if<Map>(&n.op);
+      const View* view = std::get_if<View>(&n.op);
+      const bool cast = map && map->fn == ScalarFn::cast && is_f32(p.node) && is_f32(n.args[0]);
+      if (!cast && !(view && view->pieces.size() == 1 && view->pieces[0].inside.empty())) return p;
+      nodes_.insert(p.node);
+      if (view) p.index = placed(view->pieces[0].index, p.index);
+      p.node = n.args[0];
+    }
+  }
+  std::optional<ScalarFn> fn_of(const Place& p) const {
+    const Map* map = std::get_if<Map>(&g_[p.node].op);
+    return map ? std::optional(map->fn) : std::nullopt;
+  }
+  Place argument(const Place& p, std::size_t i) {
+    nodes_.insert(p.node);
+    return follow({g_[p.node].args[i], p.index});
+  }
+
+  /// e / Σe with e = exp(s - max s), the division perhaps a multiplication.
+  bool softmax(const Place& weights) {
+    const Place p = follow(weights);
+    const auto fn = fn_of(p);
+    if (fn != ScalarFn::mul && fn != ScalarFn::div) return false;
+    Place e = argument(p, 0), sum = argument(p, 1);
+    if (fn == ScalarFn::mul) {
+      if (fn_of(e) == ScalarFn::recip) std::swap(e, sum);
+      if (fn_of(sum) != ScalarFn::recip) return false;
+      sum = argument(sum, 0);
+    }
+    if (fn_of(e) != ScalarFn::exp || !reduces(sum, ir::Monoid::sum, e)) return false;
+    const Place difference = argument(e, 0);
+    if (fn_of(difference) != ScalarFn::sub) return false;
+    const Place s = argument(difference, 0), most = argument(difference, 1);
+    if (!is_f32(s.node) || !reduces(most, ir::Monoid::max, s)) return false;
+    a_.exp = e.node;
+    a_.scores = s.node;
+    a_.scores_at = s.index;
+    return true;
+  }
+
+  /// True if `r` combines `of` over all keys.
+  bool reduces(const Place& r, ir::Monoid fn, const Place& of) {
+    const Reduce* reduce = std::get_if<Reduce>(&g_[r.node].op);
+    if (!reduce || reduce->fn != fn || reduce->axes.size() != 1) return false;
+    const NodeId argument = g_[r.node].args[0];
+    const auto axis = static_cast<std::size_t>(reduce->axes[0]);
+    if (g_[argument].type.shape[axis] != a_.extent(a_.key)) return false;
+    for (const Expr& e : r.index)
+      if (ir::depends_on(e, a_.key)) return false;
+    Index index = r.index;
+    index.insert(index.begin() + static_cast<std::ptrdiff_t>(axis), Expr(a_.key));
+    nodes_.insert(r.node);
+    const Place got = follow({argument, index});
+    return got.node == of.node && got.index == of.index;
+  }
+
+  /// The nearest contraction that the scores are a pointwise function of, and what lies between.
+  bool find_products() {
+    std::deque<NodeId> next{a_.scores};
+    std::set<NodeId> seen{a_.scores};
+    while (!next.empty() && seen.size() < kMostScoreNodes) {
+      const NodeId id = next.front();
+      next.pop_front();
+      if (std::holds_alternative<Contract>(g_[id].op)) {
+        a_.products = id;
+        break;
+      }
+      if (!std::holds_alternative<Map>(g_[id].op) && !std::holds_alternative<View>(g_[id].op))
+        continue;
+      for (NodeId arg : g_[id].args)
+        if (seen.insert(arg).second) next.push_back(arg);
+    }
+    if (!a_.products) return false;
+    return include(a_.scores);
+  }
+  bool pointwise(NodeId id) const {
+    return std::holds_alternative<Map>(g_[id].op) || std::holds_alternative<View>(g_[id].op);
+  }
+  bool depends(NodeId id) {
+    if (id <= a_.products || !pointwise(id)) return id == a_.products;
+    if (const auto known = depends_.find(id); known != depends_.end()) return known->second;
+    const auto& args = g_[id].args;
+    return depends_[id] =
+               std::any_of(args.begin(), args.end(), [&](NodeId arg) { return depends(arg); });
+  }
+  /// Elements that must be read to compute the value from what is near.
+  double leaves(NodeId id, int depth = 0) {
+    if (inlined_constant(g_, id) || std::holds_alternative<prim::Iota>(g_[id].op)) return 0;
+    if (!pointwise(id) || depth > kNear) return elements(id);
+    if (const auto known = leaves_.find(id); known != leaves_.end()) return known->second;
+    double sum = 0;
+    for (NodeId arg : g_[id].args) sum += leaves(arg, depth + 1);
+    return leaves_[id] = std::min(sum, elements(id));
+  }
+  bool is_broadcast(NodeId id) const {
+    const View* view = std::get_if<View>(&g_[id].op);
+    return view && view->pieces.size() == 1 && view->pieces[0].inside.empty() &&
+           elements(id) > elements(g_[id].args[0]);
+  }
+  /// Takes in what the scores need: what depends on the product, and what is cheaper to compute
+  /// again than to read.
+  bool include(NodeId id) {
+    if (nodes_.size() > kMostScoreNodes) return false;
+    const bool inside = depends(id) || is_broadcast(id) ||
+                        (!inlined_constant(g_, id) && leaves(id) <= kSmallLeaves * elements(id));
+    if (!inside || !nodes_.insert(id).second || id == a_.products) return true;
+    return std::all_of(g_[id].args.begin(), g_[id].args.end(),
+                       [&](NodeId arg) { return include(arg); });
+  }
+
+  /// Where the first product is read: one position for each of the scores.
+  std::optional<Index> products_at() {
+    Evaluator probe(g_);
+    probe.ranges() = ir::ranges_of(a_.extents);
+    kernel::Kernel k;
+    const Cluster c{{nodes_.begin(), nodes_.end()}, {root_}};
+    for (NodeId in : inputs_of(g_, c))
+      probe.place(in, k.add_buffer({}), row_major(g_[in].type.shape));
+    std::optional<Index> at;
+    bool sound = true;
+    probe.set_combine([&](const Reduction& r) {
+      sound = false;
+      return identity_value(r.fn, r.type);
+    });
+    probe.bind(a_.products, [&](Evaluator&, const Index& index, const auto& conditions) {
+      sound = sound && conditions.empty() && (!at || *at == index);
+      at = index;
+      return kernel::imm(DType::f32, 0);
+    });
+    (void)probe.at(a_.scores, a_.scores_at);
+    return sound ? at : std::nullopt;
+  }
+
+  static bool depend(const Index& index, const Evaluator::Conditions& inside, Var v) {
+    const auto on = [&](const Expr& e) { return ir::depends_on(e, v); };
+    return std::any_of(index.begin(), index.end(), on) ||
+           std::any_of(inside.begin(), inside.end(), [&](const auto& c) { return on(c.expr); });
+  }
+  static bool depend(const Attention::Operand& o, Var v) { return depend(o.index, o.inside, v); }
+
+  /// Read where it lies: through views.
+  Attention::Operand operand(NodeId node, const prim::Access& access, const Index& values) {
+    const Place p = follow({node, placed(access.index, values)});
+    Attention::Operand out{p.node, p.index, access.inside, {}, {}};
+    for (ir::Condition& c : out.inside) c.expr = placed({c.expr}, values)[0];
+    return out;
+  }
+
+  std::optional<Attention> complete(const Index& weights, NodeId value, const prim::Access& access) {
+    const auto* first = std::get_if<Contract>(&g_[a_.products].op);
+    if (first->reduced.size() != 1 || !is_f32(a_.products)) return std::nullopt;
+    a_.depth = new_var(first->reduced[0]);
+    const auto at = products_at();
+    if (!at) return std::nullopt;
+    Index values = *at;
+    values.push_back(Expr(a_.depth));
+    a_.q = operand(g_[a_.products].args[0], first->lhs, values);
+    a_.k = operand(g_[a_.products].args[1], first->rhs, values);
+    a_.v = operand(value, access, {});
+    if (depend(a_.q, a_.key)) std::swap(a_.q, a_.k);
+    if (depend(a_.q, a_.key) || !depend(a_.k, a_.key)) return std::nullopt;
+    for (const Attention::Operand* o : {&a_.q, &a_.k, &a_.v})
+      if (nodes_.contains(o->node) || !is_f32(o->node) || inlined_constant(g_, o->node))
+        return std::nullopt;
+    if (!roles(weights)) return std::nullopt;
+    a_.cluster = {{nodes_.begin(), nodes_.end()}, {root_}};
+    return a_;
+  }
+
+  /// Rows: what the weights but neither keys nor values depend on; columns: what only the values do.
+  bool roles(const Index& weights) {
+    const auto rank = static_cast<std::int32_t>(g_[root_].type.shape.size());
+    for (std::int32_t i = 0; i < rank; ++i) {
+      const Var v{i};
+      if (a_.extent(v) == 1) continue;
+      const bool p = depend(weights, {}, v), value = depend(a_.v, v);
+      if (!p) {
+        if (!value || a_.column.index >= 0) return false;
+        a_.column = v;
+        continue;
+      }
+      const bool row = !value && !depend(a_.k, v);
+      if (row && (a_.row.index < 0 || a_.extent(v) > a_.extent(a_.row))) {
+        if (a_.row.index >= 0) a_.batch.push_back(a_.row);
+        a_.row = v;
+      } else {
+        a_.batch.push_back(v);
+      }
+    }
+    if (a_.row.index < 0 || a_.column.index < 0) return false;
+    std::sort(a_.batch.begin(), a_.batch.end());
+    a_.q.across = a_.row;
+    a_.k.across = a_.v.across = a_.key;
+    a_.q.along = a_.k.along = a_.depth;
+    a_.v.along = a_.column;
+    return true;
+  }
+
+  const prim::Graph& g_;
+  NodeId root_;
+  Attention a_;
+  std::set<NodeId> nodes_;
+  std::map<NodeId, bool> depends_;
+  std::map<NodeId, double> leaves_;
+};
+
+}  // namespace
+
+std::optional<Attention> attention_at(const prim::Graph& g, NodeId contract) {
+  return Matcher(g, contract).run();
+}
+
+}  // namespace heddle::lower::gpu

@@ -1,0 +1,33 @@
+#pragma once
+#include "lower/evaluate.h"
+
+namespace heddle::lower::gpu {
+
+/// softmax(scores(q·kᵀ))·v as one loop over the keys: scores are any pointwise function of the first
+/// product (scale, masks, bias), the softmax runs over the sum of the second. Everything is at a
+/// position of the second product's result: variable i is its dimension i (0 where the extent is 1),
+/// then come the key and the depth that the first product adds up over.
+struct Attention {
+  struct Operand {
+    NodeId node;
+    Evaluator::Index index;
+    Evaluator::Conditions inside;  ///< zero elsewhere
+    ir::Var across, along;         ///< row or key; depth or column
+  };
+  Operand q, k, v;
+  NodeId result;    ///< the second product
+  NodeId products;  ///< the first one
+  NodeId scores, exp;
+  Evaluator::Index scores_at;
+  std::vector<ir::Var> batch;
+  ir::Var row, key, depth, column;
+  Shape extents;  ///< by variable
+  Cluster cluster;
+
+  std::int64_t extent(ir::Var v) const { return extents[static_cast<std::size_t>(v.index)]; }
+};
+
+/// The attention that ends in this contraction; nullopt if it is none.
+std::optional<Attention> attention_at(const prim::Graph& g, NodeId contract);
+
+}  // namespace heddle::lower::gpu

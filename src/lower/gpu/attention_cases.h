@@ -1,0 +1,107 @@
+#pragma once
+// Attentions of every kind, for the tests of all layers.
+#include <limits>
+
+#include "lower/contract/test_util.h"
+
+namespace heddle::lower {
+
+struct AttentionShape {
+  std::int64_t batch = 2, heads = 3, queries = 37, keys = 41, depth = 24, columns = 16;
+};
+
+struct AttentionCase {
+  const char* name;
+  void (*build)(Case&);
+};
+
+/// softmax(change(scale·q·kᵀ))·v, one matrix for each batch and head.
+template <class Change>
+void attend(Case& c, DType type, AttentionShape s, Change&& change) {
+  const NodeId q = c.input({s.batch, s.heads, s.queries, s.depth}, type);
+  const NodeId k = c.input({s.batch, s.heads, s.keys, s.depth}, type);
+  const NodeId v = c.input({s.batch, s.heads, s.keys, s.columns}, type);
+  const NodeId scores = c.b.mul(c.b.matmul(q, c.b.transpose(k, {0, 1, 3, 2})), 0.4);
+  c.output(c.b.matmul(c.b.softmax(change(scores), {3}), v));
+}
+
+inline NodeId causal(Case& c, NodeId scores, std::int64_t offset) {
+  const Shape& shape = c.g[scores].type.shape;
+  const NodeId row = c.b.iota({DType::i64, {shape[2], shape[3]}}, 0);
+  const NodeId key = c.b.iota({DType::i64, {shape[2], shape[3]}}, 1);
+  const NodeId sees = c.b.map(ScalarFn::less_equal,
+                              {key, c.b.add(row, c.b.scalar_int(DType::i64, offset))});
+  return c.b.select(sees, scores,
+                    c.b.scalar(c.g[scores].type.dtype, -std::numeric_limits<double>::infinity()));
+}
+
+template <DType type>
+void plain_attention(Case& c) {
+  attend(c, type, {}, [](NodeId s) { return s; });
+}
+template <DType type>
+void causal_attention(Case& c) {
+  attend(c, type, {1, 2, 150, 150, 16, 32}, [&](NodeId s) { return causal(c, s, 0); });
+}
+template <DType type>
+void offset_attention(Case& c) {
+  attend(c, type, {1, 2, 70, 133, 64, 64}, [&](NodeId s) { return causal(c, s, 63); });
+}
+/// A mask over keys that hides whole steps from some rows at first, and a bias.
+template <DType type>
+void masked_attention(Case& c) {
+  const double hidden = -std::numeric_limits<double>::infinity();
+  attend(c, type, {2, 1, 17, 200, 8, 40}, [&](NodeId s) {
+    const NodeId key = c.b.iota({DType::i64, {2, 1, 1, 200}}, 3);
+    const NodeId late = c.b.map(ScalarFn::less, {c.b.scalar_int(DType::i64, 130), key});
+    const NodeId mask = c.b.select(late, c.b.scalar(type, 0), c.b.scalar(type, hidden));
+    return c.b.add(c.b.add(s, c.input({1, 1, 17, 200}, type)), mask);
+  });
+}
+/// As models write it: heads are slices of a projection's columns.
+template <DType type>
+void packed_attention(Case& c) {
+  const std::int64_t n = 50, heads = 3, d = 32;
+  const NodeId qkv = c.input({1, n, 3 * heads * d}, type);
+  const auto part = [&](std::int64_t which) {
+    const NodeId x = c.b.slice_axis(qkv, 2, which * heads * d, heads * d);
+    return c.b.transpose(c.b.reshape(x, {1, n, heads, d}), {0, 2, 1, 3});
+  };
+  const NodeId s = c.b.matmul(part(0), c.b.transpose(part(1), {0, 1, 3, 2}));
+  c.output(c.b.matmul(c.b.softmax(c.b.mul(s, 0.2), {3}), part(2)));
+}
+/// Two heads of queries for each of keys and values; keys lie along their positions; soft cap.
+template <DType type>
+void grouped_attention(Case& c) {
+  const NodeId q = c.input({1, 4, 33, 16}, type), k = c.input({1, 2, 16, 56}, type);
+  const NodeId v = c.input({1, 2, 56, 24}, type);
+  const auto repeat = [&](NodeId x) {
+    Shape shape = c.g[x].type.shape;
+    shape[1] = 4;
+    const auto at = [](int i) { return ir::Expr(ir::Var{i}); };
+    return c.b.view(x, shape, {{at(0), ir::floor_div(at(1), 2), at(2), at(3)}, {}});
+  };
+  const NodeId s = c.b.matmul(q, repeat(k));
+  c.output(c.b.matmul(c.b.softmax(c.b.mul(c.b.tanh(c.b.mul(s, 0.1)), 5), {3}), repeat(v)));
+}
+/// Without batch; lengths that no tile divides; a division instead of a reciprocal.
+template <DType type>
+void odd_attention(Case& c) {
+  const NodeId q = c.input({9, 5}, type), k = c.input({67, 5}, type), v = c.input({67, 3}, type);
+  const NodeId s = c.b.matmul(q, c.b.transpose(k, {1, 0}));
+  const NodeId e = c.b.exp(c.b.sub(s, c.b.reduce(ir::Monoid::max, s, {1}, true)));
+  c.output(c.b.matmul(c.b.div(e, c.b.reduce_sum(e, {1})), v));
+}
+
+inline const AttentionCase kAttentions[] = {
+    {"plain f32", plain_attention<DType::f32>},   {"plain bf16", plain_attention<DType::bf16>},
+    {"plain f16", plain_attention<DType::f16>},   {"causal f32", causal_attention<DType::f32>},
+    {"causal bf16", causal_attention<DType::bf16>}, {"offset f32", offset_attention<DType::f32>},
+    {"offset f16", offset_attention<DType::f16>}, {"masked f32", masked_attention<DType::f32>},
+    {"masked bf16", masked_attention<DType::bf16>}, {"packed f32", packed_attention<DType::f32>},
+    {"packed bf16", packed_attention<DType::bf16>}, {"grouped f32", grouped_attention<DType::f32>},
+    {"grouped f16", grouped_attention<DType::f16>}, {"odd f32", odd_attention<DType::f32>},
+    {"odd bf16", odd_attention<DType::bf16>},
+};
+
+}  // namespace heddle::lower

@@ -1,0 +1,51 @@
+#include <algorithm>
+#include <cmath>
+
+#include "plan/cost.h"
+
+namespace heddle::plan {
+
+/// Contractions one after the other in a block's own memory, with the maps and reductions between
+/// them: operands are read once from memory, and by each block of 64 rows from the shared cache.
+Cost chain_cost(const Facts& f, const MachineModel& m, const Cluster& c) {
+  constexpr double kRows = 64, kMapEfficiency = 0.5, kOverlapLoss = 0.15;
+  double work_us = 0, vector_ops = 0, blocks = 1, passes = 1;  // of one multiprocessor
+  Cost cost;
+  for (NodeId id : c.nodes) {
+    if (f.as<prim::Reduce>(id)) vector_ops += f.elements_of(f[id].args[0]);
+    if (const auto* map = f.as<prim::Map>(id))
+      vector_ops += f.elements_of(id) * ir::info(map->fn).flops;
+    if (!f.as<prim::Contract>(id)) continue;
+    const MatmulShape s = matmul_shape(f, id);
+    const double flops = 2 * s.batch * s.m * s.n * s.k;
+    passes = std::max(passes, std::ceil(s.m / kRows));
+    blocks = std::max(blocks, s.batch * std::ceil(s.m / kRows));
+    work_us += flops / (1e3 * main_loop_rate(m, s, f[id].type.dtype, false));
+    cost.flops += flops;
+  }
+  cost.flops += vector_ops;
+  const double all = static_cast<double>(m.threads);
+  const double cores = blocks >= 16 * all ? all : blocks / std::ceil(blocks / all);
+  work_us += vector_ops / (m.peak_gflops / 2 * 1e3 * kMapEfficiency);
+  double again = 0;
+  const auto move = [&](double bytes, bool constant) {
+    const bool near = !constant && bytes <= static_cast<double>(m.l3_bytes) / 2;
+    const double rate = near ? m.l3_gbs * cores : std::min(m.dram_gbs, 0.6 * m.dram_gbs * cores);
+    cost.bytes += bytes;
+    cost.memory_us += bytes / (rate * 1e3);
+  };
+  for (NodeId in : reads_of(*f.graph, c)) {
+    move(f.bytes_of(in), f.as<prim::Constant>(in) != nullptr);
+    again += (passes - 1) * f.bytes_of(in);
+  }
+  for (NodeId o : c.outputs) move(f.bytes_of(o), false);
+  const double scale = scale_of(KernelKind::loop, m);
+  cost.compute_us = scale * (work_us + again / (m.l2_gbs * 1e3)) / cores;
+  cost.memory_us *= scale;
+  cost.launch_us = m.launch_us;
+  cost.us = cost.launch_us + std::max(cost.compute_us, cost.memory_us) +
+            kOverlapLoss * std::min(cost.compute_us, cost.memory_us);
+  return cost;
+}
+
+}  // namespace heddle::plan
