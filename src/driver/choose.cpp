@@ -82,6 +82,7 @@ std::vector<lower::Tuning> leaner(const prim::Graph& graph, const CompiledKernel
 bool learn(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
            const Platform& platform, std::map<Hash, std::size_t>& tried, Learnt& learnt) {
   bool again = false;
+  const bool splitting = !learnt.most.empty();
   std::set<Hash> seen;
   for (const CompiledKernel& kernel : kernels) {
     const int bytes = spilled_bytes(kernel);
@@ -91,9 +92,11 @@ bool learn(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
     const std::vector<lower::Tuning> space = leaner(graph, kernel, platform);
     // Kernels that are alike are dealt with alike.
     const std::size_t next = seen.insert(key).second ? tried[key]++ : tried[key] - 1;
-    if (next < space.size()) {
+    // Once schedules have not helped, the parts of what was split are split at once.
+    if (next < space.size() && !splitting) {
       learnt.tunings[key] = space[next];
-    } else if (next == space.size() && cluster.nodes.size() > 1) {
+    } else if (next <= space.size() && cluster.nodes.size() > 1) {
+      tried[key] = space.size() + 1;
       learnt.tunings.erase(key);
       for (prim::NodeId id : cluster.outputs) learnt.most[id] = cluster.nodes.size() / 2;
     } else {

@@ -126,13 +126,19 @@ Result<Plan> ruled(const Facts& facts, const Options& options, CostModel& cost) 
 }
 
 Result<Plan> orchestrate_once(const prim::Graph& g, const Options& options) {
-  const Facts facts = facts_of(g, options.legality, options.class_of);
+  Facts facts = facts_of(g, options.legality, options.class_of);
   CostModel cost(facts, options.machine);
   if (options.strategy <= Strategy::greedy) {
     return ruled(facts, options, cost);
   }
   Orchestrator regional{facts, options, cost, regions_of(facts)};
   if (auto plan = HEDDLE_TRY(regional.run())) return *std::move(plan);
+  if (!facts.chains.empty()) {
+    // Chains join regions, whose alternatives then may wait for each other.
+    facts.chains.clear();
+    Orchestrator apart{facts, options, cost, regions_of(facts)};
+    if (auto plan = HEDDLE_TRY(apart.run())) return *std::move(plan);
+  }
   // Two regions may each take the alternative that reads the other's value.
   Orchestrator whole{facts, options, cost, {whole_region(facts)}};
   auto plan = HEDDLE_TRY(whole.run());
