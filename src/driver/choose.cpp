@@ -47,8 +47,8 @@ Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
       if (!refused.insert(key_of(graph, kernel.cluster)).second || round > kRounds)
         return unsupported("{}: no kernel for {}: {}", source_of(graph, kernel), platform.name(),
                            r.error.message);
-      log(LogLevel::info, "kernel over {}: {}; planned again without it",
-          source_of(graph, kernel), r.error.message);
+      log(LogLevel::info, "kernel over {}: {}; planned again without it", source_of(graph, kernel),
+          r.error.message);
     }
   }
 }

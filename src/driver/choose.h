@@ -34,9 +34,9 @@ struct Built {
   std::vector<std::string> objects;
 };
 /// choose_kernels() for a GPU, and the code. A kernel whose registers do not suffice, so that the
-/// assembler keeps some in memory, is lowered again with schedules that need fewer; where none helps,
-/// the next plan makes its value by a kernel of at most half as many primitives (over-fusion, seen
-/// where it shows).
+/// assembler keeps some in memory, is lowered again with schedules that need fewer; where none
+/// helps, the next plan makes its value by a kernel of at most half as many primitives
+/// (over-fusion, seen where it shows).
 Result<Built> build_kernels(const prim::Graph& graph, const plan::Options& planning,
                             const Platform& platform, const Orchestrate& orchestrate,
                             const Assembler& assemble);

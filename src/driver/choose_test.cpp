@@ -53,13 +53,15 @@ TEST(ChooseKernels, LaunchesFitTheGpuOrThePrimitiveIsNamed) {
       continue;
     }
     EXPECT_EQ(tight.error().code, ErrorCode::unsupported);
-    EXPECT_NE(tight.error().message.find("no kernel for cuda sm_90a: a launch of"), std::string::npos)
+    EXPECT_NE(tight.error().message.find("no kernel for cuda sm_90a: a launch of"),
+              std::string::npos)
         << tight.error().message;
   }
 }
 
 /// Registers of these kernels are said to be in memory.
-Result<Built> build(const prim::Graph& g, const std::function<bool(const CompiledKernel&)>& spills) {
+Result<Built> build(const prim::Graph& g,
+                    const std::function<bool(const CompiledKernel&)>& spills) {
   const Platform platform = gpu(227 << 10);
   plan::Options planning;
   planning.legality = plan::lowering_legality(platform.target());
@@ -92,9 +94,8 @@ TEST(ChooseKernels, WhatSpillsIsLoweredAgainOrSplit) {
   EXPECT_EQ(slim->chosen.kernels.size(), kernels.size());
   EXPECT_TRUE(std::none_of(slim->chosen.kernels.begin(), slim->chosen.kernels.end(), wide));
   // Nothing helps kernels of many primitives: there are none of them in the plan.
-  const auto split = build(g, [](const CompiledKernel& k) {
-    return k.planned.cluster.nodes.size() > 6;
-  });
+  const auto split =
+      build(g, [](const CompiledKernel& k) { return k.planned.cluster.nodes.size() > 6; });
   ASSERT_TRUE(split.ok()) << split.error().message;
   EXPECT_GT(split->chosen.kernels.size(), kernels.size());
   for (const CompiledKernel& k : split->chosen.kernels)

@@ -125,8 +125,7 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   const Orchestrate orchestrate = [&](const plan::Options& with) -> Result<plan::Plan> {
     if (!measured) return plan::orchestrate(compiled.graph, with);
     const int timed = std::exchange(compiled.measured, {}).timed;
-    auto plan =
-        plan_measured(compiled.graph, with, options, platform, pool, &compiled.measured);
+    auto plan = plan_measured(compiled.graph, with, options, platform, pool, &compiled.measured);
     compiled.measured.timed += timed;
     return plan;
   };
@@ -167,8 +166,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   Compiled compiled =
       HEDDLE_TRY(lower_graph(std::move(graph), options, platform, dumper, pool, &objects));
   Stopwatch watch(compiled.times);
-  if (!platform.cuda)
-    objects = HEDDLE_TRY(generate(compiled.kernels, platform.cpu, options, pool));
+  if (!platform.cuda) objects = HEDDLE_TRY(generate(compiled.kernels, platform.cpu, options, pool));
   if (dumper.wants("source"))
     for (const CompiledKernel& kernel : compiled.kernels)
       dumper.write("source", kernel.lowered.kernel.name + (platform.cuda ? ".cu" : ".ll"),

@@ -48,8 +48,7 @@ Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
   };
   for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
     const plan::Kernel& planned = plan.kernels[k];
-    lower::Request request{&graph,    planned.cluster, target,
-                           layout_of, required,        planned.tuning};
+    lower::Request request{&graph, planned.cluster, target, layout_of, required, planned.tuning};
     if (!tunings.empty()) {
       const auto other = tunings.find(key_of(graph, planned.cluster));
       if (other != tunings.end()) request.tuning = other->second;

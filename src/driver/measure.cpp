@@ -189,8 +189,7 @@ Result<plan::Plan> plan_with(plan::TuningDb& db, double budget, const prim::Grap
   measure.db = &db;
   // The model's plan shows which values are stored channels-last; others follow it.
   const plan::Plan first = HEDDLE_TRY(plan::orchestrate(graph, planning));
-  measure.layout_of = likely_layouts(
-      graph, HEDDLE_TRY(lower_plan(graph, first, platform)).layouts);
+  measure.layout_of = likely_layouts(graph, HEDDLE_TRY(lower_plan(graph, first, platform)).layouts);
   Timer timer{options, platform, pool, measure.layout_of};
   measure.time = [&](const prim::Graph& g, const lower::Cluster& c) { return timer(g, c); };
   measure.progress = [&](int done, int waiting, double plan_us) {

@@ -84,7 +84,7 @@ struct Rejected {
   Cluster cluster;
   Cost cost;
   double plan_delta_us = 0;  ///< how much dearer the plan becomes with it (repaired greedily)
-  std::string reason;  ///< parts that add up to it: "moving 12.60 MB more +90.2 us, …"
+  std::string reason;        ///< parts that add up to it: "moving 12.60 MB more +90.2 us, …"
   bool operator==(const Rejected& o) const { return cluster == o.cluster; }
 };
 

@@ -26,8 +26,8 @@ struct Attentions {
       one.graph->target = lower::gpu_target(4);
       c.build(*one.graph);
       lower::Request request = lower::request_of(*one.graph);
-      const auto cluster = lower::attention::cluster_at(
-          one.graph->g, one.graph->g.outputs[0].node, one.graph->target);
+      const auto cluster = lower::attention::cluster_at(one.graph->g, one.graph->g.outputs[0].node,
+                                                        one.graph->target);
       if (cluster) request.cluster = *cluster;
       auto lowered = lower::attention::lower(request);
       if (!lowered) {
@@ -71,13 +71,11 @@ void run_all(const emulation::CompileOptions& options, std::initializer_list<Ord
   ASSERT_EQ(compile_all(units, options, modules), "");
   for (std::size_t i = 0; i < all.size(); ++i)
     for (Order order : orders)
-      EXPECT_EQ(run(modules[i % 2], all[i], all[i].text, order), "")
-          << all[i].name << "\n" << all[i].text.text;
+      EXPECT_EQ(run(modules[i % 2], all[i], all[i].text, order), "") << all[i].name << "\n"
+                                                                     << all[i].text.text;
 }
 
-TEST(AttentionEmulation, Agrees) {
-  run_all({}, {Order::forward, Order::reverse, Order::random});
-}
+TEST(AttentionEmulation, Agrees) { run_all({}, {Order::forward, Order::reverse, Order::random}); }
 TEST(AttentionEmulation, HasNoRaces) { run_all({.races = true}, {Order::forward}); }
 
 TEST(AttentionEmulation, EverySynchronisationIsNeeded) {

@@ -22,8 +22,8 @@ using prim::View;
 namespace {
 
 constexpr std::size_t kMostScoreNodes = 48;  // looked at on the way from softmax to product
-constexpr int kNear = 12;                     // maps and views between a value and what it is made of
-constexpr double kSmallLeaves = 0.25;        // of a value that is computed again, not read
+constexpr int kNear = 12;              // maps and views between a value and what it is made of
+constexpr double kSmallLeaves = 0.25;  // of a value that is computed again, not read
 
 /// A value at a position.
 struct Place {
@@ -228,7 +228,8 @@ class Matcher {
     return out;
   }
 
-  std::optional<Attention> complete(const Index& weights, NodeId value, const prim::Access& access) {
+  std::optional<Attention> complete(const Index& weights, NodeId value,
+                                    const prim::Access& access) {
     const auto* first = std::get_if<Contract>(&g_[a_.products].op);
     if (first->reduced.size() != 1 || !is_f32(a_.products)) return std::nullopt;
     a_.depth = new_var(first->reduced[0]);
@@ -249,7 +250,8 @@ class Matcher {
     return a_;
   }
 
-  /// Rows: what the weights but neither keys nor values depend on; columns: what only the values do.
+  /// Rows: what the weights but neither keys nor values depend on; columns: what only the values
+  /// do.
   bool roles(const Index& weights) {
     const auto rank = static_cast<std::int32_t>(g_[root_].type.shape.size());
     for (std::int32_t i = 0; i < rank; ++i) {

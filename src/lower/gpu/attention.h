@@ -3,10 +3,10 @@
 
 namespace heddle::lower::gpu {
 
-/// softmax(scores(q·kᵀ))·v as one loop over the keys: scores are any pointwise function of the first
-/// product (scale, masks, bias), the softmax runs over the sum of the second. Everything is at a
-/// position of the second product's result: variable i is its dimension i (0 where the extent is 1),
-/// then come the key and the depth that the first product adds up over.
+/// softmax(scores(q·kᵀ))·v as one loop over the keys: scores are any pointwise function of the
+/// first product (scale, masks, bias), the softmax runs over the sum of the second. Everything is
+/// at a position of the second product's result: variable i is its dimension i (0 where the extent
+/// is 1), then come the key and the depth that the first product adds up over.
 struct Attention {
   struct Operand {
     NodeId node;

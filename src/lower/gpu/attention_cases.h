@@ -29,8 +29,8 @@ inline NodeId causal(Case& c, NodeId scores, std::int64_t offset) {
   const Shape& shape = c.g[scores].type.shape;
   const NodeId row = c.b.iota({DType::i64, {shape[2], shape[3]}}, 0);
   const NodeId key = c.b.iota({DType::i64, {shape[2], shape[3]}}, 1);
-  const NodeId sees = c.b.map(ScalarFn::less_equal,
-                              {key, c.b.add(row, c.b.scalar_int(DType::i64, offset))});
+  const NodeId sees =
+      c.b.map(ScalarFn::less_equal, {key, c.b.add(row, c.b.scalar_int(DType::i64, offset))});
   return c.b.select(sees, scores,
                     c.b.scalar(c.g[scores].type.dtype, -std::numeric_limits<double>::infinity()));
 }
@@ -94,10 +94,10 @@ void odd_attention(Case& c) {
 }
 
 inline const AttentionCase kAttentions[] = {
-    {"plain f32", plain_attention<DType::f32>},   {"plain bf16", plain_attention<DType::bf16>},
-    {"plain f16", plain_attention<DType::f16>},   {"causal f32", causal_attention<DType::f32>},
+    {"plain f32", plain_attention<DType::f32>},     {"plain bf16", plain_attention<DType::bf16>},
+    {"plain f16", plain_attention<DType::f16>},     {"causal f32", causal_attention<DType::f32>},
     {"causal bf16", causal_attention<DType::bf16>}, {"offset f32", offset_attention<DType::f32>},
-    {"offset f16", offset_attention<DType::f16>}, {"masked f32", masked_attention<DType::f32>},
+    {"offset f16", offset_attention<DType::f16>},   {"masked f32", masked_attention<DType::f32>},
     {"masked bf16", masked_attention<DType::bf16>}, {"packed f32", packed_attention<DType::f32>},
     {"packed bf16", packed_attention<DType::bf16>}, {"grouped f32", grouped_attention<DType::f32>},
     {"grouped f16", grouped_attention<DType::f16>}, {"odd f32", odd_attention<DType::f32>},

@@ -116,9 +116,13 @@ kernel::Body AttentionEmitter::columns(
 
 void AttentionEmitter::add_arguments() {
   const auto add = [&](NodeId node, const Layout& layout, bool written) {
-    kernel::Buffer b{fmt::format("v{}", node.value), g_[node].type.dtype,
-                     layout.size,                    Scope::grid,
-                     static_cast<int>(out_.arguments.size()), written, 1};
+    kernel::Buffer b{fmt::format("v{}", node.value),
+                     g_[node].type.dtype,
+                     layout.size,
+                     Scope::grid,
+                     static_cast<int>(out_.arguments.size()),
+                     written,
+                     1};
     out_.arguments.push_back({Argument::Kind::value, node, {}});
     return k_.add_buffer(std::move(b));
   };
@@ -137,8 +141,8 @@ Layout AttentionEmitter::output_layout() const {
   if (request_.required_layout)
     if (auto required = request_.required_layout(a_.result)) return *required;
   const Shape& shape = g_[a_.result].type.shape;
-  const Layout q = request_.layout_of ? request_.layout_of(a_.q.node)
-                                      : row_major(g_[a_.q.node].type.shape);
+  const Layout q =
+      request_.layout_of ? request_.layout_of(a_.q.node) : row_major(g_[a_.q.node].type.shape);
   Expr offset(0);
   for (std::size_t d = 0; d < a_.q.index.size(); ++d)
     offset = offset + a_.q.index[d] * Expr(q.strides[d]);
@@ -147,7 +151,7 @@ Layout AttentionEmitter::output_layout() const {
   for (std::size_t d = 0; d < shape.size(); ++d) {
     const Var v{static_cast<std::int32_t>(d)};
     order[d] = static_cast<int>(d);
-    step[d] = shape[d] == 1 ? std::numeric_limits<std::int64_t>::max()
+    step[d] = shape[d] == 1    ? std::numeric_limits<std::int64_t>::max()
               : v == a_.column ? -1
                                : ir::coefficient_of(offset, v).value_or(0);
   }
@@ -245,8 +249,8 @@ kernel::Body AttentionEmitter::in_block(const std::function<Body()>& make) {
     if (left == 0) return make();
     const Var v = a_.batch[left - 1];
     const Expr here = left == 1 ? rest : ir::floor_mod(rest, a_.extent(v));
-    return {kernel::let(v, here, 0, a_.extent(v),
-                        decode(left - 1, ir::floor_div(rest, a_.extent(v))))};
+    return {
+        kernel::let(v, here, 0, a_.extent(v), decode(left - 1, ir::floor_div(rest, a_.extent(v))))};
   };
   Body body = let(number, blocks_, [&](const Expr& block) {
     block_ = block;
@@ -260,8 +264,8 @@ kernel::Body AttentionEmitter::loop() {
   const DType stored = k_.buffers[tk_.memory].dtype;
   acc_s_ = buffer("scores", DType::f32, s_.size(), Scope::lane);
   acc_o_ = buffer("sums", DType::f32, o_.size(), Scope::lane);
-  for (auto [b, name] : {std::pair{&most_, "most"}, {&next_, "next"}, {&scale_, "scale"},
-                         {&sum_, "total"}})
+  for (auto [b, name] :
+       {std::pair{&most_, "most"}, {&next_, "next"}, {&scale_, "scale"}, {&sum_, "total"}})
     *b = buffer(name, DType::f32, s_.slots(), Scope::lane);
   tp_.across = t_.rows, tp_.along = t_.keys;
   tp_.row = t_.keys + 16 / size_of(stored), tp_.step = 1;
@@ -299,27 +303,31 @@ kernel::Body AttentionEmitter::step(const Expr& j) {
   append(body, multiply(acc_s_, s_, tq_, Expr(0), tk_, stage * Expr(tk_.size), true));
   // Scores, and the largest of each row so far.
   append(body, rows(s_, [&](const Expr& slot, const Expr& row, const Expr& base) {
-    const std::int64_t all = a_.extent(a_.row), keys = a_.extent(a_.key);
-    Body out{kernel::store(next_, slot, kernel::load(most_, slot, DType::f32))};
-    const Expr at = block_ * Expr(t_.rows) + row;
-    append(out, let(all % t_.rows ? ir::min(at, Expr(all - 1)) : at, all, [&](const Expr& r) {
-      return columns(s_, Binding::unroll, [&](const Expr& column, const Expr& offset) {
-        const Expr place = j * Expr(t_.keys) + column;
-        const bool ragged = keys % t_.keys != 0;
-        return let(ragged ? ir::min(place, Expr(keys - 1)) : place, keys, [&](const Expr& key) {
-          const Expr e = base + offset;
-          Value s = score(r, key, kernel::load(acc_s_, e, DType::f32));
-          if (ragged)
-            s = kernel::guard({{place, 0, keys}}, s, f32(-std::numeric_limits<double>::infinity()));
-          return Body{kernel::store(acc_s_, e, s),
-                      kernel::store(next_, slot,
-                                    apply(ScalarFn::max, {kernel::load(next_, slot, DType::f32),
+           const std::int64_t all = a_.extent(a_.row), keys = a_.extent(a_.key);
+           Body out{kernel::store(next_, slot, kernel::load(most_, slot, DType::f32))};
+           const Expr at = block_ * Expr(t_.rows) + row;
+           append(
+               out, let(all % t_.rows ? ir::min(at, Expr(all - 1)) : at, all, [&](const Expr& r) {
+                 return columns(s_, Binding::unroll, [&](const Expr& column, const Expr& offset) {
+                   const Expr place = j * Expr(t_.keys) + column;
+                   const bool ragged = keys % t_.keys != 0;
+                   return let(
+                       ragged ? ir::min(place, Expr(keys - 1)) : place, keys, [&](const Expr& key) {
+                         const Expr e = base + offset;
+                         Value s = score(r, key, kernel::load(acc_s_, e, DType::f32));
+                         if (ragged)
+                           s = kernel::guard({{place, 0, keys}}, s,
+                                             f32(-std::numeric_limits<double>::infinity()));
+                         return Body{kernel::store(acc_s_, e, s),
+                                     kernel::store(next_, slot,
+                                                   apply(ScalarFn::max,
+                                                         {kernel::load(next_, slot, DType::f32),
                                                           kernel::load(acc_s_, e, DType::f32)}))};
-        });
-      });
-    }));
-    return out;
-  }));
+                       });
+                 });
+               }));
+           return out;
+         }));
   append(body, softmax());
   append(body, multiply(acc_o_, o_, tp_, Expr(0), tv_, stage * Expr(tv_.size), false));
   return body;
@@ -334,35 +342,35 @@ kernel::Body AttentionEmitter::softmax() {
         ScalarFn::equal, {at(next_, i), f32(-std::numeric_limits<double>::infinity())}, DType::b1);
     const Value base = apply(ScalarFn::select, {none, f32(0), at(next_, i)});
     const Value scale = apply(ScalarFn::exp, {apply(ScalarFn::sub, {at(most_, i), base})});
-    return Body{kernel::store(scale_, i, scale),
-                kernel::store(most_, i, at(next_, i)),
+    return Body{kernel::store(scale_, i, scale), kernel::store(most_, i, at(next_, i)),
                 kernel::store(next_, i, base),
                 kernel::store(sum_, i, apply(ScalarFn::mul, {at(sum_, i), at(scale_, i)}))};
   }));
   append(body, rows(s_, [&](const Expr& slot, const Expr&, const Expr& base) {
-    return columns(s_, Binding::unroll, [&](const Expr&, const Expr& offset) {
-      const Expr e = base + offset;
-      const Value p = kernel::with_origin(
-          apply(ScalarFn::exp, {apply(ScalarFn::sub, {at(acc_s_, e), at(next_, slot)})}),
-          a_.exp.value);
-      return Body{kernel::store(acc_s_, e, p),
-                  kernel::store(sum_, slot, apply(ScalarFn::add, {at(sum_, slot), at(acc_s_, e)}))};
-    });
-  }));
+           return columns(s_, Binding::unroll, [&](const Expr&, const Expr& offset) {
+             const Expr e = base + offset;
+             const Value p = kernel::with_origin(
+                 apply(ScalarFn::exp, {apply(ScalarFn::sub, {at(acc_s_, e), at(next_, slot)})}),
+                 a_.exp.value);
+             return Body{
+                 kernel::store(acc_s_, e, p),
+                 kernel::store(sum_, slot, apply(ScalarFn::add, {at(sum_, slot), at(acc_s_, e)}))};
+           });
+         }));
   append(body, rows(s_, [&](const Expr&, const Expr& row, const Expr& base) {
-    return columns(s_, s_.widths > 1 ? Binding::vector : Binding::unroll,
-                   [&](const Expr& column, const Expr& offset) {
-                     return Body{kernel::store(tp_.memory, row * Expr(tp_.row) + column,
-                                               at(acc_s_, base + offset))};
-                   });
-  }));
+           return columns(s_, s_.widths > 1 ? Binding::vector : Binding::unroll,
+                          [&](const Expr& column, const Expr& offset) {
+                            return Body{kernel::store(tp_.memory, row * Expr(tp_.row) + column,
+                                                      at(acc_s_, base + offset))};
+                          });
+         }));
   append(body, rows(o_, [&](const Expr& slot, const Expr&, const Expr& base) {
-    return columns(o_, Binding::unroll, [&](const Expr&, const Expr& offset) {
-      const Expr e = base + offset;
-      return Body{
-          kernel::store(acc_o_, e, apply(ScalarFn::mul, {at(acc_o_, e), at(scale_, slot)}))};
-    });
-  }));
+           return columns(o_, Binding::unroll, [&](const Expr&, const Expr& offset) {
+             const Expr e = base + offset;
+             return Body{
+                 kernel::store(acc_o_, e, apply(ScalarFn::mul, {at(acc_o_, e), at(scale_, slot)}))};
+           });
+         }));
   // A row's weights are its own warp's.
   body.push_back({Barrier{Scope::warp}});
   return body;
@@ -376,26 +384,29 @@ kernel::Body AttentionEmitter::results() {
   const std::int64_t all = a_.extent(a_.row), wide = a_.extent(a_.column);
   const bool whole = wide == std::int64_t{o_.columns} * o_.widths * (t_.mma ? 4 : kAcross);
   append(body, rows(o_, [&](const Expr& slot, const Expr& row, const Expr& base) {
-    return let(block_ * Expr(t_.rows) + row, all, [&](const Expr& r) {
-      const auto store = [&](const Expr& column, const Expr& offset) {
-        Expr to(0);
-        for (std::size_t d = 0; d < layout_.strides.size(); ++d) {
-          const Var v{static_cast<std::int32_t>(d)};
-          if (a_.extent(v) == 1) continue;
-          to = to + (v == a_.row ? r : v == a_.column ? column : Expr(v)) * Expr(layout_.strides[d]);
-        }
-        return Body{kernel::store(
-            result_, to,
-            kernel::with_origin(
-                apply(ScalarFn::mul, {at(acc_o_, base + offset), at(sum_, slot)}),
-                a_.result.value))};
-      };
-      if (whole && o_.widths > 1) return columns(o_, Binding::vector, store);
-      return columns(o_, Binding::unroll, [&](const Expr& column, const Expr& offset) {
-        return let(column, wide, [&](const Expr& c) { return store(c, offset); });
-      });
-    });
-  }));
+           return let(block_ * Expr(t_.rows) + row, all, [&](const Expr& r) {
+             const auto store = [&](const Expr& column, const Expr& offset) {
+               Expr to(0);
+               for (std::size_t d = 0; d < layout_.strides.size(); ++d) {
+                 const Var v{static_cast<std::int32_t>(d)};
+                 if (a_.extent(v) == 1) continue;
+                 to = to + (v == a_.row      ? r
+                            : v == a_.column ? column
+                                             : Expr(v)) *
+                               Expr(layout_.strides[d]);
+               }
+               return Body{kernel::store(
+                   result_, to,
+                   kernel::with_origin(
+                       apply(ScalarFn::mul, {at(acc_o_, base + offset), at(sum_, slot)}),
+                       a_.result.value))};
+             };
+             if (whole && o_.widths > 1) return columns(o_, Binding::vector, store);
+             return columns(o_, Binding::unroll, [&](const Expr& column, const Expr& offset) {
+               return let(column, wide, [&](const Expr& c) { return store(c, offset); });
+             });
+           });
+         }));
   return body;
 }
 
@@ -412,9 +423,9 @@ Lowered AttentionEmitter::run() {
   });
   k_.name = fmt::format("attention_{}", a_.result.value);
   out_.kernel = kernel::simplify(k_);
-  out_.schedule = fmt::format("attention {} {}x{} depth={} threads={}{}", t_.mma ? "mma" : "scalar",
-                              t_.rows, t_.keys, a_.extent(a_.depth), t_.threads,
-                              causal_ ? " causal" : "");
+  out_.schedule =
+      fmt::format("attention {} {}x{} depth={} threads={}{}", t_.mma ? "mma" : "scalar", t_.rows,
+                  t_.keys, a_.extent(a_.depth), t_.threads, causal_ ? " causal" : "");
   return std::move(out_);
 }
 

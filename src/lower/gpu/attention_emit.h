@@ -40,10 +40,10 @@ class AttentionEmitter {
     const Attention::Operand* operand;
     kernel::Value value;
     kernel::BufferId memory, source;
-    Expr offset;               ///< in `source`
-    std::int64_t across, along;  ///< extents of the tile
+    Expr offset;                   ///< in `source`
+    std::int64_t across, along;    ///< extents of the tile
     std::int64_t row, step, size;  ///< strides; elements of a stage
-    bool along_memory = true;    ///< memory runs along `along`
+    bool along_memory = true;      ///< memory runs along `along`
     bool async = false;
     int vector = 1;
   };

@@ -42,11 +42,10 @@ Result<Lowered> lower(const Request& request) {
 
 std::vector<Tuning> tuning_space(const Request& request) {
   std::vector<Tuning> out;
-  const auto a = request.target.is_gpu() ? attention_of(*request.graph, request.cluster)
-                                         : std::nullopt;
+  const auto a =
+      request.target.is_gpu() ? attention_of(*request.graph, request.cluster) : std::nullopt;
   if (!a) return out;
-  for (const gpu::AttentionTiles& t :
-       gpu::attention_tiles(*request.graph, *a, request.target, {}))
+  for (const gpu::AttentionTiles& t : gpu::attention_tiles(*request.graph, *a, request.target, {}))
     out.push_back({{"rows", t.rows}, {"keys", t.keys}});
   return out;
 }

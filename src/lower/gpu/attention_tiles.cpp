@@ -73,9 +73,8 @@ std::vector<AttentionTiles> attention_tiles(const prim::Graph& g, const Attentio
   std::int64_t batches = 1;
   for (Var v : a.batch) batches *= a.extent(v);
   const auto pinned = [&](std::string_view name, int value) {
-    return std::all_of(fixed.begin(), fixed.end(), [&](const auto& one) {
-      return one.first != name || one.second == value;
-    });
+    return std::all_of(fixed.begin(), fixed.end(),
+                       [&](const auto& one) { return one.first != name || one.second == value; });
   };
   const auto waves = [&](int rows) {
     return static_cast<double>(batches * ((a.extent(a.row) + rows - 1) / rows)) /
@@ -93,9 +92,8 @@ std::vector<AttentionTiles> attention_tiles(const prim::Graph& g, const Attentio
   // where there are many.
   const auto badness = [&](const AttentionTiles& t) {
     const double idle = std::max(0.0, 1 - waves(t.rows));
-    const double empty =
-        1 - static_cast<double>(a.extent(a.row)) /
-                static_cast<double>(padded(a.extent(a.row), t.rows));
+    const double empty = 1 - static_cast<double>(a.extent(a.row)) /
+                                 static_cast<double>(padded(a.extent(a.row), t.rows));
     const double small = t.rows >= 128 ? (waves(128) >= 4 ? -0.05 : 0.2) : 16.0 / t.rows;
     const double narrow = t.keys == 64 ? 0 : a.extent(a.key) <= 32 ? -0.1 : 0.1;
     return idle + empty + 0.3 * small + narrow;
@@ -136,7 +134,8 @@ AttentionEmitter::Tile AttentionEmitter::tile_of(const Attention::Operand& o, co
   const Padded p = padding(a_, t_.mma);
   Tile t;
   t.operand = &o;
-  t.value = kernel::guard(o.inside, values_.at(o.node, o.index, o.inside), kernel::imm(DType::f32, 0));
+  t.value =
+      kernel::guard(o.inside, values_.at(o.node, o.index, o.inside), kernel::imm(DType::f32, 0));
   t.across = across;
   t.along = o.along == a_.column ? p.columns : p.depth;
   const int most = kAccess / static_cast<int>(size_of(type));
@@ -233,8 +232,7 @@ Body AttentionEmitter::multiply_scalar(BufferId acc, const Fragment& f, const Ti
   const auto get = [](BufferId m, const Expr& at) { return kernel::load(m, at, DType::f32); };
   const int columns = f.columns * f.widths;
   const BufferId fa = buffer("a", DType::f32, f.rows * kStep, Scope::lane);
-  const BufferId fb =
-      buffer("b", DType::f32, b_along_k ? columns * kStep : columns, Scope::lane);
+  const BufferId fb = buffer("b", DType::f32, b_along_k ? columns * kStep : columns, Scope::lane);
   const Expr place = ir::floor_mod(Expr(thread_), kAcross);
   const auto products = [&](const Expr& l, const Expr& b_base, std::int64_t b_step) {
     return each(f.rows, Binding::unroll, [&](const Expr& i) {
@@ -243,8 +241,8 @@ Body AttentionEmitter::multiply_scalar(BufferId acc, const Fragment& f, const Ti
         const Value product = kernel::apply(
             ScalarFn::mul, {get(fa, i * Expr(kStep) + l), get(fb, b_base + j * Expr(b_step))},
             DType::f32);
-        return Body{
-            kernel::store(acc, e, kernel::apply(ScalarFn::add, {get(acc, e), product}, DType::f32))};
+        return Body{kernel::store(
+            acc, e, kernel::apply(ScalarFn::add, {get(acc, e), product}, DType::f32))};
       })};
     });
   };
