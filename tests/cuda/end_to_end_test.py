@@ -82,9 +82,8 @@ class EndToEnd(unittest.TestCase):
             self.good("compile", self.models["transformer"], "--device", "cuda", "--arch", arch, "--emit",
                       "cuda", "-o", text, driver="/nonexistent/libcuda.so.1")
             self.assertIn("__global__", text.read_text())
-            shown = json.loads(self.good("explain", self.models["transformer"], "--device", "cuda", "--arch",
-                                         arch, "--json", driver="/nonexistent/libcuda.so.1"))
-            self.assertTrue(any(k["schedule"].startswith("attention") for k in shown["kernels"]))
+        shown = json.loads(self.good("explain", self.models["transformer"], "--device", "cuda", "--json"))
+        self.assertTrue(any(k["schedule"].startswith("attention") for k in shown["kernels"]))
 
     def assert_fails(self, code, part, *arguments, **how):
         done = self.heddle(*arguments, **how)

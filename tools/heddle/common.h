@@ -23,9 +23,9 @@ struct ModelFlags {
   std::string strategy = "full";
   std::string precision = "f32";
   std::string locked;
-  double memory_limit_mb = 0;         ///< 0: none
+  double memory_limit_mb = 0;  ///< 0: none
   std::optional<std::uint64_t> seed;  ///< given: random inputs whatever else there is
-  std::vector<std::string> inputs;    ///< NAME=FILE
+  std::vector<std::string> inputs;  ///< NAME=FILE
   bool json = false;
 };
 /// Adds the positional MODEL and the common flags to a verb; `artefacts`: it may be a compiled one.
