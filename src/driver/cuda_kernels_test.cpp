@@ -27,6 +27,10 @@ const Case kCases[] = {
      [](auto& g, auto& b) {
        out(g, b.softmax(in(g, {4096, 1024}), {1}));
      }},
+    {"softmax_cluster",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {8, 50257}), {1}));
+     }},
     {"softmax_odd",
      [](auto& g, auto& b) {
        out(g, b.softmax(in(g, {5, 37}), {1}));
@@ -103,12 +107,16 @@ TEST_P(CudaKernels, CompileWithoutSpills) {
     c.build(g, b);
     const lower::Request request{&g,
                                  lower::whole(g),
-                                 lower::gpu_target(132),
+                                 lower::gpu_target(132, GetParam() == "sm_80" ? 80 : 90),
                                  [&](NodeId id) { return lower::row_major(g[id].type.shape); },
                                  {},
                                  {}};
     const auto lowered = lower::stitch::lower(request);
     ASSERT_TRUE(lowered.ok()) << c.name << ": " << lowered.error().message;
+    const bool cluster = lowered->schedule.find("cluster=") != std::string::npos;
+    if (GetParam() == "sm_80") EXPECT_FALSE(cluster) << c.name << ": " << lowered->schedule;
+    if (c.name == std::string("softmax_cluster"))
+      EXPECT_EQ(cluster, GetParam() == "sm_90a") << lowered->schedule;
     const auto one = codegen::cuda::to_text(lowered->kernel, c.name);
     ASSERT_TRUE(one.ok()) << c.name << ": " << one.error().message;
     ASSERT_EQ(one->origins.size(), std::count(one->text.begin(), one->text.end(), '\n')) << c.name;

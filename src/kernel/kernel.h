@@ -24,7 +24,8 @@ enum class Scope : std::uint8_t { lane, warp, block, cluster, grid };
 /// lanes of one SIMD operation (extent <= lanes of the target; innermost); unroll: replicated.
 /// thread: iterations are the threads of a GPU block, which run at the same time; nested thread
 /// loops are its dimensions, the innermost fastest (thread number = outer · extent + inner). They
-/// enclose everything else of a phase; lane buffers are private to a thread.
+/// enclose everything else of a phase; lane buffers are private to a thread. More than
+/// kBlockThreads are a cluster of blocks of that many, without block buffers.
 enum class Binding : std::uint8_t { grid, block, thread, vector, unroll, serial };
 
 /// What a block buffer is for. plain: threads load and store it. tiles: tile copies write it and
@@ -277,7 +278,9 @@ struct Kernel {
   BufferId add_buffer(Buffer buffer) { return buffers.add(std::move(buffer)); }
   int arguments() const;  ///< number of argument buffers
 };
-constexpr int kWarp = 32;  ///< threads of a warp
+constexpr int kWarp = 32;            ///< threads of a warp
+constexpr int kBlockThreads = 1024;  ///< of a block, at most
+constexpr int kClusterBlocks = 8;    ///< of a cluster, at most
 
 /// Where in the block's tile element `element` of thread `thread`'s accumulator lies (PTX manual,
 /// "Matrix fragments for mma.m16n8k16").

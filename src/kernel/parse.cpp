@@ -343,9 +343,9 @@ class Parser : Lexer {
     x.count = static_cast<int>(integer(x.offset, INT32_MAX) - x.offset);
     expect("]");
     expect("over");
-    x.width = static_cast<int>(integer(1, 1024));
+    x.width = static_cast<int>(integer(1, kClusterBlocks * kBlockThreads));
     expect("by");
-    x.stride = static_cast<int>(integer(1, 1024));
+    x.stride = static_cast<int>(integer(1, kBlockThreads));
     return {x};
   }
   Stmt prefetch() {

@@ -8,7 +8,6 @@ namespace heddle::kernel {
 namespace {
 
 constexpr std::int64_t kMaxLanes = 64;
-constexpr std::int64_t kMaxThreads = 1024;  // of a block
 constexpr std::int64_t kRegisters = 65536;  // of a multiprocessor
 constexpr int kWarpgroup = 4 * kWarp;
 constexpr std::int64_t kTileRow = 64, kTileAlign = 512;  // elements: 128 bytes, 1024 bytes
@@ -74,10 +73,30 @@ class Verifier {
     if (x.var.index < 0 || x.var.index >= k_.variables) broken("loop variable d{}", x.var.index);
     if (!bound_.insert(x.var.index).second) broken("d{} is bound twice", x.var.index);
     if (x.end <= x.begin) return;  // never runs
-    if (x.binding == Binding::grid && threads_ > kMaxThreads) broken("{} threads", threads_);
+    if (x.binding == Binding::grid && threads_ > kBlockThreads) cluster(x);
     set_range(ranges_, x.var, ir::Interval{x.begin, x.end - 1});
     for (const Stmt& s : *x.body) stmt(s, x, under);
     set_range(ranges_, x.var, std::nullopt);
+  }
+
+  /// Threads of several blocks share no block memory, and work together by combining only.
+  void cluster(const For& phase) {
+    if (threads_ % kBlockThreads != 0 || threads_ > kClusterBlocks * kBlockThreads)
+      broken("{} threads", threads_);
+    for_each_stmt(*phase.body, [&](const Stmt& s) {
+      if (!is_collective(s) || std::holds_alternative<For>(s.op) ||
+          std::holds_alternative<If>(s.op) || std::holds_alternative<Let>(s.op))
+        return;
+      const Combine* x = std::get_if<Combine>(&s.op);
+      if (!x || (x->width * x->stride > kBlockThreads && x->width != threads_))
+        broken("{} threads are a cluster but do not only combine", threads_);
+    });
+    Kernel one = k_;
+    one.body = {Stmt{phase}};
+    const std::vector<bool> used = used_buffers(one);
+    for (std::int32_t i = 0; i < k_.buffers.size(); ++i)
+      if (used[static_cast<std::size_t>(i)] && k_.buffers[BufferId{i}].scope == Scope::block)
+        broken("'{}' is block memory of a cluster", k_.buffers[BufferId{i}].name);
   }
 
   /// Thread loops enclose everything else of a phase, and all threads reach what they wait in.

@@ -180,8 +180,8 @@ std::string said_of(const emulation::Module& module, const StitchedKernel& one) 
 TEST(Mutations, OfTheGeneratedHelpersAreFound) {
   const Stitched kernels;
   const std::vector<Mutant> mutants =
-      mutants_of(codegen::cuda::unit_header(), R"((block|warp)_sync\(\);)");
-  ASSERT_GE(mutants.size(), 5u);
+      mutants_of(codegen::cuda::unit_header(), R"((block|warp|cluster)_sync\(\);)");
+  ASSERT_GE(mutants.size(), 8u);
   for (const Mutant& m : mutants) {
     std::string text = m.text;
     std::vector<const StitchedKernel*> used;

@@ -68,6 +68,7 @@ inline Result<std::vector<std::vector<std::byte>>> emulate(
     emulation::Launch how;
     how.grid.x = static_cast<unsigned>(phase.tasks);
     how.block.x = static_cast<unsigned>(phase.threads);
+    how.cluster.x = static_cast<unsigned>(phase.cluster);
     how.shared_bytes = static_cast<std::size_t>(phase.shared_bytes);
     how.order = order;
     how.seed = seed;

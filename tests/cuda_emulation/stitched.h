@@ -40,6 +40,15 @@ inline const Case kMore[] = {
      [](auto& g, auto& b) {
        out(g, b.sort_indices(in(g, {4, 45}, DType::i32), 1, true, 10));
      }},
+    {"cluster softmax",
+     [](auto& g, auto& b) {
+       out(g, b.softmax(in(g, {2, 20003}), {1}));
+     }},
+    {"cluster bf16 norm",
+     [](auto& g, auto& b) {
+       const auto n = b.normalize(in(g, {1, 40000}, DType::bf16), {1}, 1e-5);
+       out(g, b.add(b.mul(n, in(g, {40000}, DType::bf16)), 1));
+     }},
     {"wide half",
      [](auto& g, auto& b) {
        out(g, b.softmax(in(g, {9, 515}, DType::f16), {1}));

@@ -19,6 +19,7 @@ struct TileMap {
 struct PhaseInfo {
   std::string symbol;
   std::int64_t tasks = 0;         ///< blocks, in x
+  int cluster = 1;                ///< neighbouring blocks that share their shared memory
   int threads = 0;                ///< of a block
   std::int64_t shared_bytes = 0;  ///< dynamic shared memory of a block
   /// Tensor maps (128-byte swizzle), parameters after the pointers.

@@ -57,6 +57,11 @@ PhaseEmitter::PhaseEmitter(const Kernel& k, const std::vector<BufferId>& paramet
   info_.symbol = std::move(symbol);
   info_.tasks = phase.end;
   info_.threads = threads_of(phase);
+  if (info_.threads > kBlockThreads) {
+    info_.cluster = info_.threads / kBlockThreads;
+    info_.threads = kBlockThreads;
+    info_.tasks *= info_.cluster;
+  }
 }
 
 void PhaseEmitter::line(const std::string& text) {
@@ -100,7 +105,8 @@ Result<PhaseInfo> PhaseEmitter::run(std::string& out, std::vector<std::int32_t>&
   place_shared();
   if (phase_.end > 0) {
     set_range(ranges_, phase_.var, ir::Interval{0, phase_.end - 1});
-    line(fmt::format("const {} d{} = blockIdx.x;", wide_ ? "long long" : "int", phase_.var.index));
+    line(fmt::format("const {} d{} = blockIdx.x{};", wide_ ? "long long" : "int", phase_.var.index,
+                     info_.cluster > 1 ? fmt::format(" / {}", info_.cluster) : ""));
     body(*phase_.body);
   }
   if (!error_.empty()) return unsupported("kernel '{}': {}", k_.name, error_);
@@ -236,6 +242,9 @@ void PhaseEmitter::threads(const For& x, int outer) {
   for (std::size_t i = chain.size(); i-- > 0;) {
     const For& loop = *chain[i];
     std::string at = "static_cast<int>(threadIdx.x)";
+    if (info_.cluster > 1)
+      at = fmt::format("static_cast<int>(threadIdx.x + blockIdx.x % {} * {})", info_.cluster,
+                       info_.threads);
     if (step > 1) at += fmt::format(" / {}", step);
     if (i > 0) at += fmt::format(" % {}", loop.end);
     if (loop.end == 1) at = "0";
@@ -243,7 +252,8 @@ void PhaseEmitter::threads(const For& x, int outer) {
     set_range(ranges_, loop.var, ir::Interval{0, loop.end - 1});
     step *= loop.end;
   }
-  HEDDLE_CHECK(step == info_.threads, "'{}': {} threads beside {}", k_.name, step, info_.threads);
+  HEDDLE_CHECK(step == info_.threads * info_.cluster, "'{}': {} threads beside {}", k_.name, step,
+               info_.threads * info_.cluster);
   thread_ = chain.back()->var;
   body(*chain.back()->body);
 }
@@ -458,10 +468,16 @@ void PhaseEmitter::combine(const Combine& x) {
       {ir::Monoid::min, "Min"}, {ir::Monoid::any, "Any"},   {ir::Monoid::all, "All"}};
   const std::string type = type_of(k_.buffers[x.buffer].dtype);
   const bool alone = x.width * x.stride <= kWarp;
-  line(fmt::format("hdk::combine<{}, {}, {}, {}>(b{} + {}, hd::{}{{}}, {});", x.width, x.stride,
-                   info_.threads, x.count, x.buffer.value, x.offset, kOps.at(x.fn),
-                   alone ? fmt::format("static_cast<{}*>(nullptr)", type)
-                         : fmt::format("reinterpret_cast<{}*>(shared + {})", type, scratch_at_)));
+  const bool wide = x.width * x.stride > info_.threads;  // over the blocks of a cluster
+  const std::string scratch =
+      alone ? fmt::format("static_cast<{}*>(nullptr)", type)
+            : fmt::format("reinterpret_cast<{}*>(shared + {})", type, scratch_at_);
+  line(fmt::format("hdk::combine<{}, {}, {}, {}>(b{} + {}, hd::{}{{}}, {});",
+                   wide ? info_.threads : x.width, x.stride, info_.threads, x.count,
+                   x.buffer.value, x.offset, kOps.at(x.fn), scratch));
+  if (wide)
+    line(fmt::format("hdk::combine_cluster<{}, {}>(b{} + {}, hd::{}{{}}, {});", info_.cluster,
+                     x.count, x.buffer.value, x.offset, kOps.at(x.fn), scratch));
 }
 
 Result<KernelText> to_text(const Kernel& k, const std::string& prefix) {

@@ -70,6 +70,29 @@ HD_FN void combine(T* v, Op op, T* scratch) {
   }
 }
 
+/// Combines what the blocks of a cluster of kBlocks have, the same in all threads of a block; all get
+/// the result, combined in the blocks' order. `scratch`: (kBlocks + 1) * kCount values at the same
+/// place in all blocks, free at the start.
+template <int kBlocks, int kCount, class T, class Op>
+HD_FN void combine_cluster(T* v, Op op, T* scratch) {
+  T* parts = scratch + kCount;
+  const int t = static_cast<int>(threadIdx.x);
+  if (t == 0) {
+    HD_UNROLL
+    for (int i = 0; i < kCount; ++i) scratch[i] = v[i];
+  }
+  cluster_sync();
+  if (t < kBlocks * kCount) parts[t] = cluster_map(scratch, t / kCount)[t % kCount];
+  cluster_sync();
+  HD_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    v[i] = parts[i];
+    HD_UNROLL
+    for (int b = 1; b < kBlocks; ++b) v[i] = op(v[i], parts[b * kCount + i]);
+  }
+  block_sync();
+}
+
 template <class T>
 HD_FN bool key_before(T a, T b) {
   if constexpr (kIsFloat<T>) {

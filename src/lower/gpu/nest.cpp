@@ -41,6 +41,20 @@ int power_above(std::int64_t n, int most) {
 
 }  // namespace
 
+int cluster_team(const Target& target, std::int64_t rows, std::int64_t terms, int lanes) {
+  constexpr int kClusters = 90;                                     // compute capability
+  constexpr std::int64_t kLongest = 1 << 19, kLongAlone = 1 << 17;  // terms
+  if (target.capability < kClusters || rows < 1 || rows * 2 > target.multiprocessors) return 0;
+  // Very few rows leave most of the machine idle even so.
+  if (terms > (rows * kernel::kClusterBlocks * 2 >= target.multiprocessors ? kLongest : kLongAlone))
+    return 0;
+  int blocks = 1;
+  while (blocks < kernel::kClusterBlocks && rows * blocks * 2 <= target.multiprocessors &&
+         terms >= std::int64_t{4} * blocks * kernel::kBlockThreads * lanes)
+    blocks *= 2;
+  return blocks > 1 ? blocks * kernel::kBlockThreads : 0;
+}
+
 ThreadNest::ThreadNest(Emitter& out, std::vector<NestOutput> outputs, Domain domain, int threads)
     : out_(out),
       outputs_(std::move(outputs)),
@@ -144,6 +158,9 @@ void ThreadNest::choose_team() {
     while (size_ >= kernel::kWarp && size_ < most && size_ * 2 <= units &&
            (points_ * size_ < wave || units / size_ > kTermsEach))
       size_ *= 2;
+    if (const int wide = cluster_team(out_.target(), points_, terms_, out_.lanes());
+        wide > size_ && !wanted_threads_)
+      size_ = wide;
     per_block_ = std::max(1, block / 2 / size_);
     while (!wanted_threads_ && per_block_ > 1 && size_ * per_block_ > kernel::kWarp &&
            points_ < per_block_ * cores)
@@ -292,7 +309,10 @@ void ThreadNest::innermost() {
 }
 
 std::string ThreadNest::describe() const {
-  std::string text = fmt::format("blocks={} threads={}", tasks_, size_ * per_block_);
+  const int blocks = std::max(1, size_ / kernel::kBlockThreads);
+  std::string text =
+      fmt::format("blocks={} threads={}", tasks_ * blocks, size_ * per_block_ / blocks);
+  if (blocks > 1) text += fmt::format(" cluster={}", blocks);
   if (size_ > 1) text += fmt::format(" {}={}", columns_ ? "column" : "row", size_);
   if (width_ > 1) text += fmt::format(" vector={}", width_);
   return text;

@@ -49,13 +49,18 @@ class ThreadNest {
   int width_ = 1;
   std::int64_t points_ = 1, inner_ = 1, tasks_ = 1;
   int per_block_ = 1;  ///< points
-  int size_ = 1;       ///< threads of a team
+  int size_ = 1;       ///< threads of a team; those of several blocks are a cluster's
   int wanted_threads_ = 0;
   std::vector<std::optional<ir::Expr>> position_;  ///< by axis, while emitting
   std::vector<ir::Condition> valid_;
   stitch::Team team_;
   std::set<std::pair<std::size_t, Index>> rows_done_;
 };
+
+/// Threads of a cluster that work on one row, 0 if its reductions are better done in parts by a
+/// phase of their own or by one block: long rows, few of them, on GPUs whose blocks can read each
+/// other's shared memory. `lanes`: elements of an access.
+int cluster_team(const Target& target, std::int64_t rows, std::int64_t terms, int lanes);
 
 /// Phases whose tasks are single threads become blocks of threads; their scratch is private to a
 /// thread.

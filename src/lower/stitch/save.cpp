@@ -46,6 +46,8 @@ void Emitter::save(NodeId node, const Index& index, const Value& value) {
     return;
   // Threads alone have no memory for rows but registers: they compute again.
   if (target_.is_gpu() && !(phase_.team && team_ && encloses(phase_.row, team_->level))) return;
+  // Blocks of a cluster have parts of a row, not always the same ones.
+  if (team_ && team_->size > kernel::kBlockThreads) return;
   const Shape& shape = g_[node].type.shape;
   Saved s{{}, phase_.number, index, {}, false, lanes_, phase_.row};
   std::vector<bool> used(phase_.coordinates.size(), false);

@@ -137,8 +137,11 @@ std::int64_t Phases::gpu_parts_worth(const Reduction& r, std::int64_t most_resul
   const std::int64_t cores = request_.target.multiprocessors;
   const std::int64_t all = element_count(g_[r.node].type.shape), terms = element_count(r.extents);
   if (all == 0 || terms <= kFewTerms) return 0;
-  const std::int64_t blocks = adds_columns(r) ? (all + kernel::kWarp - 1) / kernel::kWarp : all;
-  if (terms >= kLong && all * terms >= kLongReduction / 2 && blocks * 2 < cores)
+  const bool columns = adds_columns(r);
+  const std::int64_t blocks = columns ? (all + kernel::kWarp - 1) / kernel::kWarp : all;
+  const bool cluster =
+      !columns && gpu::cluster_team(request_.target, all, terms, emitter_.lanes()) > 0;
+  if (terms >= kLong && all * terms >= kLongReduction / 2 && blocks * 2 < cores && !cluster)
     return std::clamp<std::int64_t>(std::min(2 * cores / blocks, terms / kPart), 1, kMost);
   return all < most_results && most_results * terms > kRepeated ? 1 : 0;
 }
