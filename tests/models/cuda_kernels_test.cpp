@@ -167,7 +167,9 @@ TEST(CudaNetworks, EveryKernelLowersAndCompiles) {
              kernels.all.size(), kernels.refused.size());
   std::vector<OneKernel> all, some;
   for (const auto& [text, one] : kernels.all) {
-    if (all.size() % kSample == 0) some.push_back(one);
+    // Clusters of blocks are for sm_90a only.
+    const bool cluster = text.find("combine_cluster") != std::string::npos;
+    if (all.size() % kSample == 0 && !cluster) some.push_back(one);
     all.push_back(one);
   }
   EXPECT_LE(compile_all(all, "sm_90a"), kSpillBytes90);
