@@ -200,23 +200,25 @@ Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelF
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 Status open_sized(const ModelFlags& flags, const driver::CompileOptions& options, Model& model) {
   const auto loaded = HEDDLE_TRY(driver::SizedModel::load(model.sized, options));
-  const std::size_t number = HEDDLE_TRY(wanted_case(*model.sized, flags));
-  for (const auto& [name, size] : model.sized->cases[number].sizes)
-    model.sizes += fmt::format("{}{}={}", model.sizes.empty() ? "" : ", ", name, size);
-  model.session = HEDDLE_TRY(loaded->session(number));
+  model.session = HEDDLE_TRY(loaded->session(HEDDLE_TRY(wanted_case(*model.sized, flags))));
   model.program = std::shared_ptr<const runtime::Program>(model.session, &model.session->program());
   return Ok{};
 }
 
 }  // namespace
 
-Result<Model> open_model(const ModelFlags& flags) {
+Result<Model> compile_model(const ModelFlags& flags) {
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   Model model;
-  const auto now = [] { return std::chrono::steady_clock::now(); };
-  const auto start = now();
+  const auto start = Clock::now();
   if (runtime::is_artefact(flags.model)) {
     if (flags.precision != "f32")
       return fail(ErrorCode::usage,
@@ -244,16 +246,27 @@ Result<Model> open_model(const ModelFlags& flags) {
     model.program = compiled.program;
     model.from_cache = compiled.from_cache;
   }
-  const auto compiled_at = now();
-  model.compile_seconds = std::chrono::duration<double>(compiled_at - start).count();
+  model.compile_seconds = seconds_since(start);
   if (model.sized) {
-    HEDDLE_TRY(open_sized(flags, options, model));
+    const runtime::SizeCase& row =
+        model.sized->cases[HEDDLE_TRY(wanted_case(*model.sized, flags))];
+    for (const auto& [name, size] : row.sizes)
+      model.sizes += fmt::format("{}{}={}", model.sizes.empty() ? "" : ", ", name, size);
+    model.program = model.sized->programs[row.program];
   } else if (!flags.sizes.empty()) {
     return fail(ErrorCode::usage, "--size: the model has one size only; want --dynamic too");
   }
+  return model;
+}
+
+Result<Model> open_model(const ModelFlags& flags) {
+  Model model = HEDDLE_TRY(compile_model(flags));
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  const auto start = Clock::now();
+  if (model.sized) HEDDLE_TRY(open_sized(flags, options, model));
   HEDDLE_TRY(within(flags.memory_limit_mb, *model.program, options.threads));
   if (!model.sized) model.session = HEDDLE_TRY(driver::load(model.program, options));
-  model.load_seconds = std::chrono::duration<double>(now() - compiled_at).count();
+  model.load_seconds = seconds_since(start);
   return model;
 }
 

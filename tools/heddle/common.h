@@ -41,15 +41,18 @@ Options& global_options();
 
 Result<driver::CompileOptions> compile_options(const ModelFlags& flags);
 
-/// A model ready to run, from an artefact, an ONNX file or an ONNX test-data folder.
+/// A model's program, from an artefact, an ONNX file or an ONNX test-data folder.
 struct Model {
   std::shared_ptr<const runtime::Program> program;
-  std::shared_ptr<runtime::Session> session;
+  std::shared_ptr<runtime::Session> session;           ///< null after compile_model()
   std::shared_ptr<const runtime::SizedProgram> sized;  ///< null: for one size of inputs only
   std::string notes, sizes;  ///< of compile_sizes(); those that are run
   bool from_artefact = false, from_cache = false;
   double compile_seconds = 0, load_seconds = 0;
 };
+/// Loads nothing, so that the device need not be in this machine.
+Result<Model> compile_model(const ModelFlags& flags);
+/// The same ready to run.
 Result<Model> open_model(const ModelFlags& flags);
 /// The case of the dispatch table that the flags ask for: --size, --shape, the shapes of --input
 /// files; of those that fit the largest.

@@ -19,7 +19,7 @@ Status run(const ExplainFlags& flags) {
                          flags.model);
     return explain_staged(flags, flags.node);
   }
-  const Model model = HEDDLE_TRY(open_model(flags));
+  const Model model = HEDDLE_TRY(compile_model(flags));
   const nlohmann::json report = nlohmann::json::parse(model.program->manifest, nullptr, false);
   if (!report.is_object() || !report.contains("kernels"))
     return fail("{}: the artefact holds no report", flags.model);
