@@ -71,6 +71,7 @@ enum class ScalarFn : std::uint8_t {
   less_equal,
   greater,
   greater_equal,
+  dot2,  // i32 of two i16 halves each: low·low + high·high
   // ternary: select(condition, a, b)
   select,
 };

@@ -24,6 +24,10 @@ I as_int(D v) { return v >= 9.2e18 || !(v > -9.2e18) ? 0 : static_cast<I>(v); }
 
 I negated(I x) { return static_cast<I>(-static_cast<U>(x)); }
 I wrapping_mul(I a, I b) { return static_cast<I>(static_cast<U>(a) * static_cast<U>(b)); }
+I dot_of_halves(I x, I y) {
+  const auto low = [](I v) { return static_cast<I>(static_cast<std::int16_t>(v)); };
+  return low(x) * low(y) + low(x >> 16) * low(y >> 16);
+}
 I int_pow(I base, I exponent, bool is_unsigned) {
   if (exponent < 0 && !is_unsigned) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
   I result = 1;
@@ -158,6 +162,8 @@ constexpr Meaning kMeanings[] = {
      [](I x, I y, I, DType t) -> I { return is_less(y, x, t); }},
     {greater_equal, [](D x, D y, D) -> D { return x >= y; },
      [](I x, I y, I, DType t) -> I { return !is_less(x, y, t); }},
+    {dot2, [](D x, D y, D) { return static_cast<D>(dot_of_halves(as_int(x), as_int(y))); },
+     [](I x, I y, I, DType t) { return wrap(dot_of_halves(x, y), t); }},
     {select, [](D x, D y, D z) { return x != 0 ? y : z; },
      [](I x, I y, I z, DType) { return x != 0 ? y : z; }},
 };

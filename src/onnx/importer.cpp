@@ -354,10 +354,21 @@ bool Importer::is_fixed(NodeId id) {
   return fixed_[static_cast<std::size_t>(id.value)];
 }
 
+/// Integers times a scale, as one operator gave them: products want the integers.
+bool Importer::is_dequantised(NodeId value) const {
+  const auto map_of = [&](NodeId id, ir::ScalarFn fn) {
+    const auto* map = std::get_if<prim::Map>(&graph_[id].op);
+    return map != nullptr && map->fn == fn;
+  };
+  if (!map_of(value, ir::ScalarFn::mul)) return false;
+  const NodeId number = graph_[value].args[0];
+  return map_of(number, ir::ScalarFn::cast) && is_int(graph_[graph_[number].args[0]].type.dtype);
+}
+
 NodeId Importer::folded(NodeId value) {
   if (graph_.constant_of(value) != nullptr || !is_fixed(value)) return value;
   const TensorType& type = builder_.type(value);
-  if (element_count(type.shape) > options_.fold_elements) return value;
+  if (element_count(type.shape) > options_.fold_elements || is_dequantised(value)) return value;
   prim::FoldLimits limits;
   limits.max_bytes = 64 * options_.fold_elements;
   limits.max_work = 64.0 * static_cast<double>(options_.fold_elements);

@@ -99,6 +99,7 @@ class Importer {
   /// A recurrent operator over a sequence that is padded to ImportOptions::steps.
   Result<ops::Values> expand_steps(ops::Call call);
   /// The value as a constant, if it depends on constants only and is small.
+  bool is_dequantised(prim::NodeId value) const;
   prim::NodeId folded(prim::NodeId value);
   bool is_fixed(prim::NodeId id);
 

@@ -46,16 +46,42 @@ Result<Axis> axis_of(const Call& call, Builder& b) {
               std::max<std::int64_t>(0, call.attribute_int("block_size", 0))};
 }
 
+struct Limits {
+  double low, high;
+};
+Limits limits_of(DType type) {
+  if (type == DType::i8) return {-128, 127};
+  if (type == DType::u8) return {0, 255};
+  return type == DType::i16 ? Limits{-32768, 32767} : Limits{0, 65535};
+}
+
 NodeId saturated(Builder& b, NodeId x, DType type) {
-  const double low = type == DType::i8    ? -128
-                     : type == DType::u8  ? 0
-                     : type == DType::i16 ? -32768
-                                          : 0;
-  const double high = type == DType::i8    ? 127
-                      : type == DType::u8  ? 255
-                      : type == DType::i16 ? 32767
-                                           : 65535;
+  const auto [low, high] = limits_of(type);
   return b.cast(b.min(b.max(x, b.scalar(b.dtype(x), low)), b.scalar(b.dtype(x), high)), type);
+}
+
+/// limit - zero point, a constant at once where that is one: passes see the bounds of what is cast.
+NodeId limit_less_zero(const Call& call, Builder& b, double limit, DType real) {
+  const Tensor* zero = b.graph().constant_of(call.in(2));
+  if (zero == nullptr) return b.sub(b.scalar(real, limit), b.cast(call.in(2), real));
+  Tensor out({real, zero->shape()});
+  for (std::int64_t i = 0; i < out.count(); ++i)
+    out.set(i, limit - static_cast<double>(zero->int_at(i)));
+  return b.constant(out);
+}
+
+/// saturate(round(x) + zero_point), where the bounds come first: what the zero point is taken from
+/// again, as it is by the next dequantisation, then never had it added.
+Result<NodeId> with_zero(const Call& call, Builder& b, NodeId x, DType type, const Limits& limits,
+                         const Axis& axis) {
+  const DType real = b.dtype(x);
+  const auto spread = [&](NodeId v) {
+    return aligned(call, b, v, call.in(0), axis.axis, axis.block);
+  };
+  x = b.max(x, HEDDLE_TRY(spread(limit_less_zero(call, b, limits.low, real))));
+  x = b.min(x, HEDDLE_TRY(spread(limit_less_zero(call, b, limits.high, real))));
+  const NodeId zero = HEDDLE_TRY(spread(b.cast(call.in(2), DType::i32)));
+  return b.cast(b.add(b.cast(x, DType::i32), zero), type);
 }
 
 /// saturate(round(x / scale) + zero_point); formats of floats round by themselves and have no zero
@@ -86,12 +112,11 @@ Result<Values> quantize(const Call& call, Builder& b) {
   if (format != Format::plain && !range)
     return Values{encode(b, y, format, {.saturate = call.attribute_int("saturate", 1) != 0})};
   y = b.map(ScalarFn::round, {y});
-  if (call.has(2))
-    y = b.add(y, HEDDLE_TRY(aligned(call, b, b.cast(call.in(2), real), x, axis.axis, axis.block)));
-  if (!range) return Values{saturated(b, y, type)};
-  return Values{b.cast(b.min(b.max(y, b.scalar(real, static_cast<double>(range->low))),
-                             b.scalar(real, static_cast<double>(range->high))),
-                       type)};
+  Limits limits = limits_of(type);
+  if (range) limits = {static_cast<double>(range->low), static_cast<double>(range->high)};
+  if (call.has(2)) return Values{HEDDLE_TRY(with_zero(call, b, y, type, limits, axis))};
+  return Values{
+      b.cast(b.min(b.max(y, b.scalar(real, limits.low)), b.scalar(real, limits.high)), type)};
 }
 
 /// (x - zero_point)·scale; formats of floats have no zero point but 0.

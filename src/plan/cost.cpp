@@ -19,6 +19,8 @@ constexpr double kStridedNs = 0.4;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
+/// Products of integers against those of f32: two to an instruction, or one that is slow.
+constexpr double kPairRate = 1.6, kIntegerRate = 0.5;
 constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
 
 }  // namespace
@@ -289,7 +291,9 @@ struct CostModel::State {
     for (NodeId arg : f[id].args)
       if (f.as<prim::Constant>(arg)) constant = f.bytes_of(arg);
     const bool packed = constant > 0;
-    const double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
+    double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
+    if (!m.gpu && f[id].type.dtype == DType::i32)
+      rate *= f[f[id].args[0]].type.dtype == DType::i16 ? kPairRate : kIntegerRate;
     // Tiles of about 6×32 results (64×64 on a GPU) are the units that threads share.
     const double units = std::max(1.0, s.batch * std::ceil(s.m * s.n / (m.gpu ? 4096 : 192)));
     if (!packed && !m.gpu)

@@ -102,9 +102,14 @@ Graph fold_constants(const Graph& g) { return fold_constants(g, FoldLimits{}); }
 
 Graph fold_constants(const Graph& g, const FoldLimits& limits) {
   constexpr std::int64_t kSmall = 4096;
+  // Operands of products are laid out anew at every run where they are not constants.
+  std::vector<bool> multiplied(static_cast<std::size_t>(g.size()));
+  for (const NodeId id : live_nodes(g))
+    if (std::holds_alternative<Contract>(g[id].op) && is_float(g[id].type.dtype))
+      for (const NodeId a : g[id].args) multiplied[static_cast<std::size_t>(a.value)] = true;
   // By new id: bytes of the constants that a value is computed from, or -1 if not constant.
   std::unordered_map<NodeId, std::int64_t> source_bytes;
-  return rebuild(g, [&](Graph& out, const Node& n, NodeId) {
+  return rebuild(g, [&](Graph& out, const Node& n, NodeId old) {
     const NodeId plain = out.add(n.op, n.args, n.type);
     std::int64_t bytes = 0;
     if (std::holds_alternative<Constant>(n.op)) bytes = bytes_of(n.type);
@@ -122,7 +127,8 @@ Graph fold_constants(const Graph& g, const FoldLimits& limits) {
     // element stays a scalar, which kernels hold as an immediate.
     const bool view = std::holds_alternative<View>(n.op);
     if (view && element_count(out[n.args[0]].type.shape) == 1) return plain;
-    if (bytes_of(n.type) > (view ? bytes : std::max(bytes, kSmall))) return plain;
+    const bool larger = bytes_of(n.type) > (view ? bytes : std::max(bytes, kSmall));
+    if (larger && (view || !multiplied[static_cast<std::size_t>(old.value)])) return plain;
     const auto value = evaluate_constant(out, plain, limits);
     if (!value) return plain;
     const NodeId folded = out.add_constant(*value);

@@ -16,7 +16,7 @@ namespace {
 constexpr Pass kPasses[] = {
     {"canonicalize", "rewrite rows to a fixed point, constants folded in between",
      [](const Graph& g, std::string_view disable) { return canonicalize(g, disable); }},
-    {"fold-constants", "replace constant subgraphs by constants that are not larger",
+    {"fold-constants", "replace constant subgraphs by constants that are not larger, or multiplied",
      [](const Graph& g, std::string_view) { return fold_constants(g); }},
     {"drop-dead", "drop nodes that no output needs",
      [](const Graph& g, std::string_view) { return drop_dead(g); }},

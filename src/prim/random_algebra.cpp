@@ -85,6 +85,10 @@ class Algebra {
       return b_.map(ScalarFn::pow, {positive, splat(t, pick({-0.5, 0.5, 1.5}))});
     }
     if (rng_() % 6 == 0) return b_.neg(x);
+    if (is_int(t) && rng_() % 6 == 0) {
+      const NodeId y = partner(x);
+      return b_.sub(both_ways(ScalarFn::add, x, y), coin() ? y : partner(x));
+    }
     if (is_int(t) && rng_() % 6 == 0) return b_.map(ScalarFn::bit_not, {x});
     if (rng_() % 8 == 0) return b_.map(pick({ScalarFn::less, ScalarFn::equal}), {x, partner(x)});
     const ScalarFn fn = pick(
@@ -102,6 +106,42 @@ class Algebra {
     const NodeId once = b_.cast(x, to);
     if (is_float(to) && !is_int(b_.dtype(x)) && !input) return once;
     return coin() ? b_.cast(once, pick({DType::f32, DType::i32, DType::i64})) : once;
+  }
+
+  /// Into bounds that narrow integers hold, or nearly, and to wide ones again.
+  NodeId saturated(NodeId x) {
+    const DType t = b_.dtype(x);
+    x = b_.max(b_.mul(x, 64.0), splat(t, pick({-129.0, -128.0, -1.0, 0.0, 3.0})));
+    x = b_.min(x, splat(t, pick({127.0, 128.0, 255.0, 256.0, -2.0})));
+    if (coin()) x = b_.add(b_.cast(x, DType::i32), splat(DType::i32, pick({-128.0, 1.0, 128.0})));
+    return b_.cast(b_.cast(x, pick({DType::i8, DType::u8, DType::i16})),
+                   pick({DType::i32, DType::i64, DType::i16}));
+  }
+
+  /// Integers less a zero point, times a scale: one number, or one of each row, column or
+  /// reduction.
+  NodeId dequantised(NodeId q, int own) {
+    const Shape shape = b_.shape(q);
+    NodeId x = b_.cast(q, DType::i32);
+    if (coin()) x = b_.sub(x, splat(DType::i32, pick({1.0, 128.0, -40.0, 1e6})));
+    x = b_.cast(x, DType::f32);
+    if (rng_() % 4 == 0) return x;
+    if (coin()) return b_.mul(x, splat(DType::f32, pick({0.5, 0.125, 3.0})));
+    Shape along(2, 1);
+    const auto at = static_cast<std::size_t>(rng_() % 4 ? own : 1 - own);
+    along[at] = shape[at];
+    Tensor scale({DType::f32, along});
+    for (std::int64_t i = 0; i < scale.count(); ++i)
+      scale.set(i, 0.25 * static_cast<double>(i + 1));
+    return b_.mul(x, b_.broadcast(b_.constant(scale), shape));
+  }
+  NodeId quantised_product() {
+    const std::int64_t k = pick<std::int64_t>({16, 9, 12}), n = pick<std::int64_t>({8, 3});
+    const auto narrow = [&] { return pick({DType::i8, DType::u8, DType::i16}); };
+    const NodeId q = g_.add_input(fmt::format("q{}", g_.inputs.size()), {narrow(), {5, k}});
+    Tensor w({narrow(), {k, n}});
+    for (std::int64_t i = 0; i < w.count(); ++i) w.set_int(i, i * 37 % 120);
+    return b_.matmul(dequantised(q, 0), dequantised(b_.constant(w), 1));
   }
 
   NodeId movement(NodeId x) {
@@ -172,7 +212,7 @@ class Algebra {
 
   /// With a constant that is all equal, or a shape that a split or merged dimension reaches.
   NodeId contraction(NodeId x) {
-    if (b_.rank(x) == 3 && rng_() % 4 == 0) return divided_contraction(x);
+    if (b_.rank(x) == 3 && rng_() % 3 == 0) return divided_contraction(x);
     const std::int64_t k = b_.shape(x).back();
     if (coin()) return b_.matmul(x, b_.full({b_.dtype(x), {k, 3}}, 2));
     const NodeId flat = b_.reshape(x, {element_count(b_.shape(x)) / k, k});
@@ -201,6 +241,7 @@ class Algebra {
   NodeId step(NodeId x) {
     if (b_.rank(x) > 0 && rng_() % 16 == 0) return raw_view(x);
     if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 12 == 0) return contraction(x);
+    if (rng_() % 24 == 0) return coin() ? quantised_product() : saturated(values_[0]);
     if (element_count(b_.shape(x)) > 300) return reduction(x);
     const auto kind = rng_() % 12;
     if (kind < 2) return movement(x);

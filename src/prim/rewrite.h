@@ -42,6 +42,7 @@ std::span<const RewriteRule> algebra_rules();
 std::span<const RewriteRule> view_rules();
 std::span<const RewriteRule> reduce_rules();
 std::span<const RewriteRule> contract_rules();
+std::span<const RewriteRule> integer_rules();
 /// All of the above, in the order in which they are tried.
 const std::vector<const RewriteRule*>& rewrite_rules();
 

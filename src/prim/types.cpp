@@ -24,6 +24,8 @@ bool accepts(ScalarFn fn, DType t) {
     case ScalarFn::shift_left:
     case ScalarFn::shift_right:
       return is_int(t);
+    case ScalarFn::dot2:
+      return t == DType::i32;
     case ScalarFn::min:
     case ScalarFn::max:
     case ScalarFn::equal:

@@ -330,6 +330,7 @@ TEST(Functions, OfEveryType) {
       const auto fn = static_cast<ir::ScalarFn>(i);
       const ir::ScalarFnInfo& f = ir::info(fn);
       const bool bits = f.name.starts_with("bit_") || f.name.starts_with("shift_");
+      if (fn == ir::ScalarFn::dot2 && type != DType::i32) continue;
       if (fn == ir::ScalarFn::cast || fn == ir::ScalarFn::bitcast || (bits && is_float(type)))
         continue;
       if (!is_float(type) && (ir::float_only(fn) || type == DType::b1)) continue;
@@ -359,6 +360,47 @@ TEST(Functions, CastsBetweenAllTypes) {
                                 : 1e-6);
     }
   }
+}
+
+/// Vectors and single elements, beyond every bound, infinite and not a number, bounded or not.
+TEST(Functions, CastsToIntegersSaturate) {
+  for (const DType from : {DType::f32, DType::f64})
+    for (const DType to : kTypes) {
+      if (!is_int(to)) continue;
+      const std::string f(name_of(from)), t(name_of(to));
+      for (const char* x :
+           {"mul.{0}(%0, {0}(3e9))", "mul.{0}(%0, {0}(1e20))", "div.{0}(%0, {0}(0))",
+            "mul.{0}(div.{0}(%0, {0}(0)), {0}(0))",
+            "min.{0}(max.{0}(mul.{0}(%0, {0}(300)), {0}(-128)), {0}(127))",
+            "min.{0}(max.{0}(div.{0}(%0, {0}(0)), {0}(0)), {0}(255))",
+            "min.{0}(max.{0}(mul.{0}(div.{0}(%0, {0}(0)), {0}(0)), {0}(-1)), {0}(9))"}) {
+        const std::string e = fmt::format("cast.{}({})", t, fmt::format(fmt::runtime(x), f));
+        SCOPED_TRACE(e);
+        // The interpreter's product is not rounded to f32.
+        for (const Machine& m : machines()) check(parsed(map_text(from, to, e)), m, 1e-6);
+      }
+    }
+}
+
+/// Neighbours as halves of one integer, in vectors, alone, and where they are no neighbours.
+TEST(Functions, HalvesOfNeighbours) {
+  const auto halves = [](const std::string& low, const std::string& high) {
+    return fmt::format(
+        "bit_or.i32(bit_and.i32(cast.i32(load.i16 b0[{}]), i32(65535)), "
+        "shift_left.i32(cast.i32(load.i16 b0[{}]), i32(16)))",
+        low, high);
+  };
+  const std::string at = "d0*17 + ";
+  const auto line = [&](const std::string& i, const std::string& low, const std::string& high) {
+    return fmt::format("b1[{}{}] = dot2.i32({}, i32(-65533)) ", at, i, halves(low, high));
+  };
+  const kernel::Kernel k = parsed(kernel_text(
+      "buffer b0 \"a\" i16[120] grid arg=0\nbuffer b1 \"y\" i32[51] grid arg=1 written",
+      "for vector d1 in 0..8 { " + line("d1", "d0*34 + d1*2", "d0*34 + d1*2 + 1") +
+          "} for vector d2 in 0..5 { " + line("d2 + 8", "d0*34 + d2*2 + 16", "d0*34 + d2*2 + 17") +
+          "} for serial d3 in 13..15 { " + line("d3", "d0*34 + d3*2", "d0*34 + d3*2 + 1") +
+          "} for serial d4 in 15..17 { " + line("d4", "d0*34 + d4", "d0*34 + d4 + 3") + "}"));
+  for (const Machine& m : machines()) check(k, m, 0);
 }
 
 TEST(Functions, BitcastsKeepTheBits) {

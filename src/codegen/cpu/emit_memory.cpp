@@ -1,5 +1,6 @@
 // Loads and stores: choice between one element, all lanes, and data-dependent positions.
 #include "codegen/cpu/emitter.h"
+#include "kernel/halves.h"
 
 namespace heddle::codegen::cpu {
 
@@ -69,6 +70,29 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
     out = b_.CreateInsertElement(out, load_at(id, ptr, 1), i);
   }
   return ops_.cast(out, stored, dtype);
+}
+
+/// Neighbouring 16-bit integers as the halves of one i32 are one load; null where they are not.
+Emitter::V Emitter::load_halves(const Apply& x) {
+  const auto parts = as_halves(x);
+  const auto distance = parts ? distance_of_halves(parts->first, parts->second) : std::nullopt;
+  if (!distance || distance->constant() != 1) return nullptr;
+  const Load& low = *load_under_cast(parts->first);
+  const std::int32_t id = low.buffer.value;
+  if (buffer(id).dtype != DType::i16 || in_registers(id)) return nullptr;
+  if (scope().mask && !always_inside(id, bound(load_under_cast(parts->second)->offset)))
+    return nullptr;
+  const Access a = access(bound(low.offset));
+  unsigned width = 1;
+  if (a.kind != Access::Kind::uniform) {
+    for (unsigned i = 0; i < a.offsets.size(); ++i)
+      if (a.offsets[i] != 2 * static_cast<std::int64_t>(i)) return nullptr;
+    if (a.kind != Access::Kind::constant || a.offsets.size() != vector_->width) return nullptr;
+    width = vector_->width;
+  }
+  llvm::Type* type = b_.getInt32Ty();
+  if (width > 1) type = llvm::FixedVectorType::get(type, width);
+  return b_.CreateAlignedLoad(type, address(id, a.base), llvm::Align(2));
 }
 
 void Emitter::store(const Store& x) {

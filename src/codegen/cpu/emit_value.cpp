@@ -74,6 +74,7 @@ Emitter::V Emitter::make_value(const ValueNode& v) {
 }
 
 Emitter::V Emitter::make_apply(const Apply& x, DType dtype) {
+  if (V both = load_halves(x)) return both;
   llvm::SmallVector<V> args;
   bool varying = false;
   for (const Value& arg : x.args) {

@@ -1,5 +1,8 @@
 #include "codegen/cpu/ops.h"
 
+#include <llvm/Analysis/VectorUtils.h>
+#include <llvm/IR/IntrinsicsX86.h>
+
 #include <cmath>
 
 #include "support/result.h"
@@ -27,6 +30,31 @@ bool never_nan(V v) {
     return f && !f->isNaN();
   }
   return false;
+}
+
+/// True if v is bounded by constants within [low, high], as extreme() bounds it, or is NaN.
+bool within(V v, double low, double high) {
+  const auto number = [](V x) -> std::optional<double> {
+    const auto* c = llvm::dyn_cast<llvm::Constant>(x);
+    const auto* one = c ? llvm::dyn_cast_or_null<llvm::ConstantFP>(c->getSplatValue()) : nullptr;
+    if (!one) return std::nullopt;
+    return one->getType()->isFloatTy() ? one->getValueAPF().convertToFloat()
+                                       : one->getValueAPF().convertToDouble();
+  };
+  bool above = false, below = false;
+  for (int depth = 0; depth < 2; ++depth) {
+    auto* select = llvm::dyn_cast<llvm::SelectInst>(v);
+    auto* compare = select ? llvm::dyn_cast<llvm::FCmpInst>(select->getCondition()) : nullptr;
+    if (!compare || compare->getOperand(0) != select->getTrueValue() ||
+        compare->getOperand(1) != select->getFalseValue())
+      return false;
+    const auto bound = number(select->getTrueValue());
+    if (!bound || *bound < low || *bound > high) return false;
+    above |= compare->getPredicate() == llvm::CmpInst::FCMP_OGT;
+    below |= compare->getPredicate() == llvm::CmpInst::FCMP_OLT;
+    v = select->getFalseValue();
+  }
+  return above && below;
 }
 
 }  // namespace
@@ -114,12 +142,35 @@ V Ops::splat(V v, unsigned width) {
   return width == 1 || v->getType()->isVectorTy() ? v : b_.CreateVectorSplat(width, v);
 }
 
+/// Vectors of floats to integers that i32 holds, truncated and saturated, NaN to 0: LLVM's
+/// saturating conversions would go lane by lane.
+V Ops::saturated(V v, DType to) {
+  llvm::Type* i32 = shaped(b_.getInt32Ty(), v);
+  const int bits = static_cast<int>(8 * size_of(to));
+  const bool is_signed = is_signed_int(to);
+  const double end = std::ldexp(1.0, is_signed ? bits - 1 : bits), low = is_signed ? -end : 0;
+  if (within(v, low, end - 1)) {
+    V number = b_.CreateSelect(b_.CreateFCmpORD(v, v), v, real(v, 0));
+    return b_.CreateTrunc(b_.CreateFPToSI(number, i32), shaped(compute(to), v));
+  }
+  // Exact in the float's type, unlike the largest i32.
+  V below = b_.CreateFCmpOLT(v, real(v, end)), above = b_.CreateFCmpOGE(v, real(v, low));
+  V inside = b_.CreateSelect(b_.CreateAnd(below, above), v, real(v, 0));
+  V out = b_.CreateFPToSI(inside, i32);
+  const auto limit = [&](double x) { return integer(i32, static_cast<std::int64_t>(x)); };
+  out = b_.CreateSelect(b_.CreateFCmpOGE(v, real(v, end)), limit(end - 1), out);
+  if (is_signed) out = b_.CreateSelect(b_.CreateFCmpOLT(v, real(v, low)), limit(low), out);
+  return b_.CreateTrunc(out, shaped(compute(to), v));
+}
+
 V Ops::cast(V v, DType from, DType to) {
   if (compute_type(from) == compute_type(to)) return v;
   llvm::Type* type = shaped(compute(to), v);
   if (is_float(from)) {
     if (is_float(to)) return b_.CreateFPCast(v, type);
     if (to == DType::b1) return b_.CreateFCmpUNE(v, real(v, 0));
+    if (v->getType()->isVectorTy() && (size_of(to) < 4 || to == DType::i32))
+      return saturated(v, to);
     const ID id = is_signed_int(to) ? Intrinsic::fptosi_sat : Intrinsic::fptoui_sat;
     return b_.CreateIntrinsic(id, {type, v->getType()}, {v});
   }
@@ -363,6 +414,8 @@ V Ops::apply_int(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
     case ScalarFn::shift_left:
     case ScalarFn::shift_right:
       return shift(fn, x, y, type);
+    case ScalarFn::dot2:
+      return dot2(x, y);
     case ScalarFn::equal:
       return b_.CreateICmpEQ(x, y);
     case ScalarFn::not_equal:
@@ -398,6 +451,32 @@ V Ops::int_division(ScalarFn fn, V x, V y, bool is_unsigned) {
   V differ = b_.CreateXor(b_.CreateICmpSLT(r, zero), b_.CreateICmpSLT(y, zero));
   V fix = b_.CreateAnd(b_.CreateICmpNE(r, zero), differ);
   return b_.CreateSelect(fix, b_.CreateAdd(r, y), r);
+}
+
+/// Low·low + high·high of the i16 halves; whole vectors in one instruction (pmaddwd).
+V Ops::dot2(V x, V y) {
+  const unsigned width = width_of(x), most = static_cast<unsigned>(x86_bytes_) / 4;
+  if (width > most && most > 0 && width % 2 == 0) {
+    llvm::SmallVector<int> low, high;
+    for (unsigned i = 0; i < width; ++i)
+      (i < width / 2 ? low : high).push_back(static_cast<int>(i));
+    V parts[] = {dot2(b_.CreateShuffleVector(x, low), b_.CreateShuffleVector(y, low)),
+                 dot2(b_.CreateShuffleVector(x, high), b_.CreateShuffleVector(y, high))};
+    return llvm::concatenateVectors(b_, parts);
+  }
+  if (most > 0 && (width == 4 || width == 8 || width == 16)) {
+    const Intrinsic::ID id = width == 4   ? Intrinsic::x86_sse2_pmadd_wd
+                             : width == 8 ? Intrinsic::x86_avx2_pmadd_wd
+                                          : Intrinsic::x86_avx512_pmaddw_d_512;
+    auto* halves = llvm::FixedVectorType::get(b_.getInt16Ty(), 2 * width);
+    return b_.CreateIntrinsic(id, {}, {b_.CreateBitCast(x, halves), b_.CreateBitCast(y, halves)});
+  }
+  llvm::Type* half = shaped(b_.getInt16Ty(), x);
+  const auto part = [&](V v, unsigned shift) {
+    V bits = shift == 0 ? v : b_.CreateLShr(v, shift);
+    return b_.CreateSExt(b_.CreateTrunc(bits, half), v->getType());
+  };
+  return b_.CreateAdd(b_.CreateMul(part(x, 0), part(y, 0)), b_.CreateMul(part(x, 16), part(y, 16)));
 }
 
 /// Integer powers are rare: one call per lane on i64.

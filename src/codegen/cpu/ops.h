@@ -16,8 +16,13 @@ class Ops {
   /// A two-way branch at the builder's position.
   using Branch = std::function<llvm::Value*(llvm::Value* condition, const Make&, const Make&)>;
   /// modern: the machine has fused multiply-add and converts f16; else routines do, per lane.
-  Ops(llvm::Module& module, llvm::IRBuilder<>& b, bool modern, Branch branch)
-      : module_(module), b_(b), modern_(modern), branch_(std::move(branch)) {}
+  /// x86_bytes: of a register of an x86 processor; 0 for others.
+  Ops(llvm::Module& module, llvm::IRBuilder<>& b, bool modern, int x86_bytes, Branch branch)
+      : module_(module),
+        b_(b),
+        modern_(modern),
+        x86_bytes_(x86_bytes),
+        branch_(std::move(branch)) {}
 
   /// Element type in registers: i1 for b1, float for f16 and bf16 (computed in f32).
   llvm::Type* compute(DType t) const;
@@ -49,6 +54,8 @@ class Ops {
   llvm::Value* int_unary(ir::ScalarFn fn, llvm::Value* x, DType type);
   llvm::Value* int_division(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, bool is_unsigned);
   llvm::Value* int_power(llvm::Value* x, llvm::Value* y, DType type);
+  llvm::Value* saturated(llvm::Value* v, DType to);
+  llvm::Value* dot2(llvm::Value* x, llvm::Value* y);
   llvm::Value* shift(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, DType type);
   llvm::Value* extreme(llvm::Value* x, llvm::Value* y, bool want_max);
   llvm::Value* power(llvm::Value* x, llvm::Value* y, DType type);
@@ -71,6 +78,7 @@ class Ops {
   llvm::Module& module_;
   llvm::IRBuilder<>& b_;
   bool modern_;
+  int x86_bytes_;
   Branch branch_;
 };
 

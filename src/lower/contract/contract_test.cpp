@@ -117,6 +117,56 @@ TEST(Contract, Convolutions) {
     }
 }
 
+/// A product of 16-bit integers, large ones, with its sums in i32.
+NodeId of_integers(Case& c, NodeId product) {
+  for (Tensor& t : c.inputs)
+    for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, i * 7919 % 511 - 255);
+  prim::Node n = c.g[product];
+  n.type.dtype = DType::i32;
+  return c.g.add(n.op, n.args, n.type);
+}
+
+TEST(Contract, IntegersGoInPairs) {
+  struct Row {
+    Shape x, w;
+    Builder::Conv conv;
+    bool pairs;
+  };
+  const Row rows[] = {
+      {{1, 6, 8, 8}, {10, 6, 1, 1}, conv(2, 1, 0), true},
+      {{2, 4, 9, 7}, {8, 4, 3, 3}, conv(2, 1, 1), true},
+      {{1, 8, 9, 9}, {16, 8, 3, 3}, conv(2, 2, 1), true},
+      {{2, 8, 7, 7}, {12, 4, 3, 3}, conv(2, 1, 1, 1, 2), true},
+      {{1, 3, 8, 8}, {9, 3, 3, 4}, conv(2, 1, 0), false},  // 4 steps, but not of one dimension
+      {{1, 5, 8, 8}, {9, 5, 3, 3}, conv(2, 1, 1), false},
+  };
+  for (const Row& row : rows)
+    for (bool channels_last : {false, true}) {
+      Case c;
+      const NodeId x = c.input(row.x, DType::i16);
+      if (channels_last) c.layouts[x] = ordered(row.x, {0, 2, 3, 1});
+      c.row_major_outputs = !channels_last;
+      c.output(of_integers(c, c.b.conv(x, c.constant(row.w, DType::i16), row.conv)));
+      SCOPED_TRACE(fmt::format("{} {} {}", to_string(row.x), to_string(row.w), channels_last));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+      const auto lowered = contract::lower(request_of(c));
+      EXPECT_EQ(kernel::to_string(lowered->kernel).find("dot2") != std::string::npos, row.pairs);
+    }
+}
+
+TEST(Contract, IntegersOfOtherTypesInPairs) {
+  for (const DType type : {DType::i16, DType::i8, DType::u8}) {
+    Case c;
+    const NodeId a = c.input({7, 18}, type), b = c.input({18, 21}, type);
+    for (Tensor& t : c.inputs)
+      for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, i * 37 % 120);
+    prim::Node n = c.g[c.b.matmul(a, b)];
+    n.type.dtype = DType::i32;
+    c.output(c.b.cast(c.g.add(n.op, n.args, n.type), DType::f32));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
 /// Channels-last operands, tiles that do not divide the image, every part of the epilogue.
 TEST(Contract, WinogradConvolutions) {
   struct Row {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
 
@@ -212,11 +213,10 @@ std::optional<kernel::Stmt> Emitter::packing_phase() {
   return kernel::loop(task, 0, below * s_.panels, Binding::grid, std::move(body));
 }
 
-/// The load that reads the constant operand, perhaps under a cast.
+/// The load that reads the constant operand; of two halves the low one's.
 const kernel::Load& Emitter::operand_load() const {
-  const kernel::ValueNode* node = p_.b.get();
-  if (const auto* cast = std::get_if<kernel::Apply>(&node->op)) node = cast->args[0].get();
-  return std::get<kernel::Load>(node->op);
+  const auto parts = kernel::as_halves(p_.b);
+  return *kernel::load_under_cast(parts ? parts->first : p_.b);
 }
 
 /// Storage types stay as they are; others are packed as what is computed with.
@@ -275,7 +275,12 @@ Tensor Emitter::pack_constant() const {
     auto* to = reinterpret_cast<Bits*>(out.mutable_data());
     fill([=](std::int64_t i, std::int64_t offset) { to[i] = from[offset]; });
   };
-  if (source->dtype() == type && size_of(type) == 4)
+  if (const auto parts = kernel::as_halves(p_.b)) {
+    const std::int64_t high = *kernel::distance_of_halves(parts->first, parts->second)->constant();
+    fill([&](std::int64_t i, std::int64_t offset) {
+      out.set_int(i, (source->int_at(offset) & 0xffff) | source->int_at(offset + high) << 16);
+    });
+  } else if (source->dtype() == type && size_of(type) == 4)
     fill_bits(std::uint32_t{});
   else if (source->dtype() == type && size_of(type) == 2)
     fill_bits(std::uint16_t{});

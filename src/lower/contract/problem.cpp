@@ -175,6 +175,57 @@ Problem analyse(const prim::Graph& g, NodeId contract) {
   return std::move(p);
 }
 
+namespace {
+
+/// e / 2, if e is even whatever its variables are.
+std::optional<Expr> half_of(const Expr& e) {
+  if (const auto c = e.constant()) return *c % 2 == 0 ? std::optional<Expr>(*c / 2) : std::nullopt;
+  const IndexNode& node = e.node();
+  if (node.kind != IndexNode::Kind::sum || node.constant % 2 != 0) return std::nullopt;
+  Expr out(node.constant / 2);
+  for (const IndexNode::Term& t : node.terms) {
+    if (t.coefficient % 2 != 0) return std::nullopt;
+    out = out + t.atom * Expr(t.coefficient / 2);
+  }
+  return out;
+}
+
+/// The one dimension in which an operand moves along `v`, element by element from an even one.
+std::optional<int> pairs_along(const Access& a, Var v) {
+  std::optional<int> dim;
+  for (std::size_t d = 0; d < a.index.size(); ++d) {
+    if (!ir::depends_on(a.index[d], v)) continue;
+    if (dim || ir::coefficient_of(a.index[d], v) != 1) return std::nullopt;
+    if (!half_of(a.index[d] - Expr(v))) return std::nullopt;
+    dim = static_cast<int>(d);
+  }
+  for (const ir::Condition& c : a.inside)
+    if (ir::depends_on(c.expr, v)) return std::nullopt;
+  return dim;
+}
+
+}  // namespace
+
+void pair_reductions(const prim::Graph& g, Problem& p) {
+  const auto narrow = [&](NodeId id) {
+    const DType t = g[id].type.dtype;
+    return t == DType::i16 || t == DType::i8 || t == DType::u8;
+  };
+  if (p.type != DType::i32 || !narrow(p.a) || !narrow(p.b)) return;
+  Axis* best = nullptr;
+  for (Axis& axis : p.axes)
+    if (axis.role == Role::k && axis.extent % 2 == 0 && (!best || axis.extent > best->extent) &&
+        pairs_along(p.a_access, axis.var) && pairs_along(p.b_access, axis.var))
+      best = &axis;
+  if (!best) return;
+  p.pairs = {*pairs_along(p.a_access, best->var), *pairs_along(p.b_access, best->var)};
+  best->extent /= 2;
+  for (auto [access, d] : {std::pair{&p.a_access, p.pairs->a}, {&p.b_access, p.pairs->b}}) {
+    Expr& e = access->index[static_cast<std::size_t>(d)];
+    e = *half_of(e - Expr(best->var)) + Expr(best->var);
+  }
+}
+
 std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
                                          const Problem& problem) {
   std::vector<Image> out{{problem.contract, problem.out}};

@@ -25,6 +25,14 @@ struct Problem {
   std::vector<ir::Expr> out;  ///< coordinates of the contraction's result
   prim::Access a_access, b_access;
   DType type = DType::f32;  ///< of products and sums
+  /// Integers of at most 16 bits go two reductions at a time (ScalarFn::dot2): along these
+  /// dimensions of the operands, coordinates and one reduction axis count pairs of elements.
+  struct Pairs {
+    int a, b;
+  };
+  std::optional<Pairs> pairs;
+  std::optional<int> a_pairs() const { return pairs ? std::optional(pairs->a) : std::nullopt; }
+  std::optional<int> b_pairs() const { return pairs ? std::optional(pairs->b) : std::nullopt; }
 
   std::vector<Axis> of(Role role) const;
   std::int64_t count(Role role) const;
@@ -32,6 +40,8 @@ struct Problem {
 };
 
 Problem analyse(const prim::Graph& g, NodeId contract);
+/// Sets Problem::pairs where operands and accesses allow it, and halves that reduction.
+void pair_reductions(const prim::Graph& g, Problem& p);
 
 /// Where each value of the cluster that depends on the contraction has the element that belongs to
 /// position `problem.out`; nullopt if some such value is no bijective image of the result.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/box.h"
 
@@ -35,6 +36,14 @@ std::int64_t stride_of(const Load* load, Var v) {
   return std::abs(ir::coefficient_of(load->offset, v).value_or(0));
 }
 
+/// True unless the value is two integers that do not lie side by side.
+bool in_one_load(const Value& v) {
+  const auto parts = kernel::as_halves(v);
+  if (!parts) return true;
+  const auto distance = kernel::distance_of_halves(parts->first, parts->second);
+  return distance && distance->constant() == 1;
+}
+
 /// Whether axes p (outer) and q (inner) step through every expression as one axis would.
 bool chained(const std::vector<Expr>& exprs, const Axis& p, const Axis& q) {
   for (const Expr& e : exprs) {
@@ -44,14 +53,13 @@ bool chained(const std::vector<Expr>& exprs, const Axis& p, const Axis& q) {
   return true;
 }
 
-/// A plain load (or a cast of one) whose offset is affine in `axes`.
+/// A plain load (or a cast of one, or halves of two) whose offset is affine in `axes`.
 bool plain_load(const Value& v, const std::vector<Axis>& axes) {
-  const kernel::ValueNode* node = v.get();
-  if (const auto* apply = std::get_if<kernel::Apply>(&node->op)) {
-    if (apply->fn != ir::ScalarFn::cast) return false;
-    node = apply->args[0].get();
+  if (const auto parts = kernel::as_halves(v)) {
+    const auto distance = kernel::distance_of_halves(parts->first, parts->second);
+    return distance && distance->constant() && plain_load(parts->first, axes);
   }
-  const Load* load = std::get_if<Load>(&node->op);
+  const Load* load = kernel::load_under_cast(v);
   if (!load || !load->dynamic.empty()) return false;
   for (const Axis& axis : axes)
     if (!ir::coefficient_of(load->offset, axis.var)) return false;
@@ -64,8 +72,8 @@ class Maker {
       : out_(std::make_unique<Product>(r, std::move(p))), p_(out_->problem), g_(*r.graph) {}
 
   Result<std::unique_ptr<Product>> run() {
-    out_->a = operand(p_.a, p_.a_access);
-    out_->b = operand(p_.b, p_.b_access);
+    out_->a = operand(p_.a, p_.a_access, p_.a_pairs());
+    out_->b = operand(p_.b, p_.b_access, p_.b_pairs());
     HEDDLE_TRY(outputs());
     rows();
     columns();
@@ -79,8 +87,8 @@ class Maker {
  private:
   const Request& request() const { return out_->request; }
 
-  Value operand(NodeId node, const prim::Access& access) {
-    Value v = out_->values.at(node, access);
+  Value operand(NodeId node, const prim::Access& access, std::optional<int> pairs) {
+    Value v = out_->values.at(node, access, pairs);
     return v->dtype == p_.type ? v : kernel::apply(ir::ScalarFn::cast, {v}, p_.type);
   }
 
@@ -235,7 +243,8 @@ class Maker {
       return;
     }
     const int lanes = request().target.lanes(p_.type);
-    const bool unit = out_->n && stride_of(load, out_->n->var) == 1 && out_->n_axes.size() == 1;
+    const bool unit =
+        out_->n && !p_.pairs && stride_of(load, out_->n->var) == 1 && out_->n_axes.size() == 1;
     // Many rows of a long operand would each walk its scattered lines again: those are packed.
     const bool long_walk = p_.count(Role::k) > 256 && p_.count(Role::m) > 32;
     if (plain && unit && out_->n->extent % lanes == 0 && !long_walk) s.b = BSource::in_place;
@@ -250,8 +259,9 @@ class Maker {
     out_->a_across = across(first_load(out_->a));
     // What is stored in 16 bits is converted once, by a copy, and not again for every panel.
     const Load* load = first_load(out_->a);
-    const bool wide = load && size_of(out_->kernel.buffers[load->buffer].dtype) != 2;
-    if (plain_load(out_->a, axes) && !out_->a_across && wide) {
+    const bool halves = load && size_of(out_->kernel.buffers[load->buffer].dtype) == 2;
+    const bool direct = load && halves == p_.pairs.has_value() && in_one_load(out_->a);
+    if (plain_load(out_->a, axes) && direct && !out_->a_across) {
       s.a = ASource::in_place;
       // Winograd's convolution copies its box all the same: it reads beyond the image.
       if (!merged_rows_ && p_.of(Role::k).size() == 3) make_box(axes);
@@ -293,7 +303,7 @@ class Maker {
   void order_box(Box& box) {
     std::vector<Expr> place;
     for (const Box::Dim& dim : box.dims) place.push_back(Expr(dim.u));
-    const Load* load = first_load(out_->values.at(p_.a, place));
+    const Load* load = first_load(out_->values.at(p_.a, {place, {}}, p_.a_pairs()));
     std::vector<std::pair<std::int64_t, int>> keys;
     for (std::size_t d = 0; d < box.dims.size(); ++d) {
       // A dimension in which a task does not move is outermost.
@@ -324,6 +334,7 @@ class Maker {
     e.n = out_->n ? out_->n->extent : 1;
     e.k = p_.count(Role::k);
     e.element_bytes = size_of(p_.type);
+    e.spare = p_.pairs ? 2 : 0;  // of 16 the allocator wants one more
     e.a_row_bytes = e.k * e.element_bytes * (e.rows > 1 ? e.tile : 1);
     double work = 1;
     for (const Output& o : out_->outputs)
@@ -427,7 +438,9 @@ Value replace_loads(const Value& v, const std::vector<std::pair<kernel::BufferId
 Result<std::unique_ptr<Product>> make_product(const Request& request) {
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
-  return Maker(request, analyse(*request.graph, *contract)).run();
+  Problem problem = analyse(*request.graph, *contract);
+  if (!request.target.is_gpu()) pair_reductions(*request.graph, problem);
+  return Maker(request, std::move(problem)).run();
 }
 
 }  // namespace heddle::lower::contract

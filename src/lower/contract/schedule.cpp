@@ -128,7 +128,7 @@ std::vector<Schedule> schedules(const Extents& e, const Target& target, int lane
     if (nv_pin && nv != *nv_pin) continue;
     for (std::int64_t mr = 1; mr <= 14; ++mr) {
       if (mr_pin && mr != *mr_pin) continue;
-      if (!(mr_pin && nv_pin) && mr * nv + nv + 1 > target.vector_registers) continue;
+      if (!(mr_pin && nv_pin) && mr * nv + nv + 1 + e.spare > target.vector_registers) continue;
       Schedule s = base;
       const std::int64_t tiles = ceil_div(e.tile, mr);
       s.mr = ceil_div(e.tile, tiles);

@@ -13,8 +13,9 @@ class Values {
   void bind(NodeId node, Binding f);
   /// In the compute type of the node.
   kernel::Value at(NodeId node, const std::vector<ir::Expr>& index);
-  /// The same under conditions, zero elsewhere.
-  kernel::Value at(NodeId node, const prim::Access& access);
+  /// The same under conditions, zero elsewhere. `pairs`: of this dimension, whose coordinate
+  /// counts pairs of integers, both as kernel::halves.
+  kernel::Value at(NodeId node, const prim::Access& access, std::optional<int> pairs = {});
 
   struct Input {
     NodeId node;

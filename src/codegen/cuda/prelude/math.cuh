@@ -138,6 +138,12 @@ HD_FN T fmod(T x, T y) {
     return static_cast<T>(x % y);
   }
 }
+/// Low·low + high·high of the 16-bit halves; wraps.
+HD_FN int dot2(int x, int y) {
+  return static_cast<int>(
+      static_cast<unsigned>(static_cast<short>(x) * static_cast<short>(y)) +
+      static_cast<unsigned>((x >> 16) * (y >> 16)));
+}
 /// The remainder that has the divisor's sign (Python's %).
 template <class T>
 HD_FN T floor_mod(T x, T y) {

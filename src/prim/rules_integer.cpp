@@ -1,0 +1,246 @@
+// Rows over quantised values: products of dequantised integers become products of the integers
+// (Jacob et al., CVPR'18, section 2.2), which are exact and two to an instruction.
+#include <algorithm>
+
+#include "prim/access.h"
+#include "prim/fold.h"
+#include "prim/rewrite.h"
+
+namespace heddle::prim {
+namespace {
+
+using ir::Expr;
+using ir::Interval;
+using ir::ScalarFn;
+using ir::Var;
+using Rewritten = std::optional<NodeId>;
+
+const Map* map_of(const Graph& g, NodeId id, ScalarFn fn) {
+  const Map* m = std::get_if<Map>(&g[id].op);
+  return m != nullptr && m->fn == fn ? m : nullptr;
+}
+
+Interval range_of(DType t) {
+  const int bits = static_cast<int>(size_of(t)) * 8 - (is_signed_int(t) ? 1 : 0);
+  if (t == DType::b1) return {0, 1};
+  if (bits > 32) return {INT64_MIN / 4, INT64_MAX / 4};
+  const std::int64_t high = (std::int64_t{1} << bits) - 1;
+  return {is_signed_int(t) ? -high - 1 : 0, high};
+}
+bool contains(Interval outer, Interval inner) {
+  return outer.low <= inner.low && inner.high <= outer.high;
+}
+
+/// Integers that a cast of the floating value x = min(max(…, low), high) may give; NaN gives 0.
+std::optional<Interval> bounds_of_cast(const Graph& g, NodeId x) {
+  constexpr double kLarge = 1e15;
+  if (!map_of(g, x, ScalarFn::min) || !map_of(g, g[x].args[0], ScalarFn::max)) return std::nullopt;
+  const auto high = splat_value(g, g[x].args[1]), low = splat_value(g, g[g[x].args[0]].args[1]);
+  if (!high || !low || !(*low >= -kLarge && *low <= *high && *high <= kLarge)) return std::nullopt;
+  return Interval{std::min<std::int64_t>(0, static_cast<std::int64_t>(*low)),
+                  std::max<std::int64_t>(0, static_cast<std::int64_t>(*high))};
+}
+
+/// Bounds of the elements of an integer value, from types, numbers and sums.
+Interval range_of(const Graph& g, NodeId id) {
+  constexpr std::int64_t kFew = 4096;
+  const Node& n = g[id];
+  const Interval all = range_of(n.type.dtype);
+  if (const Tensor* t = g.constant_of(id); t != nullptr && t->count() > 0 && t->count() <= kFew) {
+    Interval range{t->int_at(0), t->int_at(0)};
+    for (std::int64_t i = 1; i < t->count(); ++i)
+      range = {std::min(range.low, t->int_at(i)), std::max(range.high, t->int_at(i))};
+    return range;
+  }
+  if (const auto* v = std::get_if<View>(&n.op); v != nullptr && plain_view(g, id) != nullptr)
+    return range_of(g, n.args[0]);
+  const Map* m = std::get_if<Map>(&n.op);
+  if (m == nullptr) return all;
+  if (m->fn == ScalarFn::cast) {
+    const bool real = is_float(g[n.args[0]].type.dtype);
+    const auto x = real ? bounds_of_cast(g, n.args[0]) : std::optional(range_of(g, n.args[0]));
+    return x && contains(all, *x) ? *x : all;
+  }
+  if (m->fn != ScalarFn::add && m->fn != ScalarFn::sub) return all;
+  const Interval x = range_of(g, n.args[0]), y = range_of(g, n.args[1]);
+  const Interval sum = m->fn == ScalarFn::add ? Interval{x.low + y.low, x.high + y.high}
+                                              : Interval{x.low - y.high, x.high - y.low};
+  return contains(all, sum) ? sum : all;
+}
+
+/// Narrowing and widening again is one cast, or none, where the narrow type holds the value.
+Rewritten cast_of_bounded(RewriteContext& c, const Node& n) {
+  const Map* m = std::get_if<Map>(&n.op);
+  if (m == nullptr || m->fn != ScalarFn::cast || !is_int(n.type.dtype)) return std::nullopt;
+  if (!map_of(c.g, n.args[0], ScalarFn::cast)) return std::nullopt;
+  const NodeId x = c.g[n.args[0]].args[0];
+  const DType from = c.b.dtype(x), between = c.b.dtype(n.args[0]);
+  if (!is_int(between) || (!is_float(from) && !is_int(from))) return std::nullopt;
+  const auto range = is_float(from) ? bounds_of_cast(c.g, x) : std::optional(range_of(c.g, x));
+  if (!range || !contains(range_of(between), *range)) return std::nullopt;
+  if (!contains(range_of(n.type.dtype), *range)) return std::nullopt;
+  return from == n.type.dtype ? x : c.b.cast(x, n.type.dtype);
+}
+
+/// (x + y) - y → x: integers wrap both ways.
+Rewritten sum_less_part(RewriteContext& c, const Node& n) {
+  const Map* m = std::get_if<Map>(&n.op);
+  if (m == nullptr || m->fn != ScalarFn::sub || !is_int(n.type.dtype)) return std::nullopt;
+  if (!map_of(c.g, n.args[0], ScalarFn::add)) return std::nullopt;
+  const Node& sum = c.g[n.args[0]];
+  if (sum.args[1] == n.args[1]) return sum.args[0];
+  if (sum.args[0] == n.args[1]) return sum.args[1];
+  return std::nullopt;
+}
+
+/// A dequantised operand: integers of 16 bits, times what does not change along reductions.
+struct Dequantised {
+  NodeId integers;
+  Interval range;
+  std::optional<NodeId> scale;  ///< a view of what does not change along reductions
+  Access over;                  ///< of its source, over the contraction's output
+};
+
+/// How the output reads the source of an operand's scale, if it stays the same along reductions.
+std::optional<Access> scale_over_output(RewriteContext& c, NodeId scale, const Access& operand,
+                                        const Shape& out) {
+  const Access* view = plain_view(c.g, scale);
+  if (view == nullptr) return std::nullopt;
+  const Access over{compose(operand, *view).index, {}};
+  std::vector<Var> variables;
+  for (const Expr& e : over.index) ir::collect_variables(e, variables);
+  for (const Var v : variables)
+    if (v.index >= static_cast<std::int32_t>(out.size())) return std::nullopt;
+  if (!shown_in_bounds(over, out, c.b.shape(c.g[scale].args[0]))) return std::nullopt;
+  return over;
+}
+
+std::optional<Dequantised> dequantised(RewriteContext& c, NodeId id, const Access& access,
+                                       const Shape& out) {
+  Dequantised d;
+  if (map_of(c.g, id, ScalarFn::mul)) {
+    const NodeId scale = c.g[id].args[1];
+    const auto over = scale_over_output(c, scale, access, out);
+    if (!over) return std::nullopt;
+    d.over = *over;
+    d.scale = c.g[scale].args[0];
+    id = c.g[id].args[0];
+  }
+  if (!map_of(c.g, id, ScalarFn::cast)) return std::nullopt;
+  d.integers = c.g[id].args[0];
+  if (!is_int(c.b.dtype(d.integers))) return std::nullopt;
+  d.range = range_of(c.g, d.integers);
+  if (!contains(range_of(DType::i16), d.range)) return std::nullopt;
+  return d;
+}
+
+/// y·s·t; one number of the two is multiplied into the other before that is spread out.
+NodeId scaled(RewriteContext& c, NodeId y, const Dequantised& a, const Dequantised& b) {
+  const Shape out = c.b.shape(y);
+  const auto times = [&](NodeId source, const Access& over) {
+    y = c.b.mul(y, c.b.view(source, out, over));
+  };
+  if (a.scale && b.scale)
+    for (const auto& [one, other] : {std::pair{&a, &b}, {&b, &a}})
+      if (element_count(c.b.shape(*one->scale)) == 1) {
+        const Shape shape = c.b.shape(*other->scale);
+        times(c.b.mul(*other->scale, c.b.broadcast(c.b.reshape(*one->scale, {}), shape)),
+              other->over);
+        return y;
+      }
+  if (a.scale) times(*a.scale, a.over);
+  if (b.scale) times(*b.scale, b.over);
+  return y;
+}
+
+/// Variables by who reads them: rows and columns of the product, and a reduction along which both
+/// operands hold pairs.
+struct Extent {
+  std::int64_t lhs = 1, rhs = 1, both = 1, reduced = 1;
+  bool pairs = false;
+};
+bool steps_along(const Access& a, Var v) {
+  int dims = 0;
+  for (const Expr& e : a.index)
+    if (ir::depends_on(e, v)) dims += ir::coefficient_of(e, v) == 1 ? 1 : 2;
+  for (const ir::Condition& condition : a.inside)
+    if (ir::depends_on(condition.expr, v)) return false;
+  return dims == 1;
+}
+Extent extents_of(const Node& n, const Contract& k) {
+  Extent e;
+  for (std::size_t i = 0; i < n.type.shape.size(); ++i) {
+    const Var v{static_cast<std::int32_t>(i)};
+    const bool l = depends_on(k.lhs, v), r = depends_on(k.rhs, v);
+    (l && r ? e.both : l ? e.lhs : e.rhs) *= n.type.shape[i];
+  }
+  for (std::size_t i = 0; i < k.reduced.size(); ++i) {
+    const Var v{static_cast<std::int32_t>(n.type.shape.size() + i)};
+    e.reduced *= k.reduced[i];
+    e.pairs |= k.reduced[i] % 2 == 0 && steps_along(k.lhs, v) && steps_along(k.rhs, v);
+  }
+  return e;
+}
+
+/// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
+Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr || n.type.dtype != DType::f32) return std::nullopt;
+  const Extent e = extents_of(n, *k);
+  // Without pairs, or where there is no matrix (depthwise convolution), floats are as fast.
+  if (!e.pairs || e.reduced < 8 || std::max(e.lhs, e.rhs) < 8) return std::nullopt;
+  if (std::min(e.lhs, e.rhs) == 1 && e.both > 1) return std::nullopt;
+  const Contract contract = *k;
+  const NodeId lhs = n.args[0], rhs = n.args[1];
+  const auto a = dequantised(c, lhs, contract.lhs, n.type.shape);
+  const auto b = a ? dequantised(c, rhs, contract.rhs, n.type.shape) : std::nullopt;
+  if (!b) return std::nullopt;
+  const auto largest = [](Interval r) { return std::max(-r.low, r.high); };
+  if (largest(a->range) * largest(b->range) > INT32_MAX / e.reduced) return std::nullopt;
+  const auto narrow = [&](NodeId integers) {
+    const NodeId x = c.b.cast(integers, DType::i16);
+    if (!c.constant(x)) return x;
+    const auto value = evaluate_constant(c.g, x);
+    return value ? c.b.constant(*value) : x;
+  };
+  const NodeId sum = c.b.contract(narrow(a->integers), narrow(b->integers), n.type.shape,
+                                  contract.reduced, contract.lhs, contract.rhs, DType::i32);
+  return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
+}
+
+NodeId bytes_of(Builder& b, Shape shape) {
+  Tensor t({DType::i8, std::move(shape)});
+  for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, i * 37 % 255 - 127);
+  return b.constant(t);
+}
+
+constexpr RewriteRule kRules[] = {
+    {"sum-less-part", "(x + y) - y -> x  for integers", sum_less_part,
+     [](Builder& b) {
+       const NodeId x = b.graph().add_input("x", {DType::i32, {6}});
+       const NodeId y = b.graph().add_input("y", {DType::i32, {6}});
+       return b.sub(b.add(x, y), y);
+     }},
+    {"cast-of-bounded", "cast(cast(x)) -> cast(x)  where the middle type holds x's bounds",
+     cast_of_bounded,
+     [](Builder& b) {
+       const NodeId x = b.graph().add_input("x", {DType::f32, {6}});
+       const NodeId y = b.min(b.max(x, b.scalar(DType::f32, 0)), b.scalar(DType::f32, 255));
+       return b.cast(b.cast(y, DType::u8), DType::i32);
+     }},
+    {"contract-of-integers", "(s*i) @ (t*j) -> (i @ j)*(s*t)  for integers i, j of 16 bits",
+     contract_of_integers,
+     [](Builder& b) {
+       const NodeId q = b.graph().add_input("q", {DType::u8, {8, 8}});
+       const NodeId i = b.sub(b.cast(q, DType::i32), b.scalar(DType::i32, 128));
+       const NodeId x = b.mul(b.cast(i, DType::f32), 0.25);
+       const NodeId w = b.mul(b.cast(bytes_of(b, {8, 2}), DType::f32), 0.125);
+       return b.matmul(x, w);
+     }},
+};
+
+}  // namespace
+
+std::span<const RewriteRule> integer_rules() { return kRules; }
+
+}  // namespace heddle::prim
