@@ -182,14 +182,26 @@ Extent extents_of(const Node& n, const Contract& k) {
   return e;
 }
 
+/// Without pairs, or where there is no matrix (depthwise convolution), wide types are as fast.
+bool worth_pairs(const Extent& e) {
+  if (!e.pairs || e.reduced < 8 || std::max(e.lhs, e.rhs) < 8) return false;
+  return std::min(e.lhs, e.rhs) > 1 || e.both == 1;
+}
+
+/// The same integers in 16 bits; a constant at once, though it may be larger than what it is of.
+NodeId narrow(RewriteContext& c, NodeId integers) {
+  const NodeId x = c.b.cast(integers, DType::i16);
+  if (!c.constant(x)) return x;
+  const auto value = evaluate_constant(c.g, x);
+  return value ? c.b.constant(*value) : x;
+}
+
 /// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
 Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr || n.type.dtype != DType::f32) return std::nullopt;
   const Extent e = extents_of(n, *k);
-  // Without pairs, or where there is no matrix (depthwise convolution), floats are as fast.
-  if (!e.pairs || e.reduced < 8 || std::max(e.lhs, e.rhs) < 8) return std::nullopt;
-  if (std::min(e.lhs, e.rhs) == 1 && e.both > 1) return std::nullopt;
+  if (!worth_pairs(e)) return std::nullopt;
   const Contract contract = *k;
   const NodeId lhs = n.args[0], rhs = n.args[1];
   const auto a = dequantised(c, lhs, contract.lhs, n.type.shape);
@@ -197,15 +209,24 @@ Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   if (!b) return std::nullopt;
   const auto largest = [](Interval r) { return std::max(-r.low, r.high); };
   if (largest(a->range) * largest(b->range) > INT32_MAX / e.reduced) return std::nullopt;
-  const auto narrow = [&](NodeId integers) {
-    const NodeId x = c.b.cast(integers, DType::i16);
-    if (!c.constant(x)) return x;
-    const auto value = evaluate_constant(c.g, x);
-    return value ? c.b.constant(*value) : x;
-  };
-  const NodeId sum = c.b.contract(narrow(a->integers), narrow(b->integers), n.type.shape,
+  const NodeId sum = c.b.contract(narrow(c, a->integers), narrow(c, b->integers), n.type.shape,
                                   contract.reduced, contract.lhs, contract.rhs, DType::i32);
   return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
+}
+
+/// Operands that 16 bits hold are read in 16 bits: products and sums are in i32 all the same.
+Rewritten contract_of_narrow(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr || n.type.dtype != DType::i32) return std::nullopt;
+  bool wide = false;
+  for (const NodeId a : n.args) {
+    wide |= size_of(c.b.dtype(a)) > 2;
+    if (!contains(range_of(DType::i16), range_of(c.g, a))) return std::nullopt;
+  }
+  if (!wide || !worth_pairs(extents_of(n, *k))) return std::nullopt;
+  const Contract contract = *k;
+  const NodeId rhs = n.args[1], lhs = narrow(c, n.args[0]);
+  return c.g.add(contract, {lhs, narrow(c, rhs)}, n.type);
 }
 
 NodeId bytes_of(Builder& b, Shape shape) {
@@ -227,6 +248,14 @@ constexpr RewriteRule kRules[] = {
        const NodeId x = b.graph().add_input("x", {DType::f32, {6}});
        const NodeId y = b.min(b.max(x, b.scalar(DType::f32, 0)), b.scalar(DType::f32, 255));
        return b.cast(b.cast(y, DType::u8), DType::i32);
+     }},
+    {"contract-of-narrow", "i @ j -> i' @ j' in 16 bits  where these hold i, j of more",
+     contract_of_narrow,
+     [](Builder& b) {
+       const NodeId q = b.graph().add_input("q", {DType::u8, {8, 8}});
+       const NodeId zero = b.graph().add_input("zero", {DType::u8, {8, 8}});
+       const NodeId x = b.sub(b.cast(q, DType::i32), b.cast(zero, DType::i32));
+       return b.matmul(x, b.cast(bytes_of(b, {8, 2}), DType::i32));
      }},
     {"contract-of-integers", "(s*i) @ (t*j) -> (i @ j)*(s*t)  for integers i, j of 16 bits",
      contract_of_integers,
