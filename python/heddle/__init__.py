@@ -14,7 +14,7 @@ import tempfile
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 
 class HeddleError(RuntimeError):
@@ -41,6 +41,7 @@ class InferenceSession:
         constants = {t.name for t in model.graph.initializer}
         self.input_names = [i.name for i in model.graph.input if i.name not in constants]
         self.output_names = [o.name for o in model.graph.output]
+        self._types = {o.name: o.type.tensor_type.elem_type for o in model.graph.output}
 
     def run(self, output_names, feeds):
         """Outputs as arrays, those named or all in the model's order. `feeds`: arrays by name."""
@@ -64,11 +65,22 @@ class InferenceSession:
         return [arrays[name] for name in output_names or self.output_names]
 
     def _read(self, folder):
-        for k in range(len(self.output_names)):
+        for k, name in enumerate(self.output_names):
             file = folder / f"output_{k}.npy"
             if file.exists():
-                yield np.load(file)
+                yield self._as_declared(name, np.load(file))
             elif not file.with_suffix(".pb").exists():
-                raise HeddleError(3, f"output '{self.output_names[k]}' is no tensor")
+                raise HeddleError(3, f"output '{name}' is no tensor")
             else:
                 yield numpy_helper.to_array(onnx.load_tensor(folder / f"output_{k}.pb"))
+
+    def _as_declared(self, name, array):
+        """NumPy files know no types of 4 or fewer bits and no floats of 8: those are saved as bytes,
+        integers by value and floats by their bits."""
+        declared = self._types.get(name, 0)
+        if not declared or array.dtype not in (np.int8, np.uint8):
+            return array
+        wanted = helper.tensor_dtype_to_np_dtype(declared)
+        if wanted == array.dtype or wanted.itemsize != 1:
+            return array
+        return array.astype(wanted) if "int" in wanted.name else array.view(wanted)

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "conformance/report.h"
@@ -19,7 +20,7 @@ using nlohmann::json;
 struct Flags {
   std::vector<std::string> sets;
   Settings settings;
-  std::string json_file, markdown, filter;
+  std::string json_file, markdown, filter, earlier;
   std::vector<int> part = {1, 1};  ///< {K, N}: every N-th case from the K-th
   bool joins = false;              ///< `sets` are reports of parts
   bool list = false;
@@ -69,19 +70,25 @@ json run_cases(const std::vector<fs::path>& cases, const Flags& flags) {
   return rows;
 }
 
-/// The sets' reports out of what --json of parts has written.
-Result<json> joined(const std::vector<std::string>& files) {
+/// The sets' reports out of what --json of parts has written; cases that no part has are those of
+/// the earlier report, and are marked.
+Result<json> joined(std::vector<std::string> files, const std::string& earlier) {
   std::vector<std::string> titles;
   std::map<std::string, json> rows;
+  std::set<std::tuple<std::string, std::string, std::string>> seen;
+  if (!earlier.empty()) files.push_back(earlier);
   for (const std::string& file : files) {
     const json part = json::parse(std::ifstream(file), nullptr, false);
     if (!part.is_object() || !part.contains("cases")) return fail("{}: not a report", file);
-    for (const json& row : part["cases"]) {
+    for (json row : part["cases"]) {
       const std::string title = row["set"];
+      if (!seen.emplace(title, row["kind"], row["name"]).second) continue;
+      if (file == earlier) row["earlier"] = true;
       if (rows.try_emplace(title, json::array()).second) titles.push_back(title);
-      rows[title].push_back(row);
+      rows[title].push_back(std::move(row));
     }
   }
+  std::sort(titles.begin(), titles.end());
   json sets = json::array();
   for (const std::string& title : titles) {
     std::sort(rows[title].begin(), rows[title].end(), [](const json& a, const json& b) {
@@ -119,7 +126,7 @@ json merged(const json& sets) {
 }
 
 Status run(const Flags& flags) {
-  const json sets = HEDDLE_TRY(flags.joins ? joined(flags.sets) : run_sets(flags));
+  const json sets = HEDDLE_TRY(flags.joins ? joined(flags.sets, flags.earlier) : run_sets(flags));
   for (const json& set : sets) {
     const json& s = set["summary"];
     fmt::print("{}: {} passed, {} random, {} failed, {} refused of {} ({:.1f} % passed)\n",
@@ -161,6 +168,7 @@ int main(int argc, char** argv) {
       ->expected(2)
       ->check(CLI::PositiveNumber);
   app.add_flag("--join", flags.joins, "the sets are JSON reports of parts, to be made one report");
+  app.add_option("--earlier", flags.earlier, "--join: the report that has the cases of no part");
   app.add_option("--filter", flags.filter, "only cases whose name holds this");
   app.add_option("--rtol", settings.rtol, "relative tolerance")->capture_default_str();
   app.add_option("--atol", settings.atol, "absolute tolerance")->capture_default_str();

@@ -28,7 +28,16 @@ std::string note_of(const std::string& title, const std::string& name) {
   return {};
 }
 
+std::string earlier_cases(const json& cases) {
+  const auto count = std::count_if(cases.begin(), cases.end(),
+                                   [](const json& c) { return c.contains("earlier"); });
+  return count == 0 ? ""
+                    : fmt::format("\n{} of the cases were run with an earlier build.\n", count);
+}
+
 std::string plain_nodes(const json& cases) {
+  if (std::any_of(cases.begin(), cases.end(), [](const json& c) { return !c.contains("special"); }))
+    return {};
   std::map<std::string, int> count;
   int total = 0;
   for (const json& c : cases)
@@ -74,6 +83,7 @@ std::string set_section(const json& set) {
       "inputs.\n",
       specialised);
   text += plain_nodes(set["cases"]);
+  text += earlier_cases(set["cases"]);
   text += "\n### Refusals by reason\n\n| cases | reason |\n|---|---|\n";
   std::vector<std::pair<int, std::string>> ordered;
   for (const auto& [reason, count] : refusals) ordered.emplace_back(-count, reason);
