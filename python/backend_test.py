@@ -4,8 +4,8 @@
         [--pattern REGEX] [--part K N]
 
 `--part K N` runs every N-th test from the K-th. onnx's runner counts what a backend refuses as
-passed; here it is told apart. Its networks that have to be downloaded are left out. The exit code is 1
-if a test fails.
+passed; here it is told apart. Its networks that have to be downloaded are left out. The exit code
+is 1 if a test fails.
 """
 
 import argparse

@@ -75,8 +75,8 @@ class InferenceSession:
                 yield numpy_helper.to_array(onnx.load_tensor(folder / f"output_{k}.pb"))
 
     def _as_declared(self, name, array):
-        """NumPy files know no types of 4 or fewer bits and no floats of 8: those are saved as bytes,
-        integers by value and floats by their bits."""
+        """NumPy files know no types of 4 or fewer bits and no floats of 8: those are saved as
+        bytes, integers by value and floats by their bits."""
         declared = self._types.get(name, 0)
         if not declared or array.dtype not in (np.int8, np.uint8):
             return array

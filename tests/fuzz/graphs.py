@@ -3,7 +3,8 @@
     build/venv/bin/python tests/fuzz/graphs.py [--seconds 60] [--seed N] [--keep tests/repro]
 
 Half of the graphs are put together from the operators of STEPS; the others are models of onnx's own
-node tests with other values, so that nearly every operator is met. At the end it says which are not.
+node tests with other values, so that nearly every operator is met. At the end it says which are
+not.
 
 Each batch of graphs becomes a folder of backend tests, which heddle-conformance runs, one process
 per case. A graph that differs, crashes or hangs is reduced (nodes become inputs, outputs are taken
