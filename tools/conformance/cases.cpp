@@ -277,7 +277,8 @@ bool is_special(const ::onnx::GraphProto& graph) {
   };
   const auto is_odd = [](const auto& port) {
     const auto& type = port.type();
-    return !type.has_tensor_type() || type.tensor_type().elem_type() == ::onnx::TensorProto::STRING;
+    return type.has_sequence_type() || type.has_optional_type() ||
+           type.tensor_type().elem_type() == ::onnx::TensorProto::STRING;
   };
   if (std::any_of(graph.input().begin(), graph.input().end(), is_odd) ||
       std::any_of(graph.output().begin(), graph.output().end(), is_odd))
