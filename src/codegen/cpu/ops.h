@@ -8,6 +8,12 @@
 
 namespace heddle::codegen::cpu {
 
+/// Lanes of a vector; 1 for a scalar.
+inline unsigned width_of(llvm::Value* v) {
+  const auto* type = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
+  return type ? type->getNumElements() : 1;
+}
+
 /// LLVM spelling of scalar functions. Every function works alike on scalars and on vectors:
 /// operands have equal shapes, and shapes are carried by the LLVM types.
 class Ops {
