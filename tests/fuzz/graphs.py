@@ -2,9 +2,9 @@
 
     build/venv/bin/python tests/fuzz/graphs.py [--seconds 60] [--seed N] [--keep tests/repro]
 
-Half of the graphs are put together from the operators of STEPS; the others are models of onnx's own
-node tests with other values, so that nearly every operator is met. At the end it says which are
-not.
+With --templates half of the graphs are models of onnx's own node tests with other values, so that
+nearly every operator is met; what those find has to be looked at, for the reference may be the one
+that is wrong. At the end it says which operators were not met.
 
 Each batch of graphs becomes a folder of backend tests, which heddle-conformance runs, one process
 per case. A graph that differs, crashes or hangs is reduced (nodes become inputs, outputs are taken
@@ -383,6 +383,9 @@ class Case:
 # reference does something else than the standard says (the reason is given).
 UNFIT = {
     "bernoulli": "draws", "training_dropout": "draws", "image_decoder": "encoded data",
+    "onehot": "positions between the given ones mean nothing",
+    "range_": "the reference gives the expanded loop's scalars a dimension",
+    "FLOAT4E2M1": "small negative numbers: the reference's zero has no sign",
 }
 
 
@@ -435,9 +438,9 @@ class Template:
         return []
 
 
-def random_case(seed):
+def random_case(seed, with_templates):
     random = np.random.default_rng(seed)
-    if seed % 2:
+    if with_templates and seed % 2:
         try:
             return Template(templates()[random.integers(len(templates()))], random)
         except Exception:  # sequences, optional values, what the reference does not have
@@ -502,11 +505,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0, help="of the first graph")
     parser.add_argument("--batch", type=int, default=40)
+    parser.add_argument("--templates", action="store_true",
+                        help="onnx's node tests with other values")
     parser.add_argument("--keep", type=pathlib.Path, default=ROOT / "tests/repro")
     arguments = parser.parse_args()
     seed, start, found, refusals, ran, met = arguments.seed, time.monotonic(), 0, {}, 0, set()
     while time.monotonic() - start < arguments.seconds:
-        cases = {f"fuzz{s}": random_case(s) for s in range(seed, seed + arguments.batch)}
+        cases = {f"fuzz{s}": random_case(s, arguments.templates)
+                 for s in range(seed, seed + arguments.batch)}
         seed += arguments.batch
         cases = {name: case for name, case in cases.items() if case}
         ran += len(cases)
