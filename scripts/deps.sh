@@ -9,7 +9,7 @@ packages=(
   # code generation
   llvm-19-dev clang-19 libclang-rt-19-dev libpolly-19-dev libxml2-dev zlib1g-dev libzstd-dev
   # orchestration (integer programming)
-  coinor-libcbc-dev coinor-libcoinutils-dev
+  coinor-libcbc-dev coinor-libclp-dev coinor-libcoinutils-dev
   # model reading and its test data
   libonnx-dev libonnx-testdata libre2-dev libprotobuf-dev protobuf-compiler
   # encoded pictures (ImageDecoder)

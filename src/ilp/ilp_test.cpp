@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
+#include "ilp/relax.h"
 #include "ilp/solve.h"
 
 namespace heddle::ilp {
@@ -134,6 +136,86 @@ TEST(Ilp, EqualsExhaustiveSearchOnRandomCovers) {
       EXPECT_NEAR(s->objective, best, 1e-6) << "trial " << trial;
     }
   }
+}
+
+std::vector<std::pair<double, std::vector<int>>> random_sets(std::mt19937& random, int sets,
+                                                             int items, int one_in) {
+  std::vector<std::pair<double, std::vector<int>>> out;
+  for (int s = 0; s < sets; ++s) {
+    std::vector<int> members;
+    for (int i = 0; i < items; ++i) {
+      if (random() % static_cast<unsigned>(one_in) == 0) members.push_back(i);
+    }
+    out.push_back({1.0 + static_cast<double>(random() % 100) / 10, members});
+  }
+  return out;
+}
+
+TEST(Ilp, WhatReducedCostsFixIsInNoCheaperAssignment) {
+  std::mt19937 random(11);
+  int fixed = 0;
+  for (int trial = 0; trial < 20; ++trial) {
+    Model m = cover(random_sets(random, 12, 6, 3), 6);
+    const double best = exhaustive(m, [](const auto&) { return true; });
+    if (best > 1e200) continue;
+    const auto relaxation = relax(m, 1000);
+    ASSERT_TRUE(relaxation);
+    EXPECT_LE(relaxation->bound, best + 1e-9);
+    const double limit = best + 1;
+    const std::vector<bool> gone = fixed_to_zero(*relaxation, limit);
+    for (std::size_t v = 0; v < gone.size(); ++v) {
+      if (!gone[v]) continue;
+      ++fixed;
+      EXPECT_GT(exhaustive(m, [&](const auto& x) { return x[v]; }), limit) << "trial " << trial;
+    }
+    const Reduced less = without(m, gone);
+    EXPECT_EQ(
+        less.kept.size() + static_cast<std::size_t>(std::count(gone.begin(), gone.end(), true)),
+        gone.size());
+    EXPECT_NEAR(exhaustive(less.model, [](const auto&) { return true; }), best, 1e-9);
+  }
+  EXPECT_GT(fixed, 20);
+}
+
+TEST(Ilp, StartsAndRepairsLeadToTheSameOptimum) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 20; ++trial) {
+    Model m = cover(random_sets(random, 14, 8, 3), 8);
+    const std::vector<bool> all(14, true);
+    if (violated_row(m, all)) continue;
+    const double best = exhaustive(m, [](const auto&) { return true; });
+    int repairs = 0;
+    SolveOptions how{.start = all};
+    how.repair = [&](const std::vector<double>& x) -> std::optional<std::vector<bool>> {
+      ++repairs;
+      std::vector<bool> up;
+      for (double v : x) up.push_back(v > 1e-9);
+      return up;
+    };
+    auto s = solve(m, how);
+    ASSERT_TRUE(s) << s.error().message;
+    EXPECT_EQ(repairs, 1);
+    EXPECT_NEAR(s->objective, best, 1e-6) << "trial " << trial;
+    EXPECT_LE(s->bound, s->objective);
+  }
+}
+
+TEST(Ilp, WorkIsBounded) {
+  std::mt19937 random(3);
+  Model m = cover(random_sets(random, 120, 90, 12), 90);
+  const std::vector<bool> all(120, true);
+  ASSERT_FALSE(violated_row(m, all));
+  auto free = solve(m, {.start = all});
+  auto bounded = solve(m, {.work_budget = 3000, .start = all});
+  auto stopped = solve(m, {.work_budget = 0.1, .start = all});
+  ASSERT_TRUE(free && bounded && stopped);
+  EXPECT_GT(free->nodes, 1);
+  EXPECT_LT(bounded->nodes, free->nodes);
+  EXPECT_LE(bounded->work, 5000);
+  EXPECT_LE(bounded->bound, free->objective + 1e-6);
+  EXPECT_GE(bounded->objective, free->objective - 1e-6);
+  EXPECT_EQ(stopped->values, all);
+  EXPECT_EQ(stopped->bound, 0);
 }
 
 TEST(Ilp, IsSilentAndDeterministic) {

@@ -2,64 +2,29 @@
 
 #include <coin/Cbc_C_Interface.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <memory>
 #include <mutex>
+
+#include "ilp/columns.h"
+#include "ilp/relax.h"
 
 namespace heddle::ilp {
 namespace {
 
 using Cbc = std::unique_ptr<Cbc_Model, decltype(&Cbc_deleteModel)>;
 
-/// Rows as CBC takes them in one call: by column, with bounds. Row by row it copies its arrays each
-/// time.
-struct Columns {
-  std::vector<CoinBigIndex> start;
-  std::vector<int> rows;
-  std::vector<double> coefficients, lower, upper;
-
-  Columns(const Model& model, const std::vector<Row>& extra)
-      : columns_(static_cast<std::size_t>(model.variables().size())) {
-    for (const Row& row : model.rows()) add(row);
-    for (const Row& row : extra) add(row);
-    for (const auto& column : columns_) {
-      start.push_back(static_cast<CoinBigIndex>(rows.size()));
-      for (const auto& [row, coefficient] : column) {
-        rows.push_back(row);
-        coefficients.push_back(coefficient);
-      }
-    }
-    start.push_back(static_cast<CoinBigIndex>(rows.size()));
-  }
-
- private:
-  void add(const Row& row) {
-    const int index = static_cast<int>(lower.size());
-    // CBC writes outside its arrays when a column occurs twice in a row: terms are summed here.
-    std::map<int, double> sums;
-    for (const Term& t : row.terms) sums[t.var.value] += t.coefficient;
-    for (const auto& [column, coefficient] : sums)
-      columns_[static_cast<std::size_t>(column)].emplace_back(index, coefficient);
-    const double infinite = std::numeric_limits<double>::infinity();
-    lower.push_back(row.sense == Sense::at_most ? -infinite : row.bound);
-    upper.push_back(row.sense == Sense::at_least ? infinite : row.bound);
-  }
-  std::vector<std::vector<std::pair<int, double>>> columns_;
-};
-
 Cbc build(const Model& model, const std::vector<Row>& extra) {
   Cbc cbc(Cbc_newModel(), Cbc_deleteModel);
   Cbc_setLogLevel(cbc.get(), 0);
   const Columns columns(model, extra);
   const int n = model.variables().size();
-  const std::vector<double> zeros(static_cast<std::size_t>(n), 0), ones(zeros.size(), 1);
-  std::vector<double> costs;
-  for (const Variable& v : model.variables()) costs.push_back(v.cost);
   Cbc_loadProblem(cbc.get(), n, static_cast<int>(columns.lower.size()), columns.start.data(),
-                  columns.rows.data(), columns.coefficients.data(), zeros.data(), ones.data(),
-                  costs.data(), columns.lower.data(), columns.upper.data());
+                  columns.rows.data(), columns.coefficients.data(), columns.zeros.data(),
+                  columns.ones.data(), columns.costs.data(), columns.lower.data(),
+                  columns.upper.data());
   for (int i = 0; i < n; ++i) Cbc_setInteger(cbc.get(), i);
   Cbc_setObjSense(cbc.get(), 1);
   return cbc;
@@ -149,19 +114,22 @@ bool has_impossible_row(const Model& model) {
   return false;
 }
 
-}  // namespace
+double entries_of(const Model& model) {
+  double sum = 0;
+  for (const Row& row : model.rows()) sum += static_cast<double>(row.terms.size());
+  return sum;
+}
 
-Result<Solution> solve(const Model& model, const SolveOptions& options) {
-  HEDDLE_TRY(check_start(model, options.start));
-  if (model.variables().size() == 0) return solve_empty(model);
+Result<Solution> branch_and_bound(const Model& model, const SolveOptions& options) {
   Solution out;
   if (has_impossible_row(model)) {
     out.status = Solution::Status::infeasible;
     return out;
   }
-  // CBC keeps state in statics.
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
+  const double entries = std::max(1.0, entries_of(model));
+  int budget = options.node_budget;
+  if (options.work_budget > 0)
+    budget = std::min(budget, std::max(1, static_cast<int>(options.work_budget / entries)));
   // The budget spent, the start is the answer; its bound is that of the last round.
   auto give_up = [&] {
     out.values = options.start;
@@ -170,10 +138,11 @@ Result<Solution> solve(const Model& model, const SolveOptions& options) {
     return out;
   };
   for (out.rounds = 1; out.rounds <= options.max_rounds; ++out.rounds) {
-    const int left = options.node_budget - out.nodes;
+    const int left = budget - out.nodes;
     if (left <= 0 && out.rounds > 1) break;
     Round round = HEDDLE_TRY(solve_round(model, out.cuts, options, std::max(left, 0)));
     out.nodes += round.nodes;
+    out.work += round.nodes * entries;
     if (round.infeasible) {
       out.status = Solution::Status::infeasible;
       return out;
@@ -199,6 +168,97 @@ Result<Solution> solve(const Model& model, const SolveOptions& options) {
     }
   }
   return give_up();
+}
+
+/// The start or what `repair` makes of the relaxation, whichever is cheaper.
+std::vector<bool> best_start(const Model& model, const SolveOptions& options,
+                             const Relaxation& relaxation) {
+  if (!options.repair) return options.start;
+  std::optional<std::vector<bool>> other = options.repair(relaxation.values);
+  if (!other || objective(model, *other) >= objective(model, options.start) ||
+      violated_row(model, *other) || (options.cuts && !options.cuts(*other).empty()))
+    return options.start;
+  return *std::move(other);
+}
+
+/// An assignment of a reduced model, with zeros for what has left.
+std::vector<bool> expanded(const std::vector<bool>& values, const Reduced& reduced,
+                           std::size_t size) {
+  std::vector<bool> out(size);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    out[static_cast<std::size_t>(reduced.kept[i].value)] = values[i];
+  return out;
+}
+
+/// The same question about a reduced model, whose variables are some of the whole one's.
+SolveOptions reduced_options(const SolveOptions& options, const std::vector<bool>& start,
+                             const Reduced& reduced) {
+  SolveOptions less = options;
+  less.start.clear();
+  for (const VarId id : reduced.kept)
+    less.start.push_back(start[static_cast<std::size_t>(id.value)]);
+  if (!options.cuts) return less;
+  less.cuts = [&options, &reduced, size = start.size()](const std::vector<bool>& values) {
+    std::vector<Row> rows = options.cuts(expanded(values, reduced, size));
+    for (Row& row : rows) {
+      std::vector<Term> terms;
+      for (const Term& t : row.terms) {
+        const auto at = std::lower_bound(reduced.kept.begin(), reduced.kept.end(), t.var);
+        if (at == reduced.kept.end() || *at != t.var) continue;  // 0
+        terms.push_back(
+            {VarId{static_cast<std::int32_t>(at - reduced.kept.begin())}, t.coefficient});
+      }
+      row.terms = std::move(terms);
+    }
+    return rows;
+  };
+  return less;
+}
+
+/// From a start: relaxation, repair, reduction, and branching over what is left.
+Result<Solution> improve_start(const Model& model, const SolveOptions& options) {
+  Solution out;
+  out.rounds = 1;
+  out.status = Solution::Status::feasible;
+  out.values = options.start;
+  out.objective = objective(model, out.values);
+  const double entries = std::max(1.0, entries_of(model));
+  const double most = options.work_budget / entries * kStepsOfANode;
+  const int steps = options.work_budget > 0 && most < 1e9 ? static_cast<int>(most) + 1
+                                                          : std::numeric_limits<int>::max();
+  const std::optional<Relaxation> relaxation = relax(model, steps);
+  out.work = (relaxation ? relaxation->iterations : steps) * entries / kStepsOfANode;
+  if (!relaxation) return out;
+  out.values = best_start(model, options, *relaxation);
+  out.objective = objective(model, out.values);
+  out.bound = std::min(relaxation->bound, out.objective);
+  if (out.gap() <= options.gap) {
+    out.status = Solution::Status::optimal;
+    return out;
+  }
+  std::vector<bool> gone = fixed_to_zero(*relaxation, out.objective);
+  for (std::size_t i = 0; i < gone.size(); ++i) gone[i] = gone[i] && !out.values[i];
+  const Reduced reduced = without(model, gone);
+  SolveOptions rest = reduced_options(options, out.values, reduced);
+  if (rest.work_budget > 0) rest.work_budget = std::max(1.0, rest.work_budget - out.work);
+  Solution found = HEDDLE_TRY(branch_and_bound(reduced.model, rest));
+  found.work += out.work;
+  // An answer that holds what is gone costs at least the start.
+  found.bound = std::max(out.bound, std::min(found.bound, out.objective));
+  if (found.values.empty()) return out;
+  found.values = expanded(found.values, reduced, out.values.size());
+  return found;
+}
+
+}  // namespace
+
+Result<Solution> solve(const Model& model, const SolveOptions& options) {
+  HEDDLE_TRY(check_start(model, options.start));
+  if (model.variables().size() == 0) return solve_empty(model);
+  // CBC keeps state in statics.
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  return options.start.empty() ? branch_and_bound(model, options) : improve_start(model, options);
 }
 
 }  // namespace heddle::ilp

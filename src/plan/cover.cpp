@@ -16,6 +16,9 @@ CoverProblem::CoverProblem(const Facts& facts, const Region& region,
     : f(facts), all(candidates) {
   for (NodeId id : region.nodes) inside.insert(f.class_of_node(id));
   for (NodeId o : region.outputs) goals.push_back(f.class_of_node(o));
+  std::map<NodeId, int> positions;
+  for (NodeId id : inside) positions.emplace(id, static_cast<int>(positions.size()));
+  const auto position_of = [&](NodeId cls) { return positions.at(cls); };
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (NodeId o : all[i].cluster.outputs)
       makers[f.class_of_node(o)].push_back(static_cast<int>(i));
@@ -26,6 +29,11 @@ CoverProblem::CoverProblem(const Facts& facts, const Region& region,
         needs.push_back(cls);
       }
     }
+    std::vector<int> need_at, made_at;
+    for (NodeId n : needs) need_at.push_back(position_of(n));
+    for (NodeId o : all[i].cluster.outputs) made_at.push_back(position_of(f.class_of_node(o)));
+    need_positions.push_back(std::move(need_at));
+    made_positions.push_back(std::move(made_at));
     needs_of.push_back(std::move(needs));
   }
 }
@@ -182,30 +190,30 @@ std::vector<std::vector<NodeId>> CoverProblem::necessary(const Region& region) c
 }
 
 std::map<int, NodeId> CoverProblem::stuck(const std::vector<int>& chosen) const {
-  std::vector<int> open = chosen;
-  std::set<NodeId> made;
-  auto missing = [&](int k) -> std::optional<NodeId> {
-    for (NodeId n : needs_of[static_cast<std::size_t>(k)]) {
-      if (!made.count(n)) return n;
-    }
-    return std::nullopt;
+  std::vector<int> open = chosen, waiting;
+  std::vector<char> made(inside.size());
+  const auto missing = [&](int k) {  // position in its needs, or -1
+    const auto& needs = need_positions[static_cast<std::size_t>(k)];
+    for (std::size_t i = 0; i < needs.size(); ++i)
+      if (!made[static_cast<std::size_t>(needs[i])]) return static_cast<int>(i);
+    return -1;
   };
   for (bool again = true; again;) {
-    std::vector<int> waiting;
+    waiting.clear();
     for (int k : open) {
-      if (missing(k)) {
+      if (missing(k) >= 0) {
         waiting.push_back(k);
         continue;
       }
-      for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs) {
-        made.insert(f.class_of_node(o));
-      }
+      for (int o : made_positions[static_cast<std::size_t>(k)])
+        made[static_cast<std::size_t>(o)] = 1;
     }
     again = waiting.size() < open.size() && !waiting.empty();
-    open = std::move(waiting);
+    std::swap(open, waiting);
   }
   std::map<int, NodeId> out;
-  for (int k : open) out.emplace(k, *missing(k));
+  for (int k : open)
+    out.emplace(k, needs_of[static_cast<std::size_t>(k)][static_cast<std::size_t>(missing(k))]);
   return out;
 }
 
@@ -285,6 +293,22 @@ std::optional<std::vector<int>> CoverProblem::with(const std::vector<int>& chose
   return complete(std::move(base), best);
 }
 
+std::map<NodeId, double> CoverProblem::readers_of(const Region& region) const {
+  std::map<NodeId, double> readers;
+  for (NodeId id : region.nodes)
+    readers[f.class_of_node(id)] = static_cast<double>(f.readers_of(id).size());
+  return readers;
+}
+
+std::optional<std::vector<int>> CoverProblem::improved_from(const Region& region,
+                                                            std::vector<int> chosen) const {
+  const Flows best = flows(readers_of(region));
+  auto whole = complete(std::move(chosen), best);
+  if (!whole || !acyclic(*whole)) return std::nullopt;
+  improve(*this, best, *whole);
+  return whole;
+}
+
 Selection cover(const Facts& facts, const Region& region, const std::vector<Candidate>& candidates,
                 const Options& options) {
   CoverProblem p(facts, region, candidates);
@@ -296,10 +320,7 @@ Selection cover(const Facts& facts, const Region& region, const std::vector<Cand
     }
     return out;
   }
-  std::map<NodeId, double> readers;
-  for (NodeId id : region.nodes) {
-    readers[facts.class_of_node(id)] = static_cast<double>(facts.readers_of(id).size());
-  }
+  std::map<NodeId, double> readers = p.readers_of(region);
   constexpr int kRounds = 4;
   CoverProblem::Flows best;
   for (int round = 0; round < kRounds; ++round) {

@@ -17,6 +17,8 @@ struct CoverProblem {
   std::vector<NodeId> goals;                  ///< classes that must be in memory
   std::map<NodeId, std::vector<int>> makers;  ///< by class
   std::vector<std::vector<NodeId>> needs_of;  ///< classes of the region, by candidate
+  /// The same and the classes made, as positions in `inside`: what is asked most often.
+  std::vector<std::vector<int>> need_positions, made_positions;
 
   /// Class → cost of making it and the candidate that does.
   using Flows = std::map<NodeId, std::pair<double, int>>;
@@ -26,6 +28,11 @@ struct CoverProblem {
   /// The choice with `candidate` in it, repaired.
   std::optional<std::vector<int>> with(const std::vector<int>& chosen, int candidate,
                                        const Flows& best) const;
+  /// A choice completed and improved; nullopt if its kernels wait for each other.
+  std::optional<std::vector<int>> improved_from(const Region& region,
+                                                std::vector<int> chosen) const;
+  /// Readers of each class in the graph.
+  std::map<NodeId, double> readers_of(const Region& region) const;
   std::vector<int> drop_unneeded(std::vector<int> chosen) const;
   double cost(const std::vector<int>& chosen) const;
   /// Sets of nodes (mostly of one) of which every plan computes at least one: what alternatives

@@ -8,9 +8,14 @@
 namespace heddle::plan {
 namespace {
 
+/// What the solver may do for all regions: nodes times entries of the rows (ilp::SolveOptions), of
+/// which none gets more than a quarter of what is left. A count, so plans do not depend on the
+/// clock.
+constexpr double kWork = 2e6;
+
 /// A planned region by position in Region::nodes, so that it serves every region like it.
 struct Solved {
-  const Region* region = nullptr;
+  Region region;
   std::vector<Candidate> chosen;
   std::vector<std::vector<Rejected>> rejected;
   Selection selection;
@@ -26,24 +31,31 @@ Cluster moved(const Cluster& c, const std::map<NodeId, NodeId>& to) {
 }
 
 Result<Solved> solve_region(const Facts& facts, const Region& region, const Options& options,
-                            CostModel& cost) {
+                            CostModel& cost, double work) {
   Solved out;
-  out.region = &region;
+  out.region = region;
   std::vector<Candidate> candidates = enumerate(facts, region, options, cost);
   out.candidates = static_cast<int>(candidates.size());
-  out.selection = HEDDLE_TRY(solve(facts, region, candidates, options));
+  out.selection = HEDDLE_TRY(solve(facts, region, candidates, options, work));
   out.rejected = rejected(facts, region, candidates, out.selection);
   for (int c : out.selection.chosen) out.chosen.push_back(candidates[static_cast<std::size_t>(c)]);
   return out;
 }
+
+/// What plannings of one graph share.
+struct Known {
+  std::vector<Solved> solved = {};
+  std::size_t plain = 0;  ///< so many are of the graph without alternatives
+  std::unordered_multimap<std::size_t, std::size_t> by_structure = {};
+  double work_left = kWork;
+};
 
 struct Orchestrator {
   const Facts& facts;
   const Options& options;
   CostModel& cost;
   std::vector<Region> regions;
-  std::vector<Solved> solved = {};
-  std::unordered_multimap<std::size_t, std::size_t> by_structure = {};
+  Known& known;
   std::vector<Cluster> clusters = {};
   std::map<Cluster, std::vector<Rejected>> why_not = {};
   PlanStats stats = {};
@@ -58,28 +70,36 @@ struct Orchestrator {
   }
   static std::map<NodeId, NodeId> mapping(const Solved& s, const Region& region) {
     std::map<NodeId, NodeId> to;
-    for (std::size_t i = 0; i < region.nodes.size(); ++i) to[s.region->nodes[i]] = region.nodes[i];
+    for (std::size_t i = 0; i < region.nodes.size(); ++i) to[s.region.nodes[i]] = region.nodes[i];
     return to;
+  }
+
+  bool has_alternatives(const Region& region) const {
+    return std::any_of(region.nodes.begin(), region.nodes.end(),
+                       [&](NodeId id) { return facts.members_of(id).size() > 1; });
   }
 
   /// The solution of an equal region, or a new one.
   Result<std::size_t> solution_for(const Region& region) {
     const std::size_t hash = structural_hash(facts, region);
-    auto [begin, end] = by_structure.equal_range(hash);
+    auto [begin, end] = known.by_structure.equal_range(hash);
+    const bool any_alternatives = has_alternatives(region);
     for (auto it = begin; it != end; ++it) {
-      const Solved& known = solved[it->second];
-      const Likeness likeness = plan::likeness(facts, *known.region, region);
+      if (any_alternatives && it->second < known.plain) continue;
+      const Solved& other = known.solved[it->second];
+      const Likeness likeness = plan::likeness(facts, other.region, region);
       if (likeness == Likeness::same) return it->second;
-      if (likeness == Likeness::like && serves(known, region)) return it->second;
+      if (likeness == Likeness::like && serves(other, region)) return it->second;
     }
-    Solved fresh = HEDDLE_TRY(solve_region(facts, region, options, cost));
+    Solved fresh = HEDDLE_TRY(solve_region(facts, region, options, cost, known.work_left / 4));
+    known.work_left = std::max(1.0, known.work_left - fresh.selection.work);
     stats.candidates += fresh.candidates;
     stats.solver_nodes += fresh.selection.solver_nodes;
     stats.cut_rows += fresh.selection.cut_rows;
-    by_structure.emplace(hash, solved.size());
-    solved.push_back(std::move(fresh));
+    known.by_structure.emplace(hash, known.solved.size());
+    known.solved.push_back(std::move(fresh));
     ++stats.unique_regions;
-    return solved.size() - 1;
+    return known.solved.size() - 1;
   }
 
   void instantiate(const Solved& s, const Region& region) {
@@ -99,7 +119,7 @@ struct Orchestrator {
     stats.regions = static_cast<int>(regions.size());
     for (const Region& region : regions) {
       const std::size_t i = HEDDLE_TRY(solution_for(region));
-      instantiate(solved[i], region);
+      instantiate(known.solved[i], region);
     }
     std::optional<Plan> plan = assemble(facts, clusters, options, cost);
     if (!plan) return plan;
@@ -125,25 +145,29 @@ Result<Plan> ruled(const Facts& facts, const Options& options, CostModel& cost) 
   return *std::move(plan);
 }
 
-Result<Plan> orchestrate_once(const prim::Graph& g, const Options& options) {
+/// Facts in which alternatives that no region can hold are no alternatives.
+Facts plannable_facts(const prim::Graph& g, const Options& options) {
   Facts facts = facts_of(g, options.legality, options.class_of);
+  for (;;) {
+    const std::vector<NodeId> apart = sprawling_alternatives(facts);
+    if (apart.empty()) return facts;
+    std::vector<NodeId> class_of = facts.class_of;
+    for (const NodeId id : apart) class_of[static_cast<std::size_t>(id.value)] = id;
+    facts = facts_of(g, options.legality, class_of);
+  }
+}
+
+/// nullopt: two regions take alternatives that read each other's values.
+Result<std::optional<Plan>> by_regions(Facts& facts, const Options& options, Known& known) {
   CostModel cost(facts, options.machine);
-  if (options.strategy <= Strategy::greedy) {
-    return ruled(facts, options, cost);
-  }
-  Orchestrator regional{facts, options, cost, regions_of(facts)};
-  if (auto plan = HEDDLE_TRY(regional.run())) return *std::move(plan);
-  if (!facts.chains.empty()) {
-    // Chains join regions, whose alternatives then may wait for each other.
-    facts.chains.clear();
-    Orchestrator apart{facts, options, cost, regions_of(facts)};
-    if (auto plan = HEDDLE_TRY(apart.run())) return *std::move(plan);
-  }
-  // Two regions may each take the alternative that reads the other's value.
-  Orchestrator whole{facts, options, cost, {whole_region(facts)}};
-  auto plan = HEDDLE_TRY(whole.run());
-  HEDDLE_CHECK(plan.has_value(), "the regions' kernels wait for each other");
-  return *std::move(plan);
+  known.plain = known.solved.size();
+  std::optional<Plan> plan =
+      HEDDLE_TRY((Orchestrator{facts, options, cost, regions_of(facts), known}.run()));
+  if (plan || facts.chains.empty()) return plan;
+  // Chains join regions, whose alternatives then may wait for each other.
+  facts.chains.clear();
+  known = {.work_left = known.work_left};
+  return Orchestrator{facts, options, cost, regions_of(facts), known}.run();
 }
 
 }  // namespace
@@ -156,12 +180,22 @@ Result<Plan> orchestrate(const prim::Graph& g, const Options& options) {
   }
   // The graph as it is written first: rules know no alternatives, and alternatives move the cuts
   // between regions, which may cost more than they gain.
-  Options plain = options;
-  plain.class_of.clear();
-  Plan plan = HEDDLE_TRY(orchestrate_once(g, plain));
-  if (options.strategy <= Strategy::greedy || options.class_of.empty()) return plan;
-  Plan other = HEDDLE_TRY(orchestrate_once(g, options));
-  return other.cost_us < plan.cost_us ? std::move(other) : std::move(plan);
+  Facts written = facts_of(g, options.legality);
+  if (options.strategy <= Strategy::greedy) {
+    CostModel cost(written, options.machine);
+    return ruled(written, options, cost);
+  }
+  Known known;
+  std::optional<Plan> plan = HEDDLE_TRY(by_regions(written, options, known));
+  if (!plan) {
+    // Nodes that several regions compute may make them wait for each other: the rule's kernels.
+    CostModel cost(written, options.machine);
+    plan = HEDDLE_TRY(ruled(written, options, cost));
+  }
+  Facts facts = plannable_facts(g, options);
+  if (facts.class_members.empty()) return *std::move(plan);
+  std::optional<Plan> other = HEDDLE_TRY(by_regions(facts, options, known));
+  return *std::move(other && other->cost_us < plan->cost_us ? other : plan);
 }
 
 }  // namespace heddle::plan

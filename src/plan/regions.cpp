@@ -11,7 +11,8 @@ constexpr double kTinyBytes = 16384;
 constexpr std::size_t kSplitAbove = 72;      // nodes: frontiers of several values are tried
 constexpr std::size_t kWidestCut = 512;      // values: an unrolled loop keeps one open per step
 constexpr std::size_t kStepsReading = 8;     // readers of a value that every step of a loop reads
-constexpr std::size_t kLargestRegion = 160;  // nodes: cut at the narrowest frontier, come what may
+constexpr std::size_t kLargestRegion = 112;  // nodes: cut at the narrowest frontier, come what may
+constexpr int kShortest = 8;                 // nodes
 
 /// Readers of a value, seen through clonable views.
 void real_readers(const Facts& f, NodeId id, std::vector<NodeId>& out) {
@@ -49,11 +50,13 @@ bool surely_stored(const Facts& f, NodeId id) {
   return readers.size() > 1 || f.is_main_loop(readers[0]);
 }
 
-/// Each element is read for many sums, so no kernel computes it where it is read.
+/// Each element is read for many sums, so no kernel computes it where it is read; or it is summed
+/// over and so small that storing it costs nothing.
 bool summed_often(const Facts& f, NodeId id, int depth = 0) {
   constexpr double kOften = 64;
   for (NodeId c : written_readers(f, id)) {
     if (const auto* contract = f.as<prim::Contract>(c)) {
+      if (f.bytes_of(id) <= kTinyBytes) return true;
       const double terms = f.elements_of(c) * static_cast<double>(element_count(contract->reduced));
       if (terms >= kOften * f.elements_of(id)) return true;
     }
@@ -96,6 +99,7 @@ struct Cutter {
   std::vector<NodeId> order;
   std::vector<int> position, last_use;  // by node; by position
   std::set<NodeId> known;               // in memory because an earlier cut needs it
+  std::vector<bool> blocked;            // positions inside a class
 
   explicit Cutter(const Facts& facts) : f(facts), order(depth_first(facts)) {
     position.assign(static_cast<std::size_t>(f.graph->size()), -1);
@@ -103,6 +107,7 @@ struct Cutter {
       position[static_cast<std::size_t>(order[i].value)] = static_cast<int>(i);
     }
     last_use.resize(order.size());
+    blocked.resize(order.size());
     for (std::size_t i = 0; i < order.size(); ++i) {
       std::vector<NodeId> readers;
       real_readers(f, order[i], readers);
@@ -186,44 +191,50 @@ struct Cutter {
         return false;
       }
     }
-    return state >= 1 && fresh <= 3;
+    return state >= 1 && fresh <= 4;
   }
 
-  std::set<NodeId> fan_in(NodeId id) const {
-    std::set<NodeId> out;
-    std::vector<NodeId> work = {id};
-    while (!work.empty()) {
-      NodeId n = work.back();
-      work.pop_back();
-      if (f.is_leaf(n) || !out.insert(n).second) continue;
-      work.insert(work.end(), f[n].args.begin(), f[n].args.end());
+  /// First and last position of what not all members of a class need.
+  std::pair<int, int> span_of(const std::vector<NodeId>& members) const {
+    std::vector<int> needed_by(position.size()), seen(position.size(), -1);
+    std::vector<NodeId> work;
+    int live = 0;
+    for (NodeId m : members) {
+      if (!f.is_live[static_cast<std::size_t>(m.value)]) continue;
+      work.push_back(m);
+      while (!work.empty()) {
+        const NodeId n = work.back();
+        work.pop_back();
+        if (f.is_leaf(n) || seen[static_cast<std::size_t>(n.value)] == live) continue;
+        seen[static_cast<std::size_t>(n.value)] = live;
+        ++needed_by[static_cast<std::size_t>(n.value)];
+        work.insert(work.end(), f[n].args.begin(), f[n].args.end());
+      }
+      ++live;
     }
-    return out;
+    int first = static_cast<int>(order.size()), last = -1;
+    for (std::size_t i = 0; i < needed_by.size(); ++i) {
+      if (position[i] < 0 || needed_by[i] == 0 || needed_by[i] == live) continue;
+      first = std::min(first, position[i]);
+      last = std::max(last, position[i]);
+    }
+    return {first, last};
   }
 
   /// All members of a class are in one region, with what not all of them need: no cut in between.
-  void keep_classes_whole(std::vector<std::vector<NodeId>>& fronts) const {
+  void keep_classes_whole(std::vector<std::vector<NodeId>>& fronts) {
     for (const auto& members : f.class_members) {
-      std::map<NodeId, std::size_t> needed_by;
-      std::size_t live = 0;
-      for (NodeId m : members) {
-        if (!f.is_live[static_cast<std::size_t>(m.value)]) continue;
-        ++live;
-        for (NodeId n : fan_in(m)) ++needed_by[n];
+      if (members.empty()) continue;
+      const auto [first, last] = span_of(members);
+      for (int p = first; p < last; ++p) {
+        fronts[static_cast<std::size_t>(p)] = {NodeId{}};
+        blocked[static_cast<std::size_t>(p)] = true;
       }
-      int first = static_cast<int>(order.size()), last = -1;
-      for (const auto& [id, count] : needed_by) {
-        const int p = position[static_cast<std::size_t>(id.value)];
-        if (p < 0 || count == live) continue;
-        first = std::min(first, p);
-        last = std::max(last, p);
-      }
-      for (int p = first; p < last; ++p) fronts[static_cast<std::size_t>(p)] = {NodeId{}};
     }
   }
 
   /// A kernel of several contractions is in one region.
-  void keep_chains_whole(std::vector<std::vector<NodeId>>& fronts) const {
+  void keep_chains_whole(std::vector<std::vector<NodeId>>& fronts) {
     for (const Cluster& chain : f.chains) {
       int first = static_cast<int>(order.size()), last = -1;
       for (NodeId id : chain.nodes) {
@@ -232,8 +243,41 @@ struct Cutter {
         first = std::min(first, p);
         last = std::max(last, p);
       }
-      for (int p = first; p < last; ++p) fronts[static_cast<std::size_t>(p)] = {NodeId{}};
+      for (int p = first; p < last; ++p) {
+        fronts[static_cast<std::size_t>(p)] = {NodeId{}};
+        blocked[static_cast<std::size_t>(p)] = true;
+      }
     }
+  }
+
+  /// Where to end a region that starts at `begin` and nothing else ends: where the least has to be
+  /// stored for it. Positions count from the beginning, so that equal layers are cut alike.
+  int narrowest(int begin, int end) const {
+    const int longest = static_cast<int>(kLargestRegion);
+    const int last = std::min(begin + longest - 1, end - kShortest);
+    std::set<int> open;
+    double bytes = 0, least = 0;
+    int best = -1;
+    for (int p = begin; p <= last; ++p) {
+      open.insert(p);
+      bytes += weight(p);
+      for (auto it = open.begin(); it != open.end();) {
+        const bool done = last_use[static_cast<std::size_t>(*it)] <= p;
+        if (done) bytes -= weight(*it);
+        it = done ? open.erase(it) : std::next(it);
+      }
+      if (p < begin + longest / 3 || blocked[static_cast<std::size_t>(p)]) continue;
+      if (best < 0 || bytes <= least) {
+        best = p;
+        least = bytes;
+      }
+    }
+    return best;
+  }
+  /// Bytes that a cut moves which would perhaps not move; values are worth something of themselves.
+  double weight(int p) const {
+    const NodeId id = order[static_cast<std::size_t>(p)];
+    return known.count(id) || f.is_output(id) || surely_stored(f, id) ? 0 : 1024 + f.bytes_of(id);
   }
 
   /// Positions after which a region ends.
@@ -263,17 +307,7 @@ struct Cutter {
       }
       return -1;
     });
-    refine(ends, kLargestRegion, [&](int begin, int end) {
-      int best = -1;
-      for (int p = begin + (end - begin) / 4; p < end - (end - begin) / 4; ++p) {
-        const auto& front = fronts[static_cast<std::size_t>(p)];
-        const bool wide = !front.empty() && !front[0];
-        if (!wide && (best < 0 || front.size() < fronts[static_cast<std::size_t>(best)].size())) {
-          best = p;
-        }
-      }
-      return best;
-    });
+    refine(ends, kLargestRegion, [&](int begin, int end) { return narrowest(begin, end); });
     ends.push_back(n - 1);
     return ends;
   }
@@ -356,28 +390,6 @@ std::vector<NodeId> canonical_order(const Facts& f, std::set<NodeId> left,
   return out;
 }
 
-/// Nodes are named by position, arguments outside the region by first use.
-struct Naming {
-  const Facts& f;
-  std::map<NodeId, int> names = {};
-  int outside = 0;
-  Naming(const Facts& facts, const Region& r) : f(facts) {
-    for (std::size_t i = 0; i < r.nodes.size(); ++i) names[r.nodes[i]] = static_cast<int>(i);
-  }
-  int of(NodeId id) {
-    auto [it, fresh] = names.try_emplace(id, -1 - outside);
-    if (fresh) ++outside;
-    return it->second;
-  }
-  int kind_of(NodeId id) const {
-    return f.is_inlined(id) ? 0 : f.as<prim::Constant>(id) ? 1 : f.is_leaf(id) ? 2 : 3;
-  }
-};
-
-bool is_region_output(const Region& r, NodeId id) {
-  return std::binary_search(r.outputs.begin(), r.outputs.end(), id);
-}
-
 }  // namespace
 
 bool clonable(const Facts& f, NodeId id) {
@@ -412,6 +424,44 @@ Region region_of(const Facts& facts, std::set<NodeId> nodes) {
 
 }  // namespace
 
+std::vector<NodeId> sprawling_alternatives(const Facts& facts) {
+  std::vector<NodeId> out;
+  if (facts.class_members.empty()) return out;
+  const Cutter cutter(facts);
+  struct Span {
+    int first, last;
+    const std::vector<NodeId>* members;
+  };
+  std::vector<Span> spans;
+  for (const auto& members : facts.class_members) {
+    if (members.empty()) continue;
+    const auto [first, last] = cutter.span_of(members);
+    if (first < last) spans.push_back({first, last, &members});
+  }
+  std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+    return a.last - a.first < b.last - b.first;
+  });
+  // Narrow ones first: those that overlap are one stretch without a cut.
+  std::map<int, int> stretches;  // first → last
+  for (const Span& s : spans) {
+    int first = s.first, last = s.last;
+    std::vector<int> joined;
+    for (const auto& [a, b] : stretches) {
+      if (a >= s.last || b <= s.first) continue;
+      first = std::min(first, a);
+      last = std::max(last, b);
+      joined.push_back(a);
+    }
+    if (last - first >= static_cast<int>(kLargestRegion) * 2 / 3) {
+      out.insert(out.end(), s.members->begin(), s.members->end());
+      continue;
+    }
+    for (int a : joined) stretches.erase(a);
+    stretches[first] = last;
+  }
+  return out;
+}
+
 std::vector<Region> regions_of(const Facts& facts) {
   Cutter cutter(facts);
   std::vector<Region> out;
@@ -422,69 +472,6 @@ std::vector<Region> regions_of(const Facts& facts) {
     begin = end + 1;
   }
   return out;
-}
-
-Region whole_region(const Facts& facts) {
-  Cutter cutter(facts);
-  return region_of(facts, {cutter.order.begin(), cutter.order.end()});
-}
-
-namespace {
-
-/// A view of one part as if it started at the origin.
-prim::Op without_offsets(const prim::Op& op) {
-  const auto* view = std::get_if<prim::View>(&op);
-  if (view == nullptr || view->pieces.size() != 1) return op;
-  prim::View moved = *view;
-  for (ir::Expr& e : moved.pieces[0].index) {
-    const ir::IndexNode& n = e.node();
-    if (n.kind == ir::IndexNode::Kind::sum && n.constant != 0 && n.constant != INT64_MIN)
-      e = e - n.constant;
-  }
-  return moved;
-}
-
-}  // namespace
-
-std::size_t structural_hash(const Facts& f, const Region& r) {
-  Naming naming(f, r);
-  std::size_t h = r.nodes.size();
-  for (NodeId id : r.nodes) {
-    h = combine(h, prim::hash_of(without_offsets(f[id].op)));
-    h = combine(h, static_cast<std::size_t>(f[id].type.dtype));
-    for (std::int64_t e : f[id].type.shape) h = combine(h, static_cast<std::size_t>(e));
-    for (NodeId a : f[id].args) {
-      h = combine(h, static_cast<std::size_t>(naming.of(a)));
-      h = combine(h, static_cast<std::size_t>(naming.kind_of(a)));
-    }
-    h = combine(h, is_region_output(r, id));
-  }
-  return h;
-}
-
-Likeness likeness(const Facts& f, const Region& a, const Region& b) {
-  if (a.nodes.size() != b.nodes.size()) return Likeness::none;
-  Likeness found = Likeness::same;
-  Naming in_a(f, a), in_b(f, b);
-  for (std::size_t i = 0; i < a.nodes.size(); ++i) {
-    const prim::Node &x = f[a.nodes[i]], &y = f[b.nodes[i]];
-    if (x.type != y.type || x.args.size() != y.args.size()) return Likeness::none;
-    if (x.op != y.op) {
-      if (without_offsets(x.op) != without_offsets(y.op)) return Likeness::none;
-      found = Likeness::like;
-    }
-    if (is_region_output(a, a.nodes[i]) != is_region_output(b, b.nodes[i])) return Likeness::none;
-    const NodeId class_a = f.class_of_node(a.nodes[i]), class_b = f.class_of_node(b.nodes[i]);
-    if (in_a.of(class_a) != in_b.of(class_b)) return Likeness::none;
-    for (std::size_t k = 0; k < x.args.size(); ++k) {
-      if (in_a.of(x.args[k]) != in_b.of(y.args[k]) ||
-          in_a.kind_of(x.args[k]) != in_b.kind_of(y.args[k]) ||
-          f[x.args[k]].type != f[y.args[k]].type) {
-        return Likeness::none;
-      }
-    }
-  }
-  return found;
 }
 
 }  // namespace heddle::plan

@@ -19,8 +19,10 @@ bool must_absorb(const Facts& facts, NodeId producer, NodeId reader);
 /// value would be in memory anyway: it feeds main loops. Larger pieces are cut at frontiers of a
 /// few such values.
 std::vector<Region> regions_of(const Facts& facts);
-/// Everything as one region.
-Region whole_region(const Facts& facts);
+
+/// Nodes whose alternatives lie so far apart that no region of a sensible size holds them all: the
+/// projections of both directions of an unrolled recurrent network, say.
+std::vector<NodeId> sprawling_alternatives(const Facts& facts);
 
 /// How much alike regions are, up to the identity of what they read. same: a solution of one, by
 /// position in `nodes`, is a solution of the other. like: views start elsewhere (the steps of an

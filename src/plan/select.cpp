@@ -11,17 +11,32 @@ namespace {
 
 ilp::VarId var(int candidate) { return ilp::VarId{candidate}; }
 
-/// Rows Σ_{k makes t} u_k ≥ (1 or u_j).
+/// Rows Σ_{k makes t} u_k ≥ (1 or Σ u_j): of readers that make the same, a plan holds one.
 void add_maker_row(ilp::Model& model, const CoverProblem& p, std::string name, NodeId cls,
-                   std::optional<int> reader) {
-  ilp::Row row{std::move(name), {}, ilp::Sense::at_least, reader ? 0.0 : 1.0};
+                   const std::vector<int>& readers) {
+  ilp::Row row{std::move(name), {}, ilp::Sense::at_least, readers.empty() ? 1.0 : 0.0};
+  const auto reads = [&](int k) { return std::binary_search(readers.begin(), readers.end(), k); };
   if (auto it = p.makers.find(cls); it != p.makers.end()) {
     for (int k : it->second) {
-      if (k != reader) row.terms.push_back({var(k), 1});
+      if (!reads(k)) row.terms.push_back({var(k), 1});
     }
   }
-  if (reader) row.terms.push_back({var(*reader), -1});
+  for (int k : readers) row.terms.push_back({var(k), -1});
   model.add_row(std::move(row));
+}
+
+/// Kernels that make the same values stand for each other, so those of them that read a value share
+/// a row: fewer rows, and a tighter relaxation, than a row for each.
+void add_need_rows(ilp::Model& model, const CoverProblem& p) {
+  std::map<std::pair<std::vector<NodeId>, NodeId>, std::vector<int>> readers;
+  for (std::size_t k = 0; k < p.all.size(); ++k) {
+    for (NodeId need : p.needs_of[k]) {
+      readers[{p.all[k].cluster.outputs, need}].push_back(static_cast<int>(k));
+    }
+  }
+  for (const auto& [key, group] : readers)
+    add_maker_row(model, p, fmt::format("k{}_needs_{}", group.front(), key.second.value),
+                  key.second, group);
 }
 
 /// What Strategy::partition computes once only.
@@ -36,12 +51,7 @@ ilp::Model build(const Facts& f, const Region& region, const CoverProblem& p,
         fmt::format("{}_{}_makes_{}", name_of(c.kind), k, c.cluster.outputs[0].value), c.cost.us);
   }
   for (NodeId g : p.goals) add_maker_row(model, p, fmt::format("output_{}", g.value), g, {});
-  for (std::size_t k = 0; k < p.all.size(); ++k) {
-    for (NodeId need : p.needs_of[k]) {
-      add_maker_row(model, p, fmt::format("k{}_needs_{}", k, need.value), need,
-                    static_cast<int>(k));
-    }
-  }
+  add_need_rows(model, p);
   for (const std::vector<NodeId>& nodes : p.necessary(region)) {
     // Implied for whole kernels, not for fractions of them: this is what makes the relaxation
     // tight.
@@ -139,20 +149,46 @@ std::vector<ilp::Row> cycle_rows(const CoverProblem& p, const std::vector<bool>&
   return out;
 }
 
+/// Relative: costs are known far less well.
+constexpr double kGap = 1e-4;
+
+/// By position; empty for no choice.
+std::vector<bool> assignment(const std::vector<int>& chosen, std::size_t candidates) {
+  if (chosen.empty()) return {};
+  std::vector<bool> out(candidates);
+  for (int c : chosen) out[static_cast<std::size_t>(c)] = true;
+  return out;
+}
+
+/// The kernels that a fractional plan mostly holds, completed and improved.
+std::optional<std::vector<bool>> repaired(const Region& region, const CoverProblem& p,
+                                          const std::vector<double>& values) {
+  std::vector<int> chosen;
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    if (values[k] > 0.5) chosen.push_back(static_cast<int>(k));
+  }
+  const auto better = p.improved_from(region, std::move(chosen));
+  if (!better) return std::nullopt;
+  return assignment(*better, p.all.size());
+}
+
 }  // namespace
 
 Result<Selection> solve(const Facts& facts, const Region& region,
-                        const std::vector<Candidate>& candidates, const Options& options) {
+                        const std::vector<Candidate>& candidates, const Options& options,
+                        double work) {
   Selection start = cover(facts, region, candidates, options);
   if (options.node_budget <= 0 && !start.chosen.empty()) return start;
   CoverProblem p(facts, region, candidates);
   const ilp::Model model = build(facts, region, p, options);
   ilp::SolveOptions how;
   how.node_budget = std::max(options.node_budget, 1);
-  if (!start.chosen.empty()) {
-    how.start.assign(candidates.size(), false);
-    for (int c : start.chosen) how.start[static_cast<std::size_t>(c)] = true;
-  }
+  if (!start.chosen.empty()) how.work_budget = work;
+  how.gap = kGap;
+  how.start = assignment(start.chosen, candidates.size());
+  // Two kernels that make the same, to keep others from waiting for each other.
+  if (!how.start.empty() && ilp::violated_row(model, how.start)) return start;
+  how.repair = [&](const std::vector<double>& values) { return repaired(region, p, values); };
   how.cuts = [&](const std::vector<bool>& values) { return cycle_rows(p, values); };
   ilp::Solution s = HEDDLE_TRY(ilp::solve(model, how));
   if (s.values.empty()) {
@@ -168,6 +204,7 @@ Result<Selection> solve(const Facts& facts, const Region& region,
   out.lower_bound_us = std::min(out.cost_us, std::max(0.0, s.bound));
   out.solver_nodes = s.nodes;
   out.cut_rows = static_cast<int>(s.cuts.size());
+  out.work = s.work;
   return out;
 }
 
@@ -220,11 +257,7 @@ std::vector<std::vector<Rejected>> rejected(const Facts& facts, const Region& re
   constexpr std::size_t kKeep = 3;
   constexpr double kCompetitive = 4;  // times the chosen kernel's own cost
   CoverProblem p(facts, region, candidates);
-  std::map<NodeId, double> readers;
-  for (NodeId id : region.nodes) {
-    readers[facts.class_of_node(id)] = static_cast<double>(facts.readers_of(id).size());
-  }
-  const auto best = p.flows(readers);
+  const auto best = p.flows(p.readers_of(region));
   std::vector<std::vector<Rejected>> out;
   for (int c : selection.chosen) {
     const Candidate& mine = candidates[static_cast<std::size_t>(c)];

@@ -8,6 +8,7 @@ struct Selection {
   std::vector<int> chosen;  ///< sorted
   double cost_us = 0, lower_bound_us = 0;
   int solver_nodes = 0, cut_rows = 0;
+  double work = 0;  ///< of the solver
 };
 
 /// Dynamic-programming cover: the cheapest way to make each value, the cost of shared inputs
@@ -20,9 +21,11 @@ Selection cover(const Facts& facts, const Region& region, const std::vector<Cand
 /// The binary program over the same candidates:
 ///   min Σ c_k u_k;  Σ_{k makes t} u_k ≥ 1 for region outputs;  Σ_{k makes t} u_k ≥ u_j for each
 ///   input t of j;  Σ_{k∈C} u_k ≤ |C|-1 lazily for kernels that wait for each other in a cycle.
-/// Strategy::partition adds: no primitive (views apart) in two kernels.
+/// Strategy::partition adds: no primitive (views apart) in two kernels. `work`: what the solver may
+/// do, see ilp::SolveOptions; where it does not do, the cover is the answer.
 Result<Selection> solve(const Facts& facts, const Region& region,
-                        const std::vector<Candidate>& candidates, const Options& options);
+                        const std::vector<Candidate>& candidates, const Options& options,
+                        double work = 0);
 
 /// True if the chosen candidates make every output and input and do not wait for each other.
 bool feasible(const Facts& facts, const Region& region, const std::vector<Candidate>& candidates,

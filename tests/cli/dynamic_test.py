@@ -92,6 +92,23 @@ class Dynamic(CommandTest):
         for h, w in [(4, 4), (6, 10), (12, 4), (10, 8), (12, 10), (8, 6)]:
             self.agrees(path, artefact, rng.normal(size=(1, 3, h, w)).astype(np.float32))
 
+    def test_recurrent_operators_take_sequences_of_any_length(self):
+        rng = np.random.default_rng(7)
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 3])
+        outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "h")]
+        graph = helper.make_graph(
+            [helper.make_node("LSTM", ["x", "w", "r"], ["y", "h"], hidden_size=2, name="lstm",
+                              direction="bidirectional")], "g",
+            [x], outputs, [constant("w", rng.normal(size=(2, 8, 3)).astype(np.float32)),
+                           constant("r", rng.normal(size=(2, 8, 2)).astype(np.float32))])
+        path = self.save("lstm", helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+        artefact = self.path / "l.heddle"
+        done = heddle("compile", path, "--dynamic", "T=1..7@7", "-o", artefact)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for n in (1, 2, 5, 6, 7):
+            self.agrees(path, artefact, rng.normal(size=(n, 2, 3)).astype(np.float32))
+
     def test_what_changes_form_is_refused_or_listed(self):
         ends = [helper.make_node("Shape", ["x"], ["n"], name="size"),
                 helper.make_node("Loop", ["n", "", "x"], ["y"], name="loop",
