@@ -285,6 +285,19 @@ struct CostModel::State {
     return once * blocks;
   }
 
+  /// Tiles of about 6×32 results (64×64 on a GPU) are the units that threads share. On a GPU few
+  /// rows are streamed by all multiprocessors, and blocks share long reductions, so that few tiles
+  /// keep it busy too (lower/contract/gpu/tiles.h).
+  double main_loop_units(const MatmulShape& s) const {
+    constexpr double kFewRows = 8, kRowsOfABlock = 4, kTermsOfASplit = 256, kSplits = 32;
+    if (!m.gpu) return std::max(1.0, s.batch * std::ceil(s.m * s.n / 192));
+    if (std::min(s.m, s.n) <= kFewRows)
+      return std::max(1.0, s.batch * std::max(s.m, s.n) / kRowsOfABlock);
+    const double tiles = std::max(1.0, s.batch * std::ceil(s.m * s.n / 4096));
+    const double splits = std::clamp(std::floor(s.k / kTermsOfASplit), 1.0, kSplits);
+    return std::max(tiles, std::min(tiles * splits, static_cast<double>(m.threads)));
+  }
+
   void add_main_loop(NodeId id, double multiplications) {
     const MatmulShape s = matmul_shape(f, id);
     double constant = 0;  // bytes
@@ -294,8 +307,7 @@ struct CostModel::State {
     double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
     if (!m.gpu && f[id].type.dtype == DType::i32)
       rate *= f[f[id].args[0]].type.dtype == DType::i16 ? kPairRate : kIntegerRate;
-    // Tiles of about 6×32 results (64×64 on a GPU) are the units that threads share.
-    const double units = std::max(1.0, s.batch * std::ceil(s.m * s.n / (m.gpu ? 4096 : 192)));
+    const double units = main_loop_units(s);
     if (!packed && !m.gpu)
       loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));
     // Operands that are evaluated for the loop pass through a packed tile.
