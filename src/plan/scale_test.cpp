@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <ctime>
 #include <random>
 
 #include "plan/plan.h"
@@ -29,14 +30,15 @@ TEST(Orchestrate, TwoThousandPrimitivesInTime) {
   EXPECT_LT(took.count(), 10) << "seconds";
 }
 
-/// Plans `g` and expects an answer in time, from regions of bounded size.
+/// Plans `g` and expects an answer, from regions of bounded size. The limit is several times what a
+/// machine on its own takes: it is there to notice work that grows faster than the graph.
 Plan planned_within(double seconds, const prim::Graph& g) {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   auto plan = orchestrate(g);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const double took = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   EXPECT_TRUE(plan) << plan.error().message;
   if (!plan) return {};
-  EXPECT_LT(took.count(), seconds);
+  EXPECT_LT(took, seconds);
   EXPECT_TRUE(verify(g, *plan));
   EXPECT_GE(plan->stats.regions, plan->stats.nodes / 200) << "a region that nothing cuts";
   return *plan;
@@ -49,7 +51,7 @@ TEST(Orchestrate, ReductionsOneAfterAnotherInTime) {
     for (int axis : {0, 1}) x = m.div(x, m.spread(m.sum(x, {axis}), {64, 64}, {axis}));
   }
   m.output(x);
-  const Plan plan = planned_within(10, m.g);
+  const Plan plan = planned_within(30, m.g);
   EXPECT_LE(plan.stats.unique_regions, 6) << "equal layers are cut alike";
 }
 
@@ -68,7 +70,7 @@ TEST(Orchestrate, RandomGraphsOfTwoThousandNodesInTime) {
     }
     for (std::size_t i = values.size() - 20; i < values.size(); ++i) m.output(values[i]);
     // Nothing repeats here, and the rules of this test fuse without end: the worst there is.
-    planned_within(25, m.g);
+    planned_within(60, m.g);
   }
 }
 
