@@ -4,6 +4,7 @@
 
 #include "ops/host.h"
 #include "prim/fold.h"
+#include "prim/rewrite.h"
 
 namespace heddle::onnx {
 
@@ -356,13 +357,10 @@ bool Importer::is_fixed(NodeId id) {
 
 /// Integers times a scale, as one operator gave them: products want the integers.
 bool Importer::is_dequantised(NodeId value) const {
-  const auto map_of = [&](NodeId id, ir::ScalarFn fn) {
-    const auto* map = std::get_if<prim::Map>(&graph_[id].op);
-    return map != nullptr && map->fn == fn;
-  };
-  if (!map_of(value, ir::ScalarFn::mul)) return false;
+  if (!prim::is_map(graph_[value], ir::ScalarFn::mul)) return false;
   const NodeId number = graph_[value].args[0];
-  return map_of(number, ir::ScalarFn::cast) && is_int(graph_[graph_[number].args[0]].type.dtype);
+  return prim::is_map(graph_[number], ir::ScalarFn::cast) &&
+         is_int(graph_[graph_[number].args[0]].type.dtype);
 }
 
 NodeId Importer::folded(NodeId value) {

@@ -55,9 +55,12 @@ Limits limits_of(DType type) {
   return type == DType::i16 ? Limits{-32768, 32767} : Limits{0, 65535};
 }
 
-NodeId saturated(Builder& b, NodeId x, DType type) {
-  const auto [low, high] = limits_of(type);
+NodeId saturated(Builder& b, NodeId x, DType type, const Limits& limits) {
+  const auto [low, high] = limits;
   return b.cast(b.min(b.max(x, b.scalar(b.dtype(x), low)), b.scalar(b.dtype(x), high)), type);
+}
+NodeId saturated(Builder& b, NodeId x, DType type) {
+  return saturated(b, x, type, limits_of(type));
 }
 
 /// limit - zero point, a constant at once where that is one: passes see the bounds of what is cast.
@@ -115,8 +118,7 @@ Result<Values> quantize(const Call& call, Builder& b) {
   Limits limits = limits_of(type);
   if (range) limits = {static_cast<double>(range->low), static_cast<double>(range->high)};
   if (call.has(2)) return Values{HEDDLE_TRY(with_zero(call, b, y, type, limits, axis))};
-  return Values{
-      b.cast(b.min(b.max(y, b.scalar(real, limits.low)), b.scalar(real, limits.high)), type)};
+  return Values{saturated(b, y, type, limits)};
 }
 
 /// (x - zero_point)·scale; formats of floats have no zero point but 0.

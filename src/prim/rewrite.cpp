@@ -25,6 +25,11 @@ bool RewriteContext::constant(NodeId id) {
   return constant_[static_cast<std::size_t>(id.value)];
 }
 
+bool is_map(const Node& n, ir::ScalarFn fn) {
+  const auto* m = std::get_if<Map>(&n.op);
+  return m != nullptr && m->fn == fn;
+}
+
 const Access* plain_view(const Graph& g, NodeId id) {
   const auto* v = std::get_if<View>(&g[id].op);
   return v != nullptr && v->pieces.size() == 1 && v->pieces[0].inside.empty() ? &v->pieces[0]
@@ -64,8 +69,8 @@ NodeId add_view(Builder& b, std::vector<NodeId> args, std::vector<Access> pieces
 const std::vector<const RewriteRule*>& rewrite_rules() {
   static const std::vector<const RewriteRule*> kAll = [] {
     std::vector<const RewriteRule*> all;
-    for (const auto rows : {algebra_rules(), view_rules(), reduce_rules(), contract_rules(),
-                            integer_rules()})
+    for (const auto rows :
+         {algebra_rules(), view_rules(), reduce_rules(), contract_rules(), integer_rules()})
       for (const RewriteRule& r : rows) all.push_back(&r);
     return all;
   }();

@@ -59,6 +59,8 @@ Graph canonicalize(const Graph& g);
 
 // Matching helpers that rows share.
 
+/// True if the node is a Map of fn.
+bool is_map(const Node& n, ir::ScalarFn fn);
 /// The access of a View with one piece and no conditions, or null.
 const Access* plain_view(const Graph& g, NodeId id);
 /// The one-element constant of which this value is a broadcast, or null.

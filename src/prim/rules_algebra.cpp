@@ -10,10 +10,6 @@ namespace {
 using ir::ScalarFn;
 using Rewritten = std::optional<NodeId>;
 
-bool is_map(const Node& n, ScalarFn fn) {
-  const auto* m = std::get_if<Map>(&n.op);
-  return m != nullptr && m->fn == fn;
-}
 bool is_splat(const RewriteContext& c, NodeId id, double value) {
   return splat_value(c.g, id) == value;
 }

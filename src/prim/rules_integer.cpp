@@ -15,11 +15,6 @@ using ir::ScalarFn;
 using ir::Var;
 using Rewritten = std::optional<NodeId>;
 
-const Map* map_of(const Graph& g, NodeId id, ScalarFn fn) {
-  const Map* m = std::get_if<Map>(&g[id].op);
-  return m != nullptr && m->fn == fn ? m : nullptr;
-}
-
 Interval range_of(DType t) {
   const int bits = static_cast<int>(size_of(t)) * 8 - (is_signed_int(t) ? 1 : 0);
   if (t == DType::b1) return {0, 1};
@@ -34,7 +29,7 @@ bool contains(Interval outer, Interval inner) {
 /// Integers that a cast of the floating value x = min(max(…, low), high) may give; NaN gives 0.
 std::optional<Interval> bounds_of_cast(const Graph& g, NodeId x) {
   constexpr double kLarge = 1e15;
-  if (!map_of(g, x, ScalarFn::min) || !map_of(g, g[x].args[0], ScalarFn::max)) return std::nullopt;
+  if (!is_map(g[x], ScalarFn::min) || !is_map(g[g[x].args[0]], ScalarFn::max)) return std::nullopt;
   const auto high = splat_value(g, g[x].args[1]), low = splat_value(g, g[g[x].args[0]].args[1]);
   if (!high || !low || !(*low >= -kLarge && *low <= *high && *high <= kLarge)) return std::nullopt;
   return Interval{std::min<std::int64_t>(0, static_cast<std::int64_t>(*low)),
@@ -70,9 +65,8 @@ Interval range_of(const Graph& g, NodeId id) {
 
 /// Narrowing and widening again is one cast, or none, where the narrow type holds the value.
 Rewritten cast_of_bounded(RewriteContext& c, const Node& n) {
-  const Map* m = std::get_if<Map>(&n.op);
-  if (m == nullptr || m->fn != ScalarFn::cast || !is_int(n.type.dtype)) return std::nullopt;
-  if (!map_of(c.g, n.args[0], ScalarFn::cast)) return std::nullopt;
+  if (!is_map(n, ScalarFn::cast) || !is_int(n.type.dtype)) return std::nullopt;
+  if (!is_map(c.g[n.args[0]], ScalarFn::cast)) return std::nullopt;
   const NodeId x = c.g[n.args[0]].args[0];
   const DType from = c.b.dtype(x), between = c.b.dtype(n.args[0]);
   if (!is_int(between) || (!is_float(from) && !is_int(from))) return std::nullopt;
@@ -84,9 +78,8 @@ Rewritten cast_of_bounded(RewriteContext& c, const Node& n) {
 
 /// (x + y) - y → x: integers wrap both ways.
 Rewritten sum_less_part(RewriteContext& c, const Node& n) {
-  const Map* m = std::get_if<Map>(&n.op);
-  if (m == nullptr || m->fn != ScalarFn::sub || !is_int(n.type.dtype)) return std::nullopt;
-  if (!map_of(c.g, n.args[0], ScalarFn::add)) return std::nullopt;
+  if (!is_map(n, ScalarFn::sub) || !is_int(n.type.dtype)) return std::nullopt;
+  if (!is_map(c.g[n.args[0]], ScalarFn::add)) return std::nullopt;
   const Node& sum = c.g[n.args[0]];
   if (sum.args[1] == n.args[1]) return sum.args[0];
   if (sum.args[0] == n.args[1]) return sum.args[1];
@@ -118,7 +111,7 @@ std::optional<Access> scale_over_output(RewriteContext& c, NodeId scale, const A
 std::optional<Dequantised> dequantised(RewriteContext& c, NodeId id, const Access& access,
                                        const Shape& out) {
   Dequantised d;
-  if (map_of(c.g, id, ScalarFn::mul)) {
+  if (is_map(c.g[id], ScalarFn::mul)) {
     const NodeId scale = c.g[id].args[1];
     const auto over = scale_over_output(c, scale, access, out);
     if (!over) return std::nullopt;
@@ -126,7 +119,7 @@ std::optional<Dequantised> dequantised(RewriteContext& c, NodeId id, const Acces
     d.scale = c.g[scale].args[0];
     id = c.g[id].args[0];
   }
-  if (!map_of(c.g, id, ScalarFn::cast)) return std::nullopt;
+  if (!is_map(c.g[id], ScalarFn::cast)) return std::nullopt;
   d.integers = c.g[id].args[0];
   if (!is_int(c.b.dtype(d.integers))) return std::nullopt;
   d.range = range_of(c.g, d.integers);
