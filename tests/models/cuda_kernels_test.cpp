@@ -154,7 +154,8 @@ int compile_all(const std::vector<OneKernel>& kernels, const std::string& arch) 
 }
 
 TEST(CudaNetworks, EveryKernelLowersAndCompiles) {
-  if (codegen::cuda::find_library("nvrtc", "").empty()) GTEST_SKIP() << "no NVRTC";
+  ASSERT_FALSE(codegen::cuda::find_library("nvrtc", "").empty())
+      << "no NVRTC: scripts/venv.sh installs it, tests run in the project's root";
   const std::vector<std::string> found = networks();
   if (found.empty()) GTEST_SKIP() << "no networks in build/zoo and build/light";
   Kernels kernels;
