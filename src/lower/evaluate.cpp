@@ -222,4 +222,27 @@ Value Evaluator::load(NodeId node, const Index& index, std::vector<kernel::Load:
   return known;
 }
 
+kernel::BufferId add_argument(const prim::Graph& g, NodeId node, const Layout& layout, bool written,
+                              kernel::Kernel& kernel, Lowered& out) {
+  kernel::Buffer b{fmt::format("v{}", node.value),
+                   g[node].type.dtype,
+                   layout.size,
+                   kernel::Scope::grid,
+                   static_cast<int>(out.arguments.size()),
+                   written,
+                   1};
+  out.arguments.push_back({Argument::Kind::value, node, {}});
+  return kernel.add_buffer(std::move(b));
+}
+
+void add_inputs(const Request& request, const Cluster& cluster, kernel::Kernel& kernel,
+                Lowered& out, Evaluator& values) {
+  const prim::Graph& g = *request.graph;
+  for (NodeId node : inputs_of(g, cluster)) {
+    const Layout layout =
+        request.layout_of ? request.layout_of(node) : row_major(g[node].type.shape);
+    values.place(node, add_argument(g, node, layout, false, kernel, out), layout);
+  }
+}
+
 }  // namespace heddle::lower

@@ -111,4 +111,11 @@ kernel::Value index_value(ir::Expr e);
 /// `v` as `type`; `v` itself if it is that already.
 kernel::Value cast_to(kernel::Value v, DType type);
 
+/// A value as the next argument of `out`; its buffer is made in `kernel`, which becomes out.kernel.
+kernel::BufferId add_argument(const prim::Graph& g, NodeId node, const Layout& layout, bool written,
+                              kernel::Kernel& kernel, Lowered& out);
+/// What `cluster` reads from memory as arguments, placed where `values` reads it.
+void add_inputs(const Request& request, const Cluster& cluster, kernel::Kernel& kernel,
+                Lowered& out, Evaluator& values);
+
 }  // namespace heddle::lower

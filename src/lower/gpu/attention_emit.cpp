@@ -115,25 +115,10 @@ kernel::Body AttentionEmitter::columns(
 }
 
 void AttentionEmitter::add_arguments() {
-  const auto add = [&](NodeId node, const Layout& layout, bool written) {
-    kernel::Buffer b{fmt::format("v{}", node.value),
-                     g_[node].type.dtype,
-                     layout.size,
-                     Scope::grid,
-                     static_cast<int>(out_.arguments.size()),
-                     written,
-                     1};
-    out_.arguments.push_back({Argument::Kind::value, node, {}});
-    return k_.add_buffer(std::move(b));
-  };
-  for (NodeId node : inputs_of(g_, a_.cluster)) {
-    const Layout layout =
-        request_.layout_of ? request_.layout_of(node) : row_major(g_[node].type.shape);
-    values_.place(node, add(node, layout, false), layout);
-  }
+  add_inputs(request_, a_.cluster, k_, out_, values_);
   layout_ = output_layout();
   out_.output_layouts = {layout_};
-  result_ = add(a_.result, layout_, true);
+  result_ = add_argument(g_, a_.result, layout_, true, k_, out_);
 }
 
 /// The order in which queries lie in memory, which is that of what is computed from the result.

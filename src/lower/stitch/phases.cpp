@@ -93,26 +93,11 @@ void Phases::finish() {
 
 void Phases::add_arguments() {
   kernel::Kernel& k = out_.kernel;
-  const auto add = [&](NodeId node, const Layout& layout, bool written) {
-    kernel::Buffer b{fmt::format("v{}", node.value),
-                     g_[node].type.dtype,
-                     layout.size,
-                     Scope::grid,
-                     static_cast<int>(out_.arguments.size()),
-                     written,
-                     1};
-    out_.arguments.push_back({Argument::Kind::value, node, {}});
-    return k.add_buffer(std::move(b));
-  };
-  for (NodeId node : inputs_of(g_, cluster_)) {
-    const Layout layout =
-        request_.layout_of ? request_.layout_of(node) : row_major(g_[node].type.shape);
-    values_.place(node, add(node, layout, false), layout);
-  }
+  add_inputs(request_, cluster_, k, out_, values_);
   for (NodeId node : cluster_.outputs) {
     layout_[node] = choose_layout(node);
     out_.output_layouts.push_back(layout_[node]);
-    output_buffer_[node] = add(node, layout_[node], true);
+    output_buffer_[node] = add_argument(g_, node, layout_[node], true, k, out_);
   }
 }
 
