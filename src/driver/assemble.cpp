@@ -110,6 +110,7 @@ class Assembler {
     for (std::size_t i = 0; i < kernel.code.local_bytes.size(); ++i)
       launch.args.push_back({Slot::Kind::arena, memory.offsets[first_local_[k] + i]});
     launch.phases = kernel.code.phases;
+    launch.product = kernel.lowered.library;
     program_.scratch_bytes = std::max(program_.scratch_bytes, kernel.code.scratch_bytes);
     program_.launches.push_back(std::move(launch));
   }
@@ -183,6 +184,7 @@ SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kerne
     p.arena_bytes += (bytes + 63) / 64 * 64;
   }
   launch.phases = kernel.code.phases;
+  launch.product = kernel.lowered.library;
   p.scratch_bytes = kernel.code.scratch_bytes;
   p.launches.push_back(std::move(launch));
   p.objects = std::move(objects);

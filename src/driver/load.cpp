@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "codegen/cuda/nvrtc.h"
 #include "driver/platform.h"
 #include "runtime/cuda/session.h"
 
@@ -21,16 +24,16 @@ class CpuExecutor final : public Executor {
 
 class CudaExecutor final : public Executor {
  public:
-  explicit CudaExecutor(std::shared_ptr<runtime::cuda::Code> code, bool graph)
-      : code_(std::move(code)), graph_(graph) {}
+  CudaExecutor(std::shared_ptr<runtime::cuda::Code> code, runtime::cuda::SessionOptions options)
+      : code_(std::move(code)), options_(std::move(options)) {}
   Result<std::shared_ptr<runtime::Session>> session(
       std::shared_ptr<const runtime::Program> program) override {
-    return runtime::cuda::create_session(std::move(program), code_, {.graph = graph_});
+    return runtime::cuda::create_session(std::move(program), code_, options_);
   }
 
  private:
   std::shared_ptr<runtime::cuda::Code> code_;
-  bool graph_;
+  runtime::cuda::SessionOptions options_;
 };
 
 }  // namespace
@@ -47,8 +50,11 @@ Result<std::shared_ptr<Executor>> executor_for(const runtime::Program& program,
   }
   const int ordinal = cuda_ordinal(options.device).value_or(0);
   auto code = HEDDLE_TRY(runtime::cuda::load_code(options.options.cuda_driver, ordinal, program));
+  runtime::cuda::SessionOptions how{options.options.cuda_graph, {}};
+  if (std::ranges::any_of(program.launches, [](const auto& l) { return l.product.has_value(); }))
+    how.cublaslt = codegen::cuda::find_library("cublasLt", options.options.cublaslt);
   return std::shared_ptr<Executor>(
-      std::make_shared<CudaExecutor>(std::move(code), options.options.cuda_graph));
+      std::make_shared<CudaExecutor>(std::move(code), std::move(how)));
 }
 
 Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "codegen/cuda/nvrtc.h"
 #include "plan/calibrate.h"
 #include "support/log.h"
 
@@ -11,6 +12,7 @@ lower::Target Platform::target() const {
   if (cuda) {
     lower::Target target = lower::gpu_target(gpu.multiprocessors, capability());
     target.shared_bytes = gpu.shared_per_block;
+    target.library = library;
     return target;
   }
   lower::Target target;
@@ -28,7 +30,8 @@ plan::MachineModel Platform::model() const {
 
 std::string Platform::machine_name() const {
   if (cuda)
-    return fmt::format("{}, {}, {} multiprocessors", gpu.name, gpu.arch(), gpu.multiprocessors);
+    return fmt::format("{}, {}, {} multiprocessors{}", gpu.name, gpu.arch(), gpu.multiprocessors,
+                       library ? ", cuBLASLt" : "");
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
@@ -59,6 +62,8 @@ Result<Platform> platform_for(const CompileOptions& options) {
   if (devices) {
     p.gpu = (*devices)[static_cast<std::size_t>(p.ordinal)];
     p.found = options.arch.empty() || options.arch == p.gpu.arch();
+    p.library =
+        p.found && !codegen::cuda::find_library("cublasLt", options.options.cublaslt).empty();
     if (p.found) return p;
   }
   const std::string arch = options.arch.empty() ? "sm_90a" : options.arch;

@@ -15,6 +15,7 @@ struct Platform {
   bool cuda = false;
   runtime::cuda::Device gpu;  ///< found in this machine, or assumed
   bool found = false;         ///< the GPU is in this machine
+  bool library = false;       ///< and cuBLASLt
   int ordinal = 0;
 
   int capability() const { return 10 * gpu.major + gpu.minor; }

@@ -5,6 +5,7 @@
 
 #include "kernel/kernel.h"
 #include "prim/graph.h"
+#include "support/library_product.h"
 
 namespace heddle::lower {
 
@@ -33,6 +34,7 @@ struct Target {
   int capability = 90;                    ///< compute capability times ten
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
   bool warpgroups = false;  ///< products by four warps together (sm_90a)
+  bool library = false;     ///< a library of products is there (cuBLASLt)
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
@@ -70,6 +72,8 @@ struct Lowered {
   std::vector<Argument> arguments;     ///< by Buffer::argument
   std::vector<Layout> output_layouts;  ///< by position in Cluster::outputs
   std::string schedule;                ///< for explain: "stitch rows=128 vector=8 scratch=768"
+  /// What a library may do instead of the kernel: under the tuning "library".
+  std::optional<LibraryProduct> library = {};
 };
 
 struct Request {

@@ -63,11 +63,28 @@ json grid_json(const Grid& grid) {
           {"maps", maps}};
 }
 
+json matrix_json(const LibraryProduct::Matrix& m) {
+  return {m.argument, m.start, m.batch, m.row, m.column};
+}
+
+json product_json(const LibraryProduct& p) {
+  return {{"types", {name_of(p.operands), name_of(p.result)}},
+          {"extents", {p.batches, p.rows, p.columns, p.depth}},
+          {"lhs", matrix_json(p.lhs)},
+          {"rhs", matrix_json(p.rhs)},
+          {"out", matrix_json(p.out)},
+          {"bias", {p.bias, p.bias_start}},
+          {"relu", p.relu},
+          {"tf32", p.tf32}};
+}
+
 json launch_json(const Launch& launch) {
   json args = json::array(), phases = json::array();
   for (const Slot& slot : launch.args) args.push_back({static_cast<int>(slot.kind), slot.index});
   for (const Phase& phase : launch.phases) phases.push_back({phase.symbol, phase.tasks, grid_json(phase.grid)});
-  return {{"name", launch.name}, {"args", args}, {"phases", phases}};
+  json out = {{"name", launch.name}, {"args", args}, {"phases", phases}};
+  if (launch.product) out["product"] = product_json(*launch.product);
+  return out;
 }
 
 json manifest_json(const Program& p) {
@@ -132,6 +149,40 @@ Result<Grid> grid_from(const json& j, std::size_t args) {
   return grid;
 }
 
+Result<LibraryProduct::Matrix> matrix_from(const json& j, std::size_t args) {
+  const LibraryProduct::Matrix m{j.at(0).get<int>(), j.at(1).get<std::int64_t>(),
+                                 j.at(2).get<std::int64_t>(), j.at(3).get<std::int64_t>(),
+                                 j.at(4).get<std::int64_t>()};
+  if (m.argument < 0 || static_cast<std::size_t>(m.argument) >= args || m.start < 0 ||
+      m.batch < 0 || m.row < 1 || m.column < 1 || std::min(m.row, m.column) != 1)
+    return fail("artefact: found a malformed matrix");
+  return m;
+}
+
+Result<LibraryProduct> product_from(const json& j, std::size_t args) {
+  constexpr std::int64_t kMost = INT32_MAX;
+  LibraryProduct p;
+  for (int i : {0, 1}) {
+    const auto type = dtype_named(j.at("types").at(i).get<std::string>());
+    if (type != DType::f32 && type != DType::f16 && type != DType::bf16)
+      return fail("artefact: found a product of type {}", j.at("types").at(i).get<std::string>());
+    (i == 0 ? p.operands : p.result) = *type;
+  }
+  const json& extents = j.at("extents");
+  p.batches = extents.at(0).get<std::int64_t>(), p.rows = extents.at(1).get<std::int64_t>();
+  p.columns = extents.at(2).get<std::int64_t>(), p.depth = extents.at(3).get<std::int64_t>();
+  for (std::int64_t n : {p.batches, p.rows, p.columns, p.depth})
+    if (n < 1 || n > kMost) return fail("artefact: found a product of extent {}", n);
+  p.lhs = HEDDLE_TRY(matrix_from(j.at("lhs"), args));
+  p.rhs = HEDDLE_TRY(matrix_from(j.at("rhs"), args));
+  p.out = HEDDLE_TRY(matrix_from(j.at("out"), args));
+  p.bias = j.at("bias").at(0).get<int>(), p.bias_start = j.at("bias").at(1).get<std::int64_t>();
+  if (p.bias < -1 || p.bias >= static_cast<int>(args) || p.bias_start < 0)
+    return fail("artefact: found a malformed bias");
+  p.relu = j.at("relu").get<bool>(), p.tf32 = j.at("tf32").get<bool>();
+  return p;
+}
+
 /// Fills in what the manifest says; constants and objects are in `p` already.
 Result<Program> program_from(const json& j, Program p) {
   p.arena_bytes = j.at("arena_bytes").get<std::int64_t>();
@@ -152,6 +203,8 @@ Result<Program> program_from(const json& j, Program p) {
     for (const json& phase : entry.at("phases"))
       launch.phases.push_back({phase.at(0).get<std::string>(), phase.at(1).get<std::int64_t>(),
                                HEDDLE_TRY(grid_from(phase.at(2), launch.args.size()))});
+    if (entry.contains("product"))
+      launch.product = HEDDLE_TRY(product_from(entry.at("product"), launch.args.size()));
     p.launches.push_back(std::move(launch));
   }
   p.manifest = j.at("info").get<std::string>();

@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "support/library_product.h"
 #include "support/result.h"
 #include "support/tensor.h"
 
@@ -50,6 +52,8 @@ struct Launch {
   std::string name;
   std::vector<Slot> args;
   std::vector<Phase> phases;
+  /// CUDA: cuBLASLt does this instead of the phases, where it is there.
+  std::optional<LibraryProduct> product = {};
 };
 /// A graph input or output; strides are row-major.
 struct Port {

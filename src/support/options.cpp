@@ -88,6 +88,8 @@ constexpr OptionRow kRows[] = {
      set_accuracy, get_text<&Options::accuracy>},
     {"nvrtc", "HEDDLE_NVRTC", "path of libnvrtc.so (default: looked for)",
      set_text<&Options::nvrtc>, get_text<&Options::nvrtc>},
+    {"cublaslt", "HEDDLE_CUBLASLT", "path of libcublasLt.so (default: looked for)",
+     set_text<&Options::cublaslt>, get_text<&Options::cublaslt>},
     {"cuda-driver", "HEDDLE_CUDA_DRIVER",
      "path of the CUDA driver (default: the system's libcuda.so.1)",
      set_text<&Options::cuda_driver>, get_text<&Options::cuda_driver>},

@@ -32,7 +32,7 @@ class EndToEnd(unittest.TestCase):
         if driver:
             environment["HEDDLE_CUDA_DRIVER"] = driver
         if FAKE:
-            environment |= {"HEDDLE_NVRTC": FAKE, "HEDDLE_FAKE_CUDA": f"cache={self.path}/emulated,{settings}"}
+            environment |= {"HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE, "HEDDLE_FAKE_CUDA": f"cache={self.path}/emulated,{settings}"}
         return subprocess.run([HEDDLE, *map(str, arguments)], capture_output=True, text=True,
                               timeout=300, env=environment)
 
@@ -84,6 +84,21 @@ class EndToEnd(unittest.TestCase):
             self.assertIn("__global__", text.read_text())
         shown = json.loads(self.good("explain", self.models["transformer"], "--device", "cuda", "--json"))
         self.assertTrue(any(k["schedule"].startswith("attention") for k in shown["kernels"]))
+
+    @unittest.skipUnless(FAKE, "needs a library of products that is faster")
+    def test_products_by_the_library_are_chosen_by_measurement(self):
+        model, artefact = self.models["transformer"], self.path / "l.heddle"
+        self.good("compile", model, "--device", "cuda", "--budget", "20", "-o", artefact)
+        shown = json.loads(self.good("explain", artefact, "--device", "cuda", "--json"))
+        self.assertTrue(any(k["schedule"].startswith("cuBLASLt") for k in shown["kernels"]))
+        x = np.random.default_rng(5).normal(size=[19, 24]).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        found = {}
+        for device, what in (("cpu", model), ("cuda", artefact)):
+            self.good("run", what, "--device", device, "--input", f"x={self.path}/x.npy",
+                      "--save", self.path / "y.npy")
+            found[device] = np.load(self.path / "y.npy")
+        np.testing.assert_allclose(found["cuda"], found["cpu"], rtol=1e-4, atol=1e-5)
 
     def assert_fails(self, code, part, *arguments, **how):
         done = self.heddle(*arguments, **how)

@@ -67,7 +67,7 @@ json cuda_libraries() {
   rows.push_back(library_row("NVRTC", "compiling CUDA kernels",
                              version ? fmt::format("{}, version {}", nvrtc, *version) : "",
                              version ? "" : version.error().message));
-  const std::string cublas = codegen::cuda::find_library("cublasLt", "");
+  const std::string cublas = codegen::cuda::find_library("cublasLt", options.cublaslt);
   rows.push_back(library_row("cuBLASLt", "library candidates on CUDA", cublas,
                              cublas.empty() ? "libcublasLt.so is not installed" : ""));
   return rows;

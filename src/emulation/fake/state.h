@@ -10,7 +10,7 @@
 
 #include "emulation/emulation.h"
 
-/// A stand-in for libcuda.so.1 and libnvrtc.so over the emulator, as one library: what Heddle
+/// A stand-in for libcuda.so.1, libnvrtc.so and libcublasLt.so over the emulator, as one library: what Heddle
 /// asks of them, with the checks that they make and a few more. Work on a stream is done as late as
 /// allowed: when somebody waits for it.
 namespace heddle::emulation::fake {
@@ -88,11 +88,13 @@ struct State {
   std::set<Graph*> graphs, executables;
   std::set<Stream*> streams;
   std::set<Event*> events;
+  int blas = 0;  ///< handles of cuBLASLt
   std::map<std::string, int> calls;
 
   std::size_t live() const {
     return static_cast<std::size_t>(contexts) + device.size() + pinned.size() + modules.size() +
-           graphs.size() + executables.size() + streams.size() + events.size();
+           graphs.size() + executables.size() + streams.size() + events.size() +
+           static_cast<std::size_t>(blas);
   }
   /// True if [at, at + bytes) lies in one allocation of device memory.
   bool holds(std::uint64_t at, std::uint64_t bytes) const;

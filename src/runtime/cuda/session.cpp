@@ -1,10 +1,12 @@
 #include "runtime/cuda/session.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <mutex>
 
-#include "runtime/cuda/gpu.h"
+#include "runtime/cuda/blas.h"
+#include "support/log.h"
 
 namespace heddle::runtime::cuda {
 namespace {
@@ -39,12 +41,13 @@ struct Bound {
     std::vector<void*> list;
   };
   std::vector<PhaseParameters> phases;
+  std::optional<BlasProduct> product;  ///< instead of the phases
 };
 
 /// Stream and memory of one run in flight.
 struct Run {
   Owned<Handle> stream;
-  Memory arena, ports;
+  Memory arena, ports, workspace;
   Owned<void*> staging;
   std::vector<Bound> launches;
   std::optional<Owned<Handle>> graph;
@@ -67,7 +70,9 @@ class CudaSession final : public Session {
   const std::shared_ptr<Gpu>& gpu() const { return code_->gpu(); }
   const Driver& driver() const { return gpu()->driver(); }
   Status check(int code, std::string_view what) const { return gpu()->check(code, what); }
+  void open_blas();
   Status bind_phases();
+  Status bind_products(Run& run);
   Status upload_constants();
   void place_ports();
   Result<std::unique_ptr<Run>> acquire();
@@ -84,6 +89,7 @@ class CudaSession final : public Session {
   std::shared_ptr<Code> code_;
   SessionOptions options_;
   std::vector<std::vector<BoundPhase>> launches_;
+  std::shared_ptr<Blas> blas_;
   std::int64_t counters_ = 0;  ///< phases with grid barriers
   Memory constants_;
   std::vector<std::int64_t> constant_at_, input_at_, output_at_;  ///< bytes
@@ -95,6 +101,7 @@ class CudaSession final : public Session {
 Status CudaSession::prepare() {
   const Current current(*gpu());
   place_ports();
+  open_blas();
   HEDDLE_TRY(bind_phases());
   HEDDLE_TRY(upload_constants());
   release(HEDDLE_TRY(new_run()));  // what cannot fit is known now
@@ -111,6 +118,34 @@ void CudaSession::place_ports() {
   place(program().inputs, input_at_);
   input_bytes_ = port_bytes_;
   place(program().outputs, output_at_);
+}
+
+void CudaSession::open_blas() {
+  const bool any = std::ranges::any_of(program().launches,
+                                       [](const Launch& l) { return l.product.has_value(); });
+  if (!any || options_.cublaslt.empty()) return;
+  auto blas = Blas::open(gpu(), options_.cublaslt);
+  if (blas)
+    blas_ = *std::move(blas);
+  else
+    log(LogLevel::info, "{}; kernels of our own instead", blas.error().message);
+}
+
+Status CudaSession::bind_products(Run& run) {
+  if (!blas_) return Ok{};
+  std::int64_t workspace = 0;
+  for (std::size_t l = 0; l < run.launches.size(); ++l) {
+    const Launch& launch = program().launches[l];
+    Bound& bound = run.launches[l];
+    if (!launch.product) continue;
+    bound.product = HEDDLE_TRY(BlasProduct::prepare(blas_, *launch.product, bound.args));
+    if (bound.product)
+      workspace = std::max(workspace, bound.product->workspace_bytes());
+    else
+      log(LogLevel::info, "kernel '{}': cuBLASLt has no algorithm for it", launch.name);
+  }
+  run.workspace = HEDDLE_TRY(allocate(gpu(), workspace, "cuBLASLt's workspace"));
+  return Ok{};
 }
 
 Status CudaSession::bind_phases() {
@@ -173,6 +208,7 @@ Result<std::unique_ptr<Run>> CudaSession::new_run() {
       Owned<void*>::make(gpu(), fmt::format("{} bytes of pinned memory", bytes), d.MemFreeHost,
                          [&](void** memory) { return d.MemAllocHost(memory, bytes); }));
   HEDDLE_TRY(bind(*run));
+  HEDDLE_TRY(bind_products(*run));
   if (counters_ > 0) {
     const auto size = static_cast<std::size_t>(counters_ * kCounterBytes);
     const DevicePtr first = run->arena.get() + static_cast<DevicePtr>(arena);
@@ -238,6 +274,7 @@ void CudaSession::release(std::unique_ptr<Run> run) {
 
 Status CudaSession::launch(const Run& run, std::size_t number) const {
   const Bound& bound = run.launches[number];
+  if (bound.product) return bound.product->launch(run.workspace.get(), run.stream.get());
   for (std::size_t p = 0; p < bound.phases.size(); ++p) {
     const BoundPhase& phase = launches_[number][p];
     if (phase.phase->tasks == 0) continue;

@@ -15,6 +15,9 @@ Result<std::shared_ptr<Code>> load_code(const std::string& driver, int ordinal,
 
 struct SessionOptions {
   bool graph = true;  ///< replay a captured graph; false: launch kernel by kernel
+  /// cuBLASLt, for launches that name a product; where it cannot be loaded, or has no algorithm,
+  /// their own phases run. Empty: none.
+  std::string cublaslt = {};
 };
 /// Makes a program ready to run with kernels of `code`. Constants are copied to the GPU once; each
 /// run in flight has a stream, an arena, and pinned memory for inputs and outputs of its own, kept

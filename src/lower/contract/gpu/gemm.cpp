@@ -18,24 +18,6 @@ namespace {
 constexpr std::int64_t kWarpgroupRows = 128;  // for products by warpgroups
 constexpr int kAccess = 16;                   // bytes of the widest access of a thread
 
-/// The load under casts to the compute type and guards against zero; nullopt if something is
-/// computed.
-std::optional<Plain> plain_of(const Value& v) {
-  Plain out;
-  const kernel::ValueNode* node = v.get();
-  while (const auto* guard = std::get_if<kernel::Guard>(&node->op)) {
-    const auto* zero = std::get_if<kernel::Imm>(&guard->otherwise->op);
-    if (!zero || zero->real != 0 || zero->integer != 0) return std::nullopt;
-    out.conditions.insert(out.conditions.end(), guard->conditions.begin(), guard->conditions.end());
-    node = guard->then.get();
-  }
-  const Load* load = std::get_if<Load>(&node->op);
-  if (!load || !load->dynamic.empty()) return std::nullopt;
-  out.buffer = load->buffer;
-  out.offset = load->offset;
-  return out;
-}
-
 const Load* first_load(const Value& v) {
   const Load* found = nullptr;
   kernel::for_each_value(v, [&](const Value& x) {
@@ -97,7 +79,7 @@ struct Maker {
   Gemm& g;
   Product& p = g.product;
 
-  void run(bool tf32, std::optional<Unit> unit) {
+  void run(bool tf32, std::optional<Unit> unit, bool packing) {
     sides();
     order_reductions();
     const auto dtype = [&](NodeId id) { return (*p.request.graph)[id].type.dtype; };
@@ -121,7 +103,7 @@ struct Maker {
     }
     g.unit = unit.value_or(g.unit);
     for (Side* s : {&g.m, &g.n}) {
-      pack(*s);
+      if (packing) pack(*s);
       if (g.unit == Unit::tma) s->view = view_of(*s);
     }
   }
@@ -330,6 +312,22 @@ struct Maker {
 
 }  // namespace
 
+std::optional<Plain> plain_of(const Value& v) {
+  Plain out;
+  const kernel::ValueNode* node = v.get();
+  while (const auto* guard = std::get_if<kernel::Guard>(&node->op)) {
+    const auto* zero = std::get_if<kernel::Imm>(&guard->otherwise->op);
+    if (!zero || zero->real != 0 || zero->integer != 0) return std::nullopt;
+    out.conditions.insert(out.conditions.end(), guard->conditions.begin(), guard->conditions.end());
+    node = guard->then.get();
+  }
+  const Load* load = std::get_if<Load>(&node->op);
+  if (!load || !load->dynamic.empty()) return std::nullopt;
+  out.buffer = load->buffer;
+  out.offset = load->offset;
+  return out;
+}
+
 void set(Env& env, Var v, Expr e) {
   const auto i = static_cast<std::size_t>(v.index);
   if (env.size() <= i) env.resize(i + 1);
@@ -352,9 +350,9 @@ std::vector<ir::Condition> at(std::vector<ir::Condition> list, const Env& env) {
   return list;
 }
 
-Gemm make_gemm(Product& product, bool tf32, std::optional<Unit> unit) {
+Gemm make_gemm(Product& product, bool tf32, std::optional<Unit> unit, bool packing) {
   Gemm out{product, Unit::scalar, {}, {}, {}, {}, {}, 1, 1, {}, {}};
-  Maker{out}.run(tf32, unit);
+  Maker{out}.run(tf32, unit, packing);
   return out;
 }
 

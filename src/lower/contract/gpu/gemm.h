@@ -17,6 +17,10 @@ struct Plain {
   std::vector<ir::Condition> conditions;
 };
 
+/// The load under casts to the compute type and guards against zero; nullopt if something is
+/// computed.
+std::optional<Plain> plain_of(const kernel::Value& v);
+
 /// An operand as a tensor that the copy engine takes tiles of: reductions, rows, batches; the part
 /// that is multiplied begins at `start`.
 struct TileView {
@@ -69,8 +73,8 @@ struct Gemm {
 constexpr std::int64_t kFewRows = 8;  ///< of the shorter side, for Unit::stream
 
 /// Multiplied as `unit`, which must be one of `possible`; by default the first of them. `tf32`: f32
-/// products on tensor cores, rounded to tf32.
-Gemm make_gemm(Product& product, bool tf32, std::optional<Unit> unit = {});
+/// products on tensor cores, rounded to tf32. `packing`: constants may be rearranged.
+Gemm make_gemm(Product& product, bool tf32, std::optional<Unit> unit = {}, bool packing = true);
 
 using Env = std::vector<std::optional<ir::Expr>>;  ///< by Var::index
 void set(Env& env, ir::Var v, ir::Expr e);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "lower/contract/gpu/emit.h"
+#include "lower/contract/gpu/library.h"
 
 namespace heddle::lower::contract::gpu {
 namespace {
@@ -39,10 +40,33 @@ std::vector<Choice> choices(Product& product, const Tuning& tuning, std::size_t 
   return out;
 }
 
+/// What a library does where it is there, and a kernel of ours for where it is not; nullopt if the
+/// tuning does not ask for it or the product is none of a library's.
+std::optional<Lowered> by_library(Product& product) {
+  const Request& r = product.request;
+  if (pinned(r.tuning, "library").value_or(0) == 0) return std::nullopt;
+  const bool tf32 = wants_tf32(r.tuning);
+  Gemm gemm = make_gemm(product, tf32, {}, false);
+  auto library = library_product(gemm, tf32);
+  if (!library) return std::nullopt;
+  const Tiles tiles = choose_tiles(gemm, r.target, {}, 1).front();
+  Lowered lowered = Emitter(gemm, tiles, r.target).run();
+  const auto argument = [&](int buffer) {
+    return product.kernel.buffers[kernel::BufferId{buffer}].argument;
+  };
+  for (auto* m : {&library->lhs, &library->rhs, &library->out}) m->argument = argument(m->argument);
+  if (library->bias >= 0) library->bias = argument(library->bias);
+  lowered.library = *library;
+  lowered.schedule = "cuBLASLt, without it " + lowered.schedule;
+  return lowered;
+}
+
 }  // namespace
 
 Result<Lowered> lower(Product& product) {
   const Request& r = product.request;
+  if (auto lowered = by_library(product); lowered && kernel::verify(lowered->kernel))
+    return *std::move(lowered);
   std::vector<Choice> all = choices(product, r.tuning, 1);
   Choice& best = all.front();
   Lowered lowered = Emitter(*best.gemm, best.tiles.front(), r.target).run();
@@ -71,6 +95,11 @@ std::vector<Tuning> tuning_space(Product& product) {
       out.push_back(std::move(one));
     }
     count = kTilesWorthMeasuring / 2;  // of the others
+  }
+  if (product.request.target.library &&
+      library_product(make_gemm(product, wants_tf32(wish), {}, false), wants_tf32(wish))) {
+    wish.emplace_back("library", 1);
+    out.insert(out.begin(), std::move(wish));
   }
   return out;
 }

@@ -1,0 +1,12 @@
+#pragma once
+#include "lower/contract/gpu/gemm.h"
+#include "support/library_product.h"
+
+namespace heddle::lower::contract::gpu {
+
+/// The product as a library computes it: two matrices as they lie in memory, one output, no more
+/// after the sums than a bias along the columns and max(0, x). Arguments are buffer ids of the
+/// product's kernel. nullopt where it is something else. `gemm` without packed operands.
+std::optional<LibraryProduct> library_product(const Gemm& gemm, bool tf32);
+
+}  // namespace heddle::lower::contract::gpu

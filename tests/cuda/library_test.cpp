@@ -1,0 +1,172 @@
+// Products by cuBLASLt, through a stand-in for the driver, NVRTC and cuBLASLt on the CPU.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include "driver/assemble.h"
+#include "driver/cuda_code.h"
+#include "driver/measure.h"
+#include "lower/stitch/test_util.h"
+#include "runtime/artefact.h"
+
+namespace heddle::driver {
+namespace {
+
+using lower::NodeId;
+
+int calls(const char* name) {
+  static const auto count = reinterpret_cast<int (*)(const char*)>(
+      ::dlsym(::dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL), "heddle_fake_calls"));
+  return count(name);
+}
+
+CompileOptions stand_in() {
+  CompileOptions options;
+  options.device = "cuda";
+  options.options.cuda_driver = options.options.nvrtc = options.options.cublaslt = FAKE_CUDA;
+  return options;
+}
+
+struct Model {
+  prim::Graph g;
+  prim::Builder b{g};
+  NodeId in(Shape shape, DType type) {
+    return g.add_input(fmt::format("x{}", g.inputs.size()), {type, std::move(shape)});
+  }
+};
+
+lower::Request request_of(const Model& m, const Platform& platform, lower::Tuning tuning) {
+  lower::Request r;
+  r.graph = &m.g;
+  r.cluster = lower::whole(m.g);
+  r.target = platform.target();
+  r.layout_of = [&m](NodeId id) { return lower::row_major(m.g[id].type.shape); };
+  r.required_layout = [&m](NodeId id) { return lower::row_major(m.g[id].type.shape); };
+  r.tuning = std::move(tuning);
+  return r;
+}
+
+/// The cluster as one kernel with the tuning "library", run by itself.
+Result<Tensor> run_alone(const Model& m, const CompileOptions& options,
+                         const std::vector<Tensor>& inputs, bool through_file = false) {
+  const Platform platform = HEDDLE_TRY(platform_for(options));
+  CompiledKernel kernel;
+  const lower::Request request = request_of(m, platform, {{"library", 1}});
+  kernel.planned.cluster = request.cluster;
+  kernel.lowered = HEDDLE_TRY(lower::lower(request));
+  if (!kernel.lowered.library) return fail("no product of a library");
+  for (const lower::Argument& a : kernel.lowered.arguments)
+    kernel.input_layouts.push_back(lower::row_major(m.g[a.node].type.shape));
+  std::vector<KernelCode> codes = {HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform))};
+  ThreadPool pool(1);
+  auto objects = HEDDLE_TRY(compile_cuda(codes, platform, options.options, pool, {}));
+  kernel.code = std::move(codes[0]);
+  SingleKernel single = single_kernel(m.g, kernel, std::move(objects), platform.name());
+  if (through_file) {
+    const std::string path = ::testing::TempDir() + "/product.heddle";
+    HEDDLE_TRY(runtime::write_artefact(single.program, path));
+    single.program = HEDDLE_TRY(runtime::read_artefact(path));
+  }
+  const auto session =
+      HEDDLE_TRY(load(std::make_shared<runtime::Program>(std::move(single.program)), options));
+  std::vector<Tensor> flat;
+  for (const lower::Argument& a : single.inputs) {
+    const Tensor& value =
+        inputs[static_cast<std::size_t>(std::get<prim::Input>(m.g[a.node].op).slot)];
+    flat.push_back(to_storage(value, lower::row_major(value.shape())));
+  }
+  Tensor out;
+  for (int run = 0; run < 3; ++run) out = HEDDLE_TRY(session->run(flat))[0];  // the third: a graph
+  return from_storage(out, m.g[m.g.outputs[0].node].type, single.output_layouts[0]);
+}
+
+void check(Model& m, NodeId y, const char* what, bool through_file = false) {
+  SCOPED_TRACE(what);
+  m.g.outputs.push_back({"y", y});
+  std::mt19937 random(3);
+  std::vector<Tensor> inputs;
+  for (const prim::GraphInput& in : m.g.inputs)
+    inputs.push_back(lower::random_values(in.type, random));
+  const auto wanted = prim::interpret(m.g, inputs);
+  ASSERT_TRUE(wanted.ok());
+  const int before = calls("cublasLtMatmul");
+  const auto found = run_alone(m, stand_in(), inputs, through_file);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_GT(calls("cublasLtMatmul"), before);
+  const double tolerance = m.g[y].type.dtype == DType::f32 ? 1e-4 : 0.15;
+  for (std::int64_t i = 0; i < found->count(); ++i)
+    ASSERT_NEAR(found->at(i), (*wanted)[0].at(i), tolerance) << i;
+  // Without the library, kernels of our own.
+  CompileOptions without = stand_in();
+  without.options.cublaslt = "/nonexistent/libcublasLt.so";
+  const int unchanged = calls("cublasLtMatmul");
+  const auto own = run_alone(m, without, inputs);
+  ASSERT_TRUE(own.ok()) << own.error().message;
+  EXPECT_EQ(calls("cublasLtMatmul"), unchanged);
+  for (std::int64_t i = 0; i < own->count(); ++i)
+    ASSERT_NEAR(own->at(i), (*wanted)[0].at(i), tolerance) << i;
+}
+
+TEST(Library, MatricesEitherWay) {
+  for (DType type : {DType::f32, DType::bf16, DType::f16})
+    for (int which = 0; which < 4; ++which) {
+      Model m;
+      const bool tx = which & 1, tw = which & 2;
+      NodeId x = m.in(tx ? Shape{21, 13} : Shape{13, 21}, type);
+      NodeId w = m.in(tw ? Shape{34, 21} : Shape{21, 34}, type);
+      if (tx) x = m.b.transpose(x, {1, 0});
+      if (tw) w = m.b.transpose(w, {1, 0});
+      check(m, m.b.matmul(x, w), fmt::format("{} {}", name_of(type), which).c_str(), which == 1);
+    }
+}
+
+TEST(Library, FixedEpilogues) {
+  for (int which = 1; which < 4; ++which) {
+    Model m;
+    NodeId y = m.b.matmul(m.in({9, 20}, DType::f32), m.in({20, 11}, DType::f32));
+    if (which & 1) y = m.b.add(y, m.b.broadcast(m.in({11}, DType::f32), {9, 11}));
+    if (which & 2) y = m.b.relu(y);
+    check(m, y, fmt::format("{}", which).c_str());
+  }
+}
+
+TEST(Library, Batches) {
+  Model m;
+  check(m, m.b.matmul(m.in({3, 9, 20}, DType::f32), m.in({3, 20, 11}, DType::f32)), "batches");
+  Model heads;  // heads lie between rows and columns
+  const NodeId q = heads.b.transpose(heads.in({9, 3, 16}, DType::f32), {1, 0, 2});
+  const NodeId k = heads.b.transpose(heads.in({10, 3, 16}, DType::f32), {1, 2, 0});
+  check(heads, heads.b.matmul(q, k), "heads");
+}
+
+TEST(Library, WhatItCannotDo) {
+  const auto platform = platform_for(stand_in());
+  ASSERT_TRUE(platform.ok());
+  ASSERT_TRUE(platform->target().library);
+  const auto has = [&](Model& m, NodeId y) {
+    m.g.outputs.push_back({"y", y});
+    const auto lowered = lower::lower(request_of(m, *platform, {{"library", 1}}));
+    EXPECT_TRUE(lowered.ok());
+    const auto space = lower::tuning_space(request_of(m, *platform, {}));
+    const bool offered = std::ranges::any_of(
+        space, [](const lower::Tuning& t) { return t.back().first == "library"; });
+    EXPECT_EQ(offered, lowered->library.has_value());
+    return offered;
+  };
+  const auto product = [](Model& m, DType type) {
+    return m.b.matmul(m.in({32, 40}, type), m.in({40, 48}, type));
+  };
+  Model plain, erf, rows, exact, image;
+  EXPECT_TRUE(has(plain, product(plain, DType::f32)));
+  EXPECT_FALSE(has(erf, erf.b.erf(product(erf, DType::f32))));
+  EXPECT_FALSE(has(exact, product(exact, DType::f64)));
+  const NodeId bias = rows.b.broadcast(rows.in({32, 1}, DType::f32), {32, 48});
+  EXPECT_FALSE(has(rows, rows.b.add(product(rows, DType::f32), bias)));
+  prim::Builder::Conv conv;
+  conv.strides = conv.dilations = {1, 1};
+  conv.pads_begin = conv.pads_end = {1, 1};
+  const NodeId x = image.in({1, 16, 12, 12}, DType::f32);
+  EXPECT_FALSE(has(image, image.b.conv(x, image.in({32, 16, 3, 3}, DType::f32), conv)));
+}
+
+}  // namespace
+}  // namespace heddle::driver
