@@ -1,18 +1,24 @@
 """Tests of the Python package.  HEDDLE=build/bin/heddle build/venv/bin/python python/heddle_test.py"""
 
+import os
+import pathlib
+import subprocess
+import tempfile
 import unittest
 
 import numpy as np
 import onnx.backend.test
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import heddle
 import heddle.backend
 
 
-def model(nodes, inputs, outputs):
+def model(nodes, inputs, outputs, constants=()):
     info = lambda v: helper.make_tensor_value_info(*v)
-    graph = helper.make_graph(nodes, "g", [info(v) for v in inputs], [info(v) for v in outputs])
+    names = {c.name for c in constants}
+    graph = helper.make_graph(nodes, "g", [info(v) for v in inputs if v[0] not in names],
+                              [info(v) for v in outputs], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
@@ -42,6 +48,43 @@ class SessionTest(unittest.TestCase):
         z, = session.run(None, {"x": np.array(["a", "b"]), "y": np.array(["-ä"])})
         self.assertEqual([v.decode() if isinstance(v, bytes) else v for v in z], ["a-ä", "b-ä"])
 
+    def test_sequences_and_optional_values(self):
+        sequence = helper.make_sequence_type_proto(
+            helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+        graph = helper.make_graph(
+            [helper.make_node("SequenceInsert", ["s", "x"], ["t"])], "g",
+            [helper.make_value_info("s", sequence),
+             helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+            [helper.make_value_info("t", sequence)])
+        session = heddle.InferenceSession(helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9))
+        x, first = np.arange(2, dtype=np.float32), np.ones((3, 1), np.float32)
+        for given in ([], [first]):
+            found, = session.run(None, {"s": given, "x": x})
+            self.assertEqual(len(found), len(given) + 1)
+            for a, b in zip(found, [*given, x]):
+                np.testing.assert_array_equal(a, b)
+
+    def test_an_artefact_of_several_sizes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, artefact = pathlib.Path(folder) / "m.onnx", pathlib.Path(folder) / "m.heddle"
+            onnx.save(model([helper.make_node("ReduceSum", ["x", "k"], ["y"], keepdims=0),
+                             helper.make_node("Add", ["x", "x"], ["z"])],
+                            [("x", TensorProto.FLOAT, ["n", 3]), ("k", TensorProto.INT64, [1])],
+                            [("y", TensorProto.FLOAT, [None]), ("z", TensorProto.FLOAT, ["n", 3])],
+                            [numpy_helper.from_array(np.array([0]), "k")]), path)
+            subprocess.run([os.environ["HEDDLE"], "compile", path, "--dynamic", "n=1..9@4,9", "-o",
+                            artefact], check=True, capture_output=True)
+            session = heddle.InferenceSession(artefact)
+            self.assertEqual((session.input_names, session.output_names), (["x"], ["y", "z"]))
+            for n in (1, 3, 4, 7, 9):
+                x = np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)
+                y, z = session.run(None, {"x": x})
+                np.testing.assert_allclose(y, x.sum(axis=0), rtol=1e-5, atol=1e-6)
+                np.testing.assert_array_equal(z, x + x)
+            with self.assertRaisesRegex(heddle.HeddleError, "no program for these sizes"):
+                session.run(None, {"x": np.zeros((10, 3), np.float32)})
+
     def test_what_is_not_supported_says_so(self):
         session = heddle.InferenceSession(model(
             [helper.make_node("Invert", ["x"], ["y"], domain="ai.example")],
@@ -54,6 +97,7 @@ class SessionTest(unittest.TestCase):
 # onnx's own runner on a few cases; python/backend_test.py runs them all.
 runner = onnx.backend.test.BackendTest(heddle.backend, __name__)
 runner.include("^test_(relu|matmul_2d|reshape_negative_dim|string_split_basic|topk|"
+               "sequence_insert_at_back|optional_get_element_sequence|"
                "image_decoder_decode_.*|gradient_of_add_and_mul|castlike_FLOAT16_to_INT4)_cpu$")
 globals().update(runner.test_cases)
 

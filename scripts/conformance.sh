@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=build/conformance
-documents=(--markdown docs/conformance.md --json docs/conformance.json)
+documents=(--markdown docs/conformance.md --json docs/conformance.json --runner docs/backend.json)
 mkdir -p "$parts"
 if [[ ${1:-} == join ]]; then
   exec build/bin/heddle-conformance --join "$parts"/*.json --earlier docs/conformance.json \

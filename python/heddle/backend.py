@@ -23,8 +23,6 @@ class Prepared(base.BackendRep):
             feeds = inputs
         else:
             feeds = dict(zip(self._session.input_names, inputs))
-        if any(isinstance(value, (list, type(None))) for value in feeds.values()):
-            raise refused("sequences and optional values from Python")
         try:
             return tuple(self._session.run(None, feeds))
         except heddle.HeddleError as error:

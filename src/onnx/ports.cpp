@@ -37,8 +37,10 @@ Status Importer::bind_dimensions(const GraphProto& graph) {
 
 Status Importer::add_inputs(const GraphProto& graph, Scope& scope) {
   for (const auto& [name, shape] : options_.shapes)
-    if (std::none_of(graph.input().begin(), graph.input().end(),
-                     [&](const auto& input) { return input.name() == name; }))
+    if (std::none_of(graph.input().begin(), graph.input().end(), [&](const auto& input) {
+          return input.name() == name || (options_.sequences.contains(input.name()) &&
+                                          name.starts_with(input.name() + "["));
+        }))
       return fail(ErrorCode::usage, "shape given for '{}', which is no input of the model", name);
   for (const auto& input : graph.input()) {
     if (const auto known = scope.values.find(input.name()); known != scope.values.end()) {

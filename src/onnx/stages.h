@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "onnx/reader.h"
+#include "onnx/tensor_file.h"
 #include "ops/ops.h"
 
 /// Models with host operators (ops/host.h: on strings, on encoded pictures): tensor programs and
@@ -44,11 +45,6 @@ Result<bool> runs_in_stages(const std::string& path);
 /// Runs a compiled graph on inputs by position.
 using Runner = std::function<Result<std::vector<Tensor>>(const std::vector<Tensor>&)>;
 using Engine = std::function<Result<Runner>(const prim::Graph&)>;
-struct Output {
-  Tensor tensor;
-  ops::Format format = ops::Format::plain;
-};
-
 /// A model that runs in stages, each compiled when the shapes of its inputs are first met. Where
 /// small inputs decide shapes (axes, repeats), it is compiled for their values.
 class StagedModel {

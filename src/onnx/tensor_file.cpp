@@ -394,6 +394,66 @@ Result<std::optional<std::vector<Tensor>>> read_value(const std::string& path, P
   return unsupported("{}: neither a tensor nor made of tensors", path);
 }
 
+Result<OutputItems> items_of(const Port& port, const std::map<std::string, Output>& outputs) {
+  OutputItems items;
+  if (port.kind == Port::Kind::other)
+    return unsupported("output '{}': it is neither a tensor nor made of tensors", port.name);
+  if (const auto found = outputs.find(port.name); found != outputs.end())
+    return OutputItems{found->second};
+  if (port.kind == Port::Kind::tensor) return fail("output '{}' is missing", port.name);
+  while (true) {
+    const auto item = outputs.find(fmt::format("{}[{}]", port.name, items.size()));
+    if (item == outputs.end()) return items;
+    items.push_back(item->second);
+  }
+}
+
+namespace {
+
+void set_tensor(const std::string& name, const Output& output, TensorProto& proto) {
+  const Tensor& tensor = output.tensor;
+  const bool text = output.format == ops::Format::text;
+  proto.set_name(name);
+  proto.set_data_type(text ? TensorProto::STRING : dtype_to_onnx(tensor.dtype()));
+  for (std::int64_t extent : tensor.shape()) proto.add_dims(extent);
+  for (std::int64_t i = 0; text && i < tensor.count(); ++i)
+    proto.add_string_data(text_of(tensor.int_at(i)).value_or("?"));
+  if (!text) proto.set_raw_data(tensor.data(), static_cast<std::size_t>(tensor.bytes()));
+}
+
+void set_sequence(const Port& port, const OutputItems& items, ::onnx::SequenceProto& proto) {
+  proto.set_name(port.name);
+  proto.set_elem_type(::onnx::SequenceProto::TENSOR);
+  for (const Output& item : items) set_tensor("", item, *proto.add_tensor_values());
+}
+
+Status write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) return fail("{}: cannot write", path);
+  return Ok{};
+}
+
+}  // namespace
+
+Status write_value(const std::string& path, const Port& port, const OutputItems& items) {
+  ::onnx::SequenceProto sequence;
+  set_sequence(port, items, sequence);
+  if (port.kind == Port::Kind::sequence) return write_bytes(path, sequence.SerializeAsString());
+  ::onnx::OptionalProto optional;
+  optional.set_name(port.name);
+  optional.set_elem_type(::onnx::OptionalProto::UNDEFINED);
+  if (port.kind == Port::Kind::optional && !items.empty()) {
+    optional.set_elem_type(::onnx::OptionalProto::TENSOR);
+    set_tensor("", items[0], *optional.mutable_tensor_value());
+  } else if (!items.empty()) {
+    optional.set_elem_type(::onnx::OptionalProto::SEQUENCE);
+    *optional.mutable_sequence_value() = sequence;
+  }
+  return write_bytes(path, optional.SerializeAsString());
+}
+
 Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor,
                     ops::Format format) {
   std::string bytes;
@@ -404,21 +464,12 @@ Status write_tensor(const std::string& path, const std::string& name, const Tens
     bytes = HEDDLE_TRY(npy_bytes(tensor));
   } else if (path.ends_with(".pb")) {
     TensorProto proto;
-    proto.set_name(name);
-    proto.set_data_type(text ? TensorProto::STRING : dtype_to_onnx(tensor.dtype()));
-    for (std::int64_t extent : tensor.shape()) proto.add_dims(extent);
-    for (std::int64_t i = 0; text && i < tensor.count(); ++i)
-      proto.add_string_data(text_of(tensor.int_at(i)).value_or("?"));
-    if (!text) proto.set_raw_data(tensor.data(), static_cast<std::size_t>(tensor.bytes()));
+    set_tensor(name, {tensor, format}, proto);
     bytes = proto.SerializeAsString();
   } else {
     return fail(ErrorCode::usage, "{}: want a name that ends in .npy or .pb", path);
   }
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) return fail("{}: cannot write", path);
-  return Ok{};
+  return write_bytes(path, bytes);
 }
 
 }  // namespace heddle::onnx

@@ -41,4 +41,18 @@ Result<std::optional<std::vector<Tensor>>> read_value(const std::string& path, P
 Status write_tensor(const std::string& path, const std::string& name, const Tensor& tensor,
                     ops::Format format = ops::Format::plain);
 
+/// A tensor that a model makes; `format`: what its numbers stand for.
+struct Output {
+  Tensor tensor;
+  ops::Format format = ops::Format::plain;
+};
+/// What a port of the model is given: a tensor, the items of a sequence, or nothing where an
+/// optional value is absent.
+using OutputItems = std::vector<Output>;
+/// The port's out of outputs by the graph's names ("name[0]", … for a sequence). Unsupported: the
+/// port holds something else than tensors; an error if a tensor is missing.
+Result<OutputItems> items_of(const Port& port, const std::map<std::string, Output>& outputs);
+/// Writes a sequence or an optional value as ONNX serialises it.
+Status write_value(const std::string& path, const Port& port, const OutputItems& items);
+
 }  // namespace heddle::onnx

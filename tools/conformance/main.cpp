@@ -20,7 +20,7 @@ using nlohmann::json;
 struct Flags {
   std::vector<std::string> sets;
   Settings settings;
-  std::string json_file, markdown, filter, earlier;
+  std::string json_file, markdown, filter, earlier, runner;
   std::vector<int> part = {1, 1};  ///< {K, N}: every N-th case from the K-th
   bool joins = false;              ///< `sets` are reports of parts
   bool list = false;
@@ -135,7 +135,13 @@ Status run(const Flags& flags) {
                100.0 * s["passed"].get<int>() / std::max(1, s["total"].get<int>()));
   }
   if (!flags.json_file.empty()) std::ofstream(flags.json_file) << merged(sets).dump(1) << '\n';
-  if (!flags.markdown.empty()) std::ofstream(flags.markdown) << markdown_of(sets, flags.settings);
+  std::string document = markdown_of(sets, flags.settings);
+  if (!flags.runner.empty()) {
+    const json report = json::parse(std::ifstream(flags.runner), nullptr, false);
+    if (!report.is_object()) return fail("{}: not a report", flags.runner);
+    document += runner_section(report);
+  }
+  if (!flags.markdown.empty()) std::ofstream(flags.markdown) << document;
   for (const json& set : sets)
     if (flags.want_all && set["summary"]["passed"] != set["summary"]["total"])
       return fail(ErrorCode::mismatch, "{}: not all passed", set["title"].get<std::string>());
@@ -169,6 +175,7 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_flag("--join", flags.joins, "the sets are JSON reports of parts, to be made one report");
   app.add_option("--earlier", flags.earlier, "--join: the report that has the cases of no part");
+  app.add_option("--runner", flags.runner, "--markdown: what scripts/backend.sh has counted");
   app.add_option("--filter", flags.filter, "only cases whose name holds this");
   app.add_option("--rtol", settings.rtol, "relative tolerance")->capture_default_str();
   app.add_option("--atol", settings.atol, "absolute tolerance")->capture_default_str();

@@ -117,4 +117,22 @@ std::string markdown_of(const json& sets, const Settings& settings) {
   return text;
 }
 
+std::string runner_section(const json& report) {
+  const json& counts = report["counts"];
+  int total = 0;
+  for (const auto& [status, count] : counts.items()) total += count.get<int>();
+  std::string text = fmt::format(
+      "\n## onnx {}, by onnx's own runner\n\n`scripts/backend.sh`: the same cases from Python, "
+      "`onnx.backend.test.BackendTest` over `heddle.backend`; it runs with the tests. {} passed, "
+      "{} "
+      "draw their outputs, {} failed and {} were refused of {}.\n\n| case | reason |\n|---|---|\n",
+      report["onnx"].get<std::string>(), counts["passed"].get<int>(), counts["drawn"].get<int>(),
+      counts["failed"].get<int>(), counts["refused"].get<int>(), total);
+  for (const json& row : report["rest"])
+    if (row["status"] != "drawn")
+      text += fmt::format("| {} | {} |\n", row["name"].get<std::string>(),
+                          row["reason"].get<std::string>());
+  return text;
+}
+
 }  // namespace heddle::conformance

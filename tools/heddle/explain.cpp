@@ -12,6 +12,14 @@ struct ExplainFlags : ModelFlags {
   int top = 0;
 };
 
+nlohmann::json ports_json(const std::vector<runtime::Port>& ports) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const runtime::Port& port : ports)
+    if (!port.name.starts_with("heddle:"))
+      list.push_back({{"name", port.name}, {"type", to_string(port.type)}});
+  return list;
+}
+
 Status run(const ExplainFlags& flags) {
   if (HEDDLE_TRY(is_staged(flags.model))) {
     if (!flags.html.empty())
@@ -20,7 +28,7 @@ Status run(const ExplainFlags& flags) {
     return explain_staged(flags, flags.node);
   }
   const Model model = HEDDLE_TRY(compile_model(flags));
-  const nlohmann::json report = nlohmann::json::parse(model.program->manifest, nullptr, false);
+  nlohmann::json report = nlohmann::json::parse(model.program->manifest, nullptr, false);
   if (!report.is_object() || !report.contains("kernels"))
     return fail("{}: the artefact holds no report", flags.model);
   if (!flags.html.empty()) {
@@ -32,6 +40,11 @@ Status run(const ExplainFlags& flags) {
     return Ok{};
   }
   if (flags.json) {
+    report["inputs"] = ports_json(model.program->inputs);
+    report["outputs"] = ports_json(model.program->outputs);
+    if (model.sized)
+      for (const runtime::SizeCase& row : model.sized->cases)
+        report["dispatch"].push_back({{"sizes", row.sizes}, {"program", row.program}});
     fmt::print("{}\n", report.dump(2));
     return Ok{};
   }

@@ -42,7 +42,8 @@ Status save_outputs(const Outputs& outputs, const std::string& save) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     std::string path = save;
     if (std::filesystem::is_directory(save)) {
-      path = fmt::format("{}/output_{}.npy", save, i);
+      path = fmt::format("{}/output_{}.{}", save, i,
+                         outputs[i].second.dtype() == DType::bf16 ? "pb" : "npy");
     } else if (outputs.size() > 1) {
       return fail(ErrorCode::usage, "--save: found the file '{}' for {} outputs, want a folder",
                   save, outputs.size());

@@ -28,26 +28,56 @@ fs::path test_data_folder(const ModelFlags& flags) {
   return (fs::is_directory(model) ? model : model.parent_path()) / "test_data_set_0";
 }
 
+/// Adds a port's value from a file: a sequence's items as "name[0]", …; the importer is told how
+/// many there are, and which optional values are absent.
+Status add_value(const onnx::Port& port, const std::string& file,
+                 std::map<std::string, Tensor>& inputs, onnx::ImportOptions& told) {
+  if (file.ends_with(".npy") || port.kind == onnx::Port::Kind::tensor) {
+    inputs.insert_or_assign(port.name, HEDDLE_TRY(onnx::read_tensor(file)));
+    return Ok{};
+  }
+  const auto items = HEDDLE_TRY(onnx::read_value(file, port.kind));
+  told.absent.erase(port.name);
+  if (!items) told.absent.insert(port.name);
+  if (!items) return Ok{};
+  if (port.kind == onnx::Port::Kind::optional) {
+    inputs.insert_or_assign(port.name, items->at(0));
+    return Ok{};
+  }
+  std::vector<Shape>& shapes = told.sequences[port.name];
+  shapes.clear();
+  for (const Tensor& item : *items) {
+    inputs.insert_or_assign(fmt::format("{}[{}]", port.name, shapes.size()), item);
+    shapes.push_back(item.shape());
+  }
+  return Ok{};
+}
+
 /// --input files, else the folder's test data: strings cannot be drawn at random.
-Result<std::map<std::string, Tensor>> inputs_of(const ModelFlags& flags) {
-  std::map<std::string, Tensor> inputs;
+Result<std::map<std::string, Tensor>> inputs_of(const ModelFlags& flags,
+                                                onnx::ImportOptions& told) {
+  std::map<std::string, std::string> files;
   const onnx::Ports ports = HEDDLE_TRY(onnx::ports(flags.model));
   for (std::size_t i = 0; i < ports.inputs.size(); ++i) {
     const fs::path file = test_data_folder(flags) / fmt::format("input_{}.pb", i);
-    if (fs::exists(file))
-      inputs.insert_or_assign(ports.inputs[i].name, HEDDLE_TRY(onnx::read_tensor(file.string())));
+    if (fs::exists(file)) files[ports.inputs[i].name] = file.string();
   }
   for (const std::string& text : flags.inputs) {
     const std::size_t split = text.find('=');
     if (split == std::string::npos)
       return fail(ErrorCode::usage, "--input: found '{}', want NAME=FILE", text);
-    inputs.insert_or_assign(text.substr(0, split),
-                            HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1))));
+    files[text.substr(0, split)] = text.substr(split + 1);
   }
-  for (const onnx::Port& port : ports.inputs)
-    if (!inputs.contains(port.name))
+  std::map<std::string, Tensor> inputs;
+  for (const onnx::Port& port : ports.inputs) {
+    const auto file = files.extract(port.name);
+    if (file.empty())
       return fail(ErrorCode::usage, "input '{}': give a file: --input {}=FILE.pb", port.name,
                   port.name);
+    HEDDLE_TRY(add_value(port, file.mapped(), inputs, told));
+  }
+  if (!files.empty())
+    return fail(ErrorCode::usage, "--input: the model has no input '{}'", files.begin()->first);
   return inputs;
 }
 
@@ -63,37 +93,61 @@ Result<bool> is_staged(const std::string& model) {
   return onnx::runs_in_stages(model);
 }
 
+namespace {
+
+/// An output as text, and into a file of its own where `save` is a folder: NumPy's format where
+/// that has the type, else a serialised tensor, sequence or optional value.
+Result<nlohmann::json> report_output(const onnx::Port& port, const onnx::OutputItems& items,
+                                     const std::string& save, int position) {
+  const bool list = port.kind != onnx::Port::Kind::tensor &&
+                    (port.kind != onnx::Port::Kind::optional || items.empty());
+  std::string type, values;
+  for (const onnx::Output& output : items) {
+    const bool text = output.format == ops::Format::text;
+    type += (type.empty() ? "" : ", ") +
+            (text ? "string" + to_string(output.tensor.shape()) : to_string(output.tensor.type()));
+    const std::int64_t shown = std::min<std::int64_t>(output.tensor.count(), 8);
+    for (std::int64_t i = 0; i < shown; ++i)
+      values += (values.empty() ? "" : ", ") + element(output, i);
+    if (shown < output.tensor.count()) values += ", …";
+  }
+  const std::string shown_type = list ? "(" + type + ")" : type;
+  nlohmann::json entry = {{"name", port.name}, {"type", shown_type}, {"preview", values}};
+  if (save.empty()) return entry;
+  const auto file = [&](const char* ending) {
+    return fs::is_directory(save) ? fmt::format("{}/output_{}.{}", save, position, ending) : save;
+  };
+  if (list) {
+    HEDDLE_TRY(onnx::write_value(file("pb"), port, items));
+    return entry;
+  }
+  const onnx::Output& output = items[0];
+  const bool numpy = output.format != ops::Format::text && output.tensor.dtype() != DType::bf16;
+  HEDDLE_TRY(
+      onnx::write_tensor(file(numpy ? "npy" : "pb"), port.name, output.tensor, output.format));
+  return entry;
+}
+
+}  // namespace
+
 Status run_staged(const ModelFlags& flags, const std::string& save) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   if (!options.locked.empty())
     return unsupported("--locked: found a model of several stages, want one that is one program");
-  const auto inputs = HEDDLE_TRY(inputs_of(flags));
-  onnx::StagedModel model(flags.model, driver::import_options(options), compiler(options));
+  onnx::ImportOptions told = driver::import_options(options);
+  const auto inputs = HEDDLE_TRY(inputs_of(flags, told));
+  onnx::StagedModel model(flags.model, told, compiler(options));
   const auto outputs = HEDDLE_TRY(model.run(inputs));
   nlohmann::json result = {
       {"model", flags.model}, {"stages", model.compiled()}, {"outputs", nlohmann::json::array()}};
-  if (!save.empty() && !fs::is_directory(save) && outputs.size() > 1)
+  const onnx::Ports ports = HEDDLE_TRY(onnx::ports(flags.model));
+  if (!save.empty() && !fs::is_directory(save) && ports.outputs.size() > 1)
     return fail(ErrorCode::usage, "--save: found the file '{}' for {} outputs, want a folder", save,
-                outputs.size());
-  int position = 0;
-  for (const onnx::Port& port : HEDDLE_TRY(onnx::ports(flags.model)).outputs) {
-    const auto found = outputs.find(port.name);
-    if (found == outputs.end()) continue;
-    const onnx::Output& output = found->second;
-    const bool text = output.format == ops::Format::text;
-    const bool numpy = !text && output.tensor.dtype() != DType::bf16;
-    std::string values;
-    const std::int64_t shown = std::min<std::int64_t>(output.tensor.count(), 8);
-    for (std::int64_t i = 0; i < shown; ++i) values += (i ? ", " : "") + element(output, i);
-    if (shown < output.tensor.count()) values += ", …";
-    const std::string type =
-        text ? "string" + to_string(output.tensor.shape()) : to_string(output.tensor.type());
-    result["outputs"].push_back({{"name", port.name}, {"type", type}, {"preview", values}});
-    if (save.empty()) continue;
-    const std::string path = fs::is_directory(save) ? fmt::format("{}/output_{}.{}", save,
-                                                                  position++, numpy ? "npy" : "pb")
-                                                    : save;
-    HEDDLE_TRY(onnx::write_tensor(path, port.name, output.tensor, output.format));
+                ports.outputs.size());
+  for (std::size_t i = 0; i < ports.outputs.size(); ++i) {
+    const onnx::OutputItems items = HEDDLE_TRY(onnx::items_of(ports.outputs[i], outputs));
+    result["outputs"].push_back(
+        HEDDLE_TRY(report_output(ports.outputs[i], items, save, static_cast<int>(i))));
   }
   if (flags.json) {
     fmt::print("{}\n", result.dump(2));
@@ -189,7 +243,8 @@ Result<std::optional<double>> expected_error(const ModelFlags& flags,
 
 Result<StagedVerification> verify_staged(const ModelFlags& flags, const Tolerance& tolerance) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  const auto inputs = HEDDLE_TRY(inputs_of(flags));
+  onnx::ImportOptions told = driver::import_options(options);
+  const auto inputs = HEDDLE_TRY(inputs_of(flags, told));
   StagedVerification result;
   const auto verified = [&](const prim::Graph& graph) -> Result<onnx::Runner> {
     const auto compiled =
@@ -202,7 +257,7 @@ Result<StagedVerification> verify_staged(const ModelFlags& flags, const Toleranc
           return session->run(in);
         });
   };
-  onnx::StagedModel model(flags.model, driver::import_options(options), verified);
+  onnx::StagedModel model(flags.model, told, verified);
   const auto outputs = HEDDLE_TRY(model.run(inputs));
   result.stages = model.compiled();
   result.host = model.host_operators();
