@@ -1,4 +1,4 @@
-// Functions, If, Loop and Scan: their bodies are expanded where they are used.
+// Functions, If, Scan and others with bodies, which are expanded where they are used.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +15,16 @@ namespace {
 
 /// Nesting of functions and bodies, at most.
 constexpr int kMaxDepth = 16;
-constexpr std::int64_t kMaxIterations = 1 << 12;
+
+/// Scope::path of a call or body of the node, whose outputs' names are its own.
+std::string path_inside(const Scope& scope, const NodeProto& node, std::int64_t turn) {
+  const auto named = std::find_if(node.output().begin(), node.output().end(),
+                                  [](const std::string& name) { return !name.empty(); });
+  return fmt::format("{}{}.{}/", scope.path, named == node.output().end() ? label_of(node) : *named,
+                     turn);
+}
+
+}  // namespace
 
 Result<const GraphProto*> body_of(const NodeProto& node, std::string_view name) {
   const AttributeProto* attribute = find_attribute(node, name);
@@ -24,10 +33,8 @@ Result<const GraphProto*> body_of(const NodeProto& node, std::string_view name) 
   return &attribute->g();
 }
 
-}  // namespace
-
 Result<const Value*> Importer::argument(const NodeProto& node, int i, const Scope& scope) const {
-  static const Value kAbsent{Value::Kind::absent, {}, {}, 0, false};
+  static const Value kAbsent{Value::Kind::absent, {}, {}, 0, false, {}};
   if (i >= node.input_size() || node.input(i).empty()) return &kAbsent;
   const Value* value = scope.find(node.input(i));
   if (value == nullptr)
@@ -48,7 +55,7 @@ Status Importer::bind_outputs(const NodeProto& node, const std::vector<Value>& r
     if (node.output(i).empty()) continue;
     if (i >= static_cast<int>(results.size()))
       return node_error(node, "output {}: its body makes {}", i, results.size());
-    scope.values[node.output(i)] = results[static_cast<std::size_t>(i)];
+    bind(scope, node.output(i), results[static_cast<std::size_t>(i)]);
   }
   return Ok{};
 }
@@ -62,6 +69,7 @@ Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProt
                       function.input_size());
   Scope body;
   body.depth = scope.depth + 1;
+  body.path = path_inside(scope, node, 0);
   std::map<std::string, const AttributeProto*> attributes;
   for (const AttributeProto& a : node.attribute()) {
     const AttributeProto* source = &a;
@@ -74,7 +82,7 @@ Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProt
   }
   body.call_attributes = &attributes;
   for (int i = 0; i < function.input_size(); ++i)
-    body.values[function.input(i)] = *HEDDLE_TRY(argument(node, i, scope));
+    bind(body, function.input(i), *HEDDLE_TRY(argument(node, i, scope)));
   Opsets opsets = opsets_;
   for (const auto& entry : function.opset_import())
     opsets[canonical_domain(entry.domain())] =
@@ -96,13 +104,14 @@ Result<std::vector<Value>> Importer::run_body(const NodeProto& node, const Body&
   Scope scope;
   scope.parent = body.parent;
   scope.depth = body.parent->depth + 1;
+  scope.path = path_inside(*body.parent, node, body.turn);
   scope.call_attributes = body.parent->call_attributes;
   HEDDLE_TRY(add_initializers(*body.graph, scope));
   for (int i = 0; i < body.graph->input_size(); ++i) {
     if (i >= static_cast<int>(inputs.size()))
       return node_error(node, "its body wants {} inputs, there are {}", body.graph->input_size(),
                         inputs.size());
-    scope.values[body.graph->input(i).name()] = inputs[static_cast<std::size_t>(i)];
+    bind(scope, body.graph->input(i).name(), inputs[static_cast<std::size_t>(i)]);
   }
   HEDDLE_TRY(add_nodes(body.graph->node(), *body.opsets, scope));
   std::vector<Value> results;
@@ -115,24 +124,38 @@ Result<std::vector<Value>> Importer::run_body(const NodeProto& node, const Body&
 }
 
 /// With a known condition, the branch it takes; otherwise both, and a choice between their results,
-/// which must be tensors of equal types.
+/// which must be tensors of equal types. If they are not, a later stage has the condition.
 Status Importer::add_if(const NodeProto& node, const Opsets& opsets, Scope& scope) {
   const Value condition = *HEDDLE_TRY(argument(node, 0, scope));
-  const GraphProto* yes = HEDDLE_TRY(body_of(node, "then_branch"));
-  const GraphProto* no = HEDDLE_TRY(body_of(node, "else_branch"));
   if (const auto known = known_int(&condition)) {
-    const Body body{*known != 0 ? yes : no, &opsets, &scope};
-    return bind_outputs(node, HEDDLE_TRY(run_body(node, body, {})), scope);
+    const GraphProto* taken =
+        HEDDLE_TRY(body_of(node, *known != 0 ? "then_branch" : "else_branch"));
+    return bind_outputs(node, HEDDLE_TRY(run_body(node, {taken, &opsets, &scope}, {})), scope);
   }
   if (condition.kind == Value::Kind::unknown) {
-    return bind_outputs(node, std::vector<Value>(static_cast<std::size_t>(node.output_size())),
-                        scope);
+    bind_unknown(node, scope, false);
+    return Ok{};
   }
   if (!condition.is_tensor() || builder_.dtype(condition.node()) != DType::b1 ||
       element_count(builder_.shape(condition.node())) != 1)
     return node_error(node, "input 0 is no single boolean");
-  std::vector<Value> a = HEDDLE_TRY(run_body(node, {yes, &opsets, &scope}, {}));
-  const std::vector<Value> b = HEDDLE_TRY(run_body(node, {no, &opsets, &scope}, {}));
+  if (staging_ == nullptr) return add_choice(node, opsets, condition, scope);
+  Mark before = mark();
+  const Status chosen = add_choice(node, opsets, condition, scope);
+  const bool waits = staging_->stage.waiting.size() > before.stage.waiting.size() ||
+                     staging_->stage.calls.size() > before.stage.calls.size();
+  if (chosen && !waits) return Ok{};
+  back_to(std::move(before));
+  wanted_ = {0};
+  return node_unsupported(node, "the branch it takes is known only while running");
+}
+
+Status Importer::add_choice(const NodeProto& node, const Opsets& opsets, const Value& condition,
+                            Scope& scope) {
+  const GraphProto* yes = HEDDLE_TRY(body_of(node, "then_branch"));
+  const GraphProto* no = HEDDLE_TRY(body_of(node, "else_branch"));
+  std::vector<Value> a = HEDDLE_TRY(run_body(node, {yes, &opsets, &scope, 0}, {}));
+  const std::vector<Value> b = HEDDLE_TRY(run_body(node, {no, &opsets, &scope, 1}, {}));
   graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});
   const NodeId choice = builder_.reshape(condition.node(), {});
   for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
@@ -159,7 +182,7 @@ Result<Value> Importer::gather_scans(const NodeProto& node, const std::vector<Va
                                      const ::onnx::ValueInfoProto& declared, int axis) {
   std::vector<NodeId> items;
   for (const Value& part : parts) {
-    if (part.kind == Value::Kind::unknown) return Value{};
+    if (part.kind == Value::Kind::unknown) return part;
     if (!part.is_tensor()) return node_unsupported(node, "a scan output is a sequence");
     if (builder_.type(part.node()) != builder_.type(parts[0].node()))
       return node_unsupported(node, "scan output '{}' changes its type from {} to {}",
@@ -185,51 +208,6 @@ Result<Value> Importer::gather_scans(const NodeProto& node, const std::vector<Va
   return Value::of(graph_.add_constant(Tensor(type)));
 }
 
-/// Inputs: trip count, condition (both optional), carried values. Body: iteration, condition,
-/// carried → condition, carried, scan outputs.
-Status Importer::add_loop(const NodeProto& node, const Opsets& opsets, Scope& scope) {
-  const GraphProto* graph = HEDDLE_TRY(body_of(node, "body"));
-  const Value trips = *HEDDLE_TRY(argument(node, 0, scope));
-  Value condition = *HEDDLE_TRY(argument(node, 1, scope));
-  const std::size_t carried = static_cast<std::size_t>(std::max(0, node.input_size() - 2));
-  if (graph->output_size() < static_cast<int>(carried) + 1)
-    return node_error(node, "its body makes {} outputs, want at least {}", graph->output_size(),
-                      carried + 1);
-  const auto limit = known_int(&trips);
-  if (trips.kind != Value::Kind::absent && !limit)
-    return node_unsupported(node, "the trip count is computed while running, want a constant");
-  std::vector<Value> state;
-  for (std::size_t i = 0; i < carried; ++i)
-    state.push_back(*HEDDLE_TRY(argument(node, static_cast<int>(i) + 2, scope)));
-  std::vector<std::vector<Value>> scans(static_cast<std::size_t>(graph->output_size()) - 1 -
-                                        carried);
-  bool go = true;
-  for (std::int64_t i = 0; go; ++i) {
-    if (condition.kind != Value::Kind::absent) {
-      const auto known = known_int(&condition);
-      if (!known)
-        return node_unsupported(node, "the condition before iteration {} is computed while running",
-                                i);
-      go = *known != 0;
-    }
-    if (!go || (limit && i >= *limit)) break;
-    if (i >= kMaxIterations)
-      return node_unsupported(node, "runs more than {} iterations", kMaxIterations);
-    if (condition.kind == Value::Kind::absent)
-      condition = Value::of(builder_.scalar_int(DType::b1, 1));
-    std::vector<Value> inputs{Value::of(builder_.scalar_int(DType::i64, i)), condition};
-    inputs.insert(inputs.end(), state.begin(), state.end());
-    std::vector<Value> results = HEDDLE_TRY(run_body(node, {graph, &opsets, &scope}, inputs));
-    condition = results[0];
-    std::copy_n(results.begin() + 1, carried, state.begin());
-    for (std::size_t s = 0; s < scans.size(); ++s) scans[s].push_back(results[1 + carried + s]);
-  }
-  for (std::size_t s = 0; s < scans.size(); ++s)
-    state.push_back(HEDDLE_TRY(
-        gather_scans(node, scans[s], graph->output(static_cast<int>(1 + carried + s)), 0)));
-  return bind_outputs(node, state, scope);
-}
-
 /// The body once for each position of the sources; final state, then what the outputs are made of.
 Result<std::vector<Value>> Importer::run_scan(const NodeProto& node, const Body& body,
                                               const Scanned& scan) {
@@ -252,7 +230,9 @@ Result<std::vector<Value>> Importer::run_scan(const NodeProto& node, const Body&
       const NodeId part = builder_.slice_axis(s.node, s.axis, s.backwards ? length - 1 - i : i, 1);
       inputs.push_back(Value::of(folded(builder_.squeeze(part, {s.axis}))));
     }
-    std::vector<Value> results = HEDDLE_TRY(run_body(node, body, inputs));
+    Body turn = body;
+    turn.turn = body.turn + i;
+    std::vector<Value> results = HEDDLE_TRY(run_body(node, turn, inputs));
     std::copy_n(results.begin(), carried, state.begin());
     for (std::size_t s = 0; s < outputs; ++s) {
       const bool backwards = s < scan.directions.size() && scan.directions[s] == 1;
@@ -337,7 +317,8 @@ Status Importer::add_batched_scan(const NodeProto& node, const Opsets& opsets, S
     Scanned one = all;
     for (Value& value : one.state) value = item(value.node(), i);
     for (Scanned::Source& s : one.sources) s.node = item(s.node, i).node();
-    const auto results = HEDDLE_TRY(run_scan(node, {graph, &opsets, &scope}, one));
+    const auto results =
+        HEDDLE_TRY(run_scan(node, {graph, &opsets, &scope, i * kMaxIterations}, one));
     for (std::size_t k = 0; k < results.size(); ++k) {
       if (!results[k].is_tensor() ||
           (i > 0 && builder_.type(results[k].node()) != builder_.type(made[k][0])))
@@ -371,7 +352,9 @@ Status Importer::add_sequence_map(const NodeProto& node, const Opsets& opsets, S
         return node_error(node, "the sequences differ in length");
       inputs.push_back(value.kind == Value::Kind::sequence ? Value::of(value.items[i]) : value);
     }
-    const std::vector<Value> made = HEDDLE_TRY(run_body(node, {graph, &opsets, &scope}, inputs));
+    const auto turn = static_cast<std::int64_t>(i);
+    const std::vector<Value> made =
+        HEDDLE_TRY(run_body(node, {graph, &opsets, &scope, turn}, inputs));
     for (std::size_t k = 0; k < made.size(); ++k) {
       if (!made[k].is_tensor())
         return node_unsupported(node, "its body's output {} is no tensor", k);
@@ -386,7 +369,7 @@ Status Importer::add_flex_attention(const NodeProto& node, const Opsets& opsets,
   NodeId qkv[3];
   for (int i = 0; i < 3; ++i) {
     const Value* value = HEDDLE_TRY(argument(node, i, scope));
-    if (value->kind == Value::Kind::unknown) return bind_outputs(node, {Value{}}, scope);
+    if (value->kind == Value::Kind::unknown) return bind_outputs(node, {*value}, scope);
     if (!value->is_tensor() || builder_.rank(value->node()) != 4 ||
         !is_float(builder_.dtype(value->node())))
       return node_error(node, "input {} is no floating tensor of rank 4", i);

@@ -127,7 +127,10 @@ Status Importer::add_gradient(const NodeProto& node, const Opsets& opsets, Scope
     inner.values[name] = Value::of(stand_ins.back(), value->format);
   }
   stand_ins.resize(xs.size());
+  // What is computed again here has other arguments than what earlier stages have made.
+  Staging* const staging = std::exchange(staging_, nullptr);
   const auto gradients = gradients_of(node, y->s(), stand_ins, opsets, inner);
+  staging_ = staging;
   const prim::Graph scratch = std::exchange(graph_, before);
   fixed_.resize(std::min(fixed_.size(), static_cast<std::size_t>(graph_.size())));
   graph_.set_origin(prim::Origin{node.op_type(), label_of(node)});

@@ -133,16 +133,25 @@ Status Importer::add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scop
     if (++nodes_ > kMaxNodes || graph_.size() > kMaxPrimitives)
       return unsupported("the model has more than {} nodes with its functions and loops expanded",
                          kMaxNodes);
-    if (is_waiting(nodes[i], scope)) {
-      staging_->stage.waiting.push_back(label_of(nodes[i]));
-      set_waiting(nodes[i], scope);
+    if (staging_ != nullptr) {
+      if (is_made(nodes[i], scope)) continue;
+      if (reads_waiting(nodes[i], scope) || reads_bounded(nodes[i], scope)) {
+        leave(nodes[i], scope);
+        continue;
+      }
+    }
+    wanted_.clear();
+    const Status status = add_node(nodes[i], opsets, scope);
+    if (!status && staging_ != nullptr && !wanted_.empty()) {
+      ask_inputs(nodes[i], scope);  // a later stage will have the numbers
+      leave(nodes[i], scope);
+      wanted_.clear();
       continue;
     }
-    const Status status = add_node(nodes[i], opsets, scope);
+    wanted_.clear();
     if (status) continue;
     HEDDLE_TRY(noted(label_of(nodes[i]), nodes[i].op_type(), status.error()));
-    for (const std::string& output : nodes[i].output())
-      if (!output.empty()) scope.values[output] = Value{};
+    bind_unknown(nodes[i], scope, false);
   }
   return Ok{};
 }
@@ -201,24 +210,28 @@ Status Importer::add_operator(const NodeProto& node, const std::string& name, in
   HEDDLE_TRY(collect_arguments(node, scope, call, known));
   HEDDLE_TRY(collect_attributes(node, scope, call));
   if (!known) {  // a failed node upstream has been reported already
-    for (const std::string& output : node.output())
-      if (!output.empty()) scope.values[output] = Value{};
+    bind_unknown(node, scope, false);
     return Ok{};
   }
   const prim::OriginId origin = graph_.set_origin(prim::Origin{call.op, call.name});
   call.op = name;
   if (ops::runs_on_host(call)) return add_host_call(node, std::move(call), scope);
-  const ops::Values values = HEDDLE_TRY(expand(call));
+  const Result<ops::Values> expanded = expand(call);
+  wanted_ = call.wanted;
+  const bool refused = !expanded && expanded.error().code == ErrorCode::unsupported;
+  if (refused && wanted_.empty() && staging_ != nullptr && ops::may_run_on_host(call))
+    return add_host_call(node, std::move(call), scope);
+  const ops::Values values = HEDDLE_TRY(expanded);
   for (int i = 0; i < call.outputs; ++i) {
     if (!call.output_used[static_cast<std::size_t>(i)]) continue;
-    Value& value = scope.values[node.output(i)];
     const NodeId result = folded(values[static_cast<std::size_t>(i)]);
     const bool carries = call.result_format == ops::Format::plain ||
                          builder_.dtype(result) == ops::carrier_of(call.result_format);
-    value = Value::of(result, carries ? call.result_format : ops::Format::plain);
+    Value value = Value::of(result, carries ? call.result_format : ops::Format::plain);
     graph_.add_origins(value.node(), {origin});  // it may be another operator's value (Identity)
     for (const Call::Bounded& bound : call.bounded)
       if (bound.output == i) value = Value::bounded(value.node(), bound.extent, bound.axis);
+    bind(scope, node.output(i), std::move(value));
   }
   return Ok{};
 }

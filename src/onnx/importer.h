@@ -26,16 +26,17 @@ struct Value {
   std::vector<prim::NodeId> items;          ///< tensor: one; bounded: the tensor and its extent
   ops::Format format = ops::Format::plain;  ///< of the tensors
   int axis = 0;                             ///< bounded: along which
-  bool waits = false;                       ///< unknown: until host operators have run
+  bool waits = false;                       ///< unknown: until a stage has run (stages.h)
+  std::string key;                          ///< when importing stages: who made it
 
   static Value of(prim::NodeId id, ops::Format format = ops::Format::plain) {
-    return {Kind::tensor, {id}, format, 0, false};
+    return {Kind::tensor, {id}, format, 0, false, {}};
   }
   static Value bounded(prim::NodeId id, prim::NodeId extent, int axis) {
-    return {Kind::bounded, {id, extent}, ops::Format::plain, axis, false};
+    return {Kind::bounded, {id, extent}, ops::Format::plain, axis, false, {}};
   }
   static Value list(std::vector<prim::NodeId> ids) {
-    return {Kind::sequence, std::move(ids), ops::Format::plain, 0, false};
+    return {Kind::sequence, std::move(ids), ops::Format::plain, 0, false, {}};
   }
   bool is_tensor() const { return kind == Kind::tensor; }
   prim::NodeId node() const { return items[0]; }
@@ -46,6 +47,7 @@ struct Scope {
   std::unordered_map<std::string, Value> values;
   const Scope* parent = nullptr;
   int depth = 0;
+  std::string path;  ///< of the calls and iterations around it
   /// Attributes of the call that a function body refers to; null outside functions.
   const std::map<std::string, const ::onnx::AttributeProto*>* call_attributes = nullptr;
 
@@ -53,6 +55,9 @@ struct Scope {
 };
 
 using Opsets = std::map<std::string, int>;
+
+/// Iterations that are unrolled, at most.
+inline constexpr std::int64_t kMaxIterations = 1 << 12;
 
 /// Translates one model into a primitive graph, node by node: names become nodes through ops'
 /// fissions, functions and control flow are expanded in place, constants are folded on the way.
@@ -62,8 +67,8 @@ class Importer {
   Importer(std::shared_ptr<const ::onnx::ModelProto> model, std::string folder,
            const ImportOptions& options, std::vector<Problem>* problems);
   Result<prim::Graph> run();
-  /// What can be computed before host operators that have not run yet.
-  Result<Stage> run_stage(const HostTypes& made, const std::set<std::string>& done);
+  /// What can be computed before the values that other stages have to make.
+  Result<Stage> run_stage(const MadeValues& made, const std::set<std::string>& done);
   int nodes() const { return nodes_; }
   /// The initializers as they were added to the graph of run(), for an import of the same model.
   std::vector<prim::NodeId> initializers() const { return initializers_; }
@@ -88,6 +93,9 @@ class Importer {
   /// Takes note of the error when checking, and passes it on when importing.
   Status noted(const std::string& name, const std::string& kind, const Error& error);
   Status add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scope);
+  /// Gives the value its name, or what an earlier stage has made of it.
+  void bind(Scope& scope, const std::string& name, Value value);
+  void bind_unknown(const ::onnx::NodeProto& node, Scope& scope, bool waits);
   Status add_node(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   Status add_operator(const ::onnx::NodeProto& node, const std::string& name, int opset,
                       Scope& scope);
@@ -113,11 +121,12 @@ class Importer {
   Status add_outputs(const ::onnx::GraphProto& graph, const Scope& scope);
   Status add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node);
 
-  // control.cpp: what has a body. All are expanded, so trip counts must be known.
+  // control.cpp: what has a body. All are expanded where trip counts are known.
   Status call_function(const ::onnx::NodeProto& node, const ::onnx::FunctionProto& function,
                        Scope& scope);
   Status add_if(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
-  Status add_loop(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
+  Status add_choice(const ::onnx::NodeProto& node, const Opsets& opsets, const Value& condition,
+                    Scope& scope);
   Status add_sequence_map(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   Status add_flex_attention(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
   Status add_scan(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
@@ -126,6 +135,7 @@ class Importer {
     const ::onnx::GraphProto* graph;
     const Opsets* opsets;
     const Scope* parent;
+    std::int64_t turn = 0;  ///< tells the uses of a node's bodies apart
   };
   /// The body's outputs for these inputs.
   Result<std::vector<Value>> run_body(const ::onnx::NodeProto& node, const Body& body,
@@ -160,15 +170,54 @@ class Importer {
                                                  const Opsets& opsets, Scope& inner);
   Status add_gradient(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
 
-  // stages.cpp: host operators.
+  // loops.cpp
+  struct LoopParts {
+    const ::onnx::GraphProto* body;
+    Value trips, condition;
+    std::vector<Value> state;
+  };
+  Status add_loop(const ::onnx::NodeProto& node, const Opsets& opsets, Scope& scope);
+  Result<LoopParts> loop_parts(const ::onnx::NodeProto& node, const Scope& scope);
+  /// Iterations one after another, as long as it is known that there is one; then the value that
+  /// would tell.
+  Result<std::optional<Value>> unroll(const ::onnx::NodeProto& node, const Opsets& opsets,
+                                      LoopParts& loop, std::vector<std::vector<Value>>& scans,
+                                      const Scope& scope);
+  std::shared_ptr<::onnx::ModelProto> body_model(const ::onnx::GraphProto& body,
+                                                 const Opsets& opsets) const;
+  /// Whether the host can run it: its body is a program of tensors.
+  Result<bool> add_host_loop(const ::onnx::NodeProto& node, const Opsets& opsets,
+                             const LoopParts& loop, Scope& scope);
+
+  // stages.cpp: what later stages compute.
   Status add_host_call(const ::onnx::NodeProto& node, ops::Call call, Scope& scope);
-  bool is_waiting(const ::onnx::NodeProto& node, const Scope& scope) const;
-  void set_waiting(const ::onnx::NodeProto& node, Scope& scope);
+  /// Notes a call; results are the node's outputs.
+  Status add_call(const ::onnx::NodeProto& node, HostCall call, const std::vector<Value>& arguments,
+                  Scope& scope);
+  bool reads_waiting(const ::onnx::NodeProto& node, const Scope& scope) const;
+  bool reads_bounded(const ::onnx::NodeProto& node, const Scope& scope) const;
+  bool is_made(const ::onnx::NodeProto& node, Scope& scope);
+  /// The node is left to a later stage, which what it reads is kept for.
+  void leave(const ::onnx::NodeProto& node, Scope& scope);
+  void keep(const Value& value);
+  /// Later stages are for its numbers.
+  void ask(const Value& value);
+  /// Null if it is no input of the graph.
+  const std::string* input_name(const Value& value) const;
+  void ask_inputs(const ::onnx::NodeProto& node, const Scope& scope);
   struct Staging {
-    const HostTypes* made;
+    const MadeValues* made;
     const std::set<std::string>* done;
     Stage stage;
+    std::map<std::string, Value> bound = {};  ///< made values, by key
   };
+  /// What was noted since is forgotten.
+  struct Mark {
+    Stage stage;
+    std::size_t outputs;
+  };
+  Mark mark() const { return {staging_->stage, graph_.outputs.size()}; }
+  void back_to(Mark mark);
 
   // sequence.cpp: lists of tensors, which exist only while importing.
   /// nullopt if the node is no operator on sequences or optional values.
@@ -177,7 +226,7 @@ class Importer {
   Result<Value> split_to_sequence(const ::onnx::NodeProto& node, const Scope& scope);
   Result<Value> concat_from_sequence(const ::onnx::NodeProto& node, int opset, const Scope& scope);
   Result<std::size_t> position(const ::onnx::NodeProto& node, int i, std::size_t count,
-                               const Scope& scope) const;
+                               const Scope& scope);
 
   std::shared_ptr<const ::onnx::ModelProto> model_;
   TensorSource source_;
@@ -196,8 +245,9 @@ class Importer {
     const std::vector<prim::NodeId>* initializers = nullptr;
   } shared_;
   std::map<std::string, std::int64_t> steps_;
-  Staging* staging_ = nullptr;  ///< null: host operators are refused
-  int host_calls_ = 0;
+  Staging* staging_ = nullptr;  ///< null: the model has to be one program
+  /// Inputs of the node that failed which it would have needed the numbers of.
+  std::vector<int> wanted_;
 };
 
 /// Some exporters write -1 for an extent that is not fixed.
@@ -219,6 +269,7 @@ Error node_unsupported(const ::onnx::NodeProto& node, fmt::format_string<A...> f
                      fmt::format(format, std::forward<A>(a)...));
 }
 const ::onnx::AttributeProto* find_attribute(const ::onnx::NodeProto& node, std::string_view name);
+Result<const ::onnx::GraphProto*> body_of(const ::onnx::NodeProto& node, std::string_view name);
 std::int64_t int_attribute(const ::onnx::NodeProto& node, std::string_view name,
                            std::int64_t otherwise);
 std::vector<std::int64_t> ints_attribute(const ::onnx::NodeProto& node, std::string_view name);

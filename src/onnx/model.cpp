@@ -98,23 +98,24 @@ Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view k
 
 namespace {
 
-/// Names a node reads: its inputs, and what its bodies read from around them. Names that a body
-/// makes itself may be among them; protobuf's recursion limit bounds the depth.
+/// Names that a body makes itself may be among them; protobuf's recursion limit bounds the depth.
 void collect_reads(const ::onnx::NodeProto& node, std::set<std::string>& names) {
   names.insert(node.input().begin(), node.input().end());
-  for (const auto& attribute : node.attribute()) {
-    if (!attribute.has_g()) continue;
-    std::set<std::string> inner;
-    for (const auto& nested : attribute.g().node()) collect_reads(nested, inner);
-    for (const auto& output : attribute.g().output()) inner.insert(output.name());
-    for (const auto& nested : attribute.g().node())
-      for (const std::string& output : nested.output()) inner.erase(output);
-    for (const auto& input : attribute.g().input()) inner.erase(input.name());
-    names.insert(inner.begin(), inner.end());
-  }
+  for (const auto& attribute : node.attribute())
+    if (attribute.has_g()) names.merge(names_read(attribute.g()));
 }
 
 }  // namespace
+
+std::set<std::string> names_read(const ::onnx::GraphProto& body) {
+  std::set<std::string> inner;
+  for (const auto& nested : body.node()) collect_reads(nested, inner);
+  for (const auto& output : body.output()) inner.insert(output.name());
+  for (const auto& nested : body.node())
+    for (const std::string& output : nested.output()) inner.erase(output);
+  for (const auto& input : body.input()) inner.erase(input.name());
+  return inner;
+}
 
 std::set<std::string> names_read(const ::onnx::NodeProto& node) {
   std::set<std::string> names;
@@ -161,11 +162,14 @@ Result<Ports> ports(const std::string& path) {
   std::set<std::string> given;
   for (const auto& tensor : model->graph().initializer()) given.insert(tensor.name());
   Ports out;
+  const auto port = [](const auto& declared) {
+    const PortType type = port_type(declared.type());
+    return Port{declared.name(), type.kind,
+                type.tensor != nullptr && type.tensor->elem_type() == ::onnx::TensorProto::STRING};
+  };
   for (const auto& input : model->graph().input())
-    if (!given.contains(input.name()))
-      out.inputs.push_back({input.name(), port_type(input.type()).kind});
-  for (const auto& output : model->graph().output())
-    out.outputs.push_back({output.name(), port_type(output.type()).kind});
+    if (!given.contains(input.name())) out.inputs.push_back(port(input));
+  for (const auto& output : model->graph().output()) out.outputs.push_back(port(output));
   return out;
 }
 

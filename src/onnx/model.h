@@ -37,6 +37,8 @@ Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view k
 
 /// Names a node reads: its inputs, and what its bodies read from around them.
 std::set<std::string> names_read(const ::onnx::NodeProto& node);
+/// Names a body reads from around it.
+std::set<std::string> names_read(const ::onnx::GraphProto& body);
 /// The node's name, or that of its first output.
 std::string label_of(const ::onnx::NodeProto& node);
 

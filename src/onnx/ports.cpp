@@ -51,7 +51,7 @@ Status Importer::add_inputs(const GraphProto& graph, Scope& scope) {
     }
     const Result<Value> value = add_input(input);
     if (!value) HEDDLE_TRY(noted(input.name(), "input", value.error()));
-    scope.values[input.name()] = value ? *value : Value{};
+    bind(scope, input.name(), value ? *value : Value{});
   }
   return Ok{};
 }
@@ -61,7 +61,7 @@ Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
   const DType dtype = HEDDLE_TRY(tensor_type(input, "input"));
   const PortType port = port_type(input.type());
   if (port.kind != Port::Kind::tensor && options_.absent.contains(name))
-    return Value{Value::Kind::absent, {}, {}, 0, false};
+    return Value{Value::Kind::absent, {}, {}, 0, false, {}};
   if (port.kind == Port::Kind::tensor || port.kind == Port::Kind::optional)
     return Value::of(
         HEDDLE_TRY(add_tensor_input(name, {dtype, HEDDLE_TRY(input_shape(name, *port.tensor))})),
@@ -99,6 +99,11 @@ Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
     if (staging_ != nullptr) {
       if (value->waits || staging_->done->contains(name)) continue;
       if (value->format != ops::Format::plain) staging_->stage.formats[name] = value->format;
+      if (const auto made = staging_->bound.find(value->key);
+          made != staging_->bound.end() && input_name(made->second) != nullptr) {
+        staging_->stage.there[name] = *input_name(made->second);
+        continue;
+      }
     }
     if (value->kind == Value::Kind::absent && output.type().has_tensor_type())
       return fail("output '{}': the optional value it is made from is absent", name);

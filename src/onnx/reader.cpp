@@ -69,28 +69,26 @@ Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const 
   return Importer(HEDDLE_TRY(parse_model(data, size)), folder, options, nullptr).run();
 }
 
-Result<Stage> import_stage(const std::string& path, const ImportOptions& options,
-                           const HostTypes& made, const std::set<std::string>& done) {
-  const Loaded loaded = HEDDLE_TRY(load_model(path));
-  return Importer(loaded.model, loaded.folder, options, nullptr).run_stage(made, done);
+Result<Stage> import_stage(const Loaded& model, const ImportOptions& options,
+                           const MadeValues& made, const std::set<std::string>& done) {
+  return Importer(model.model, model.folder, options, nullptr).run_stage(made, done);
+}
+
+Result<Stage> import_stage(const std::string& path, const ImportOptions& options) {
+  return import_stage(HEDDLE_TRY(load_model(path)), options, {}, {});
 }
 
 Result<CheckReport> check(const std::string& path, const ImportOptions& options) {
   const Loaded loaded = HEDDLE_TRY(load_model(path));
   CheckReport report;
   Importer importer(loaded.model, loaded.folder, options, &report.problems);
-  const auto fails = [&](const Error& error) {
-    report.problems.push_back({"", "", error.message});
-  };
-  if (HEDDLE_TRY(runs_in_stages(path))) {
-    const Result<Stage> stage = importer.run_stage({}, {});
-    if (!stage) fails(stage.error());
-    if (stage) {
-      report.waiting = stage->waiting;
-      report.host = labels_of(stage->calls);
-    }
-  } else if (const Result<prim::Graph> graph = importer.run(); !graph) {
-    fails(graph.error());
+  const Result<Stage> stage = importer.run_stage({}, {});
+  if (stage) {
+    report.staged = !stage->is_last();
+    report.waiting = stage->waiting;
+    report.host = labels_of(stage->calls);
+  } else {
+    report.problems.push_back({"", "", stage.error().message});
   }
   report.nodes = importer.nodes();
   return report;

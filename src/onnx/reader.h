@@ -57,8 +57,8 @@ struct Problem {
 struct CheckReport {
   int nodes = 0;
   std::vector<Problem> problems;
-  /// Of a model that runs in stages (onnx/stages.h), by label: what the host does after the first
-  /// stage, and what waits for that, whose shapes are not known yet.
+  bool staged = false;  ///< it runs in stages (onnx/stages.h)
+  /// By label: what the host does after the first stage, and what is left to later ones.
   std::set<std::string> host;
   std::vector<std::string> waiting;
 };
@@ -79,6 +79,7 @@ std::string model_file(const std::string& path);
 struct Port {
   std::string name;
   enum class Kind : std::uint8_t { tensor, sequence, optional, optional_sequence, other } kind;
+  bool text = false;  ///< of strings
 };
 struct Ports {
   std::vector<Port> inputs;  ///< those that no initializer gives a value, in the file's order

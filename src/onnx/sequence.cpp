@@ -47,9 +47,12 @@ std::optional<Status> Importer::add_sequence_node(const NodeProto& node, int ops
 
 /// Input i, a constant integer, as a position in [0, count); negative ones count from the end.
 Result<std::size_t> Importer::position(const NodeProto& node, int i, std::size_t count,
-                                       const Scope& scope) const {
+                                       const Scope& scope) {
   const auto at = known_int(HEDDLE_TRY(argument(node, i, scope)));
-  if (!at) return node_unsupported(node, "input {} is computed while running, want a constant", i);
+  if (!at) {
+    wanted_ = {i};
+    return node_unsupported(node, "input {} is computed while running, want a constant", i);
+  }
   const auto n = static_cast<std::int64_t>(count);
   if (*at < -n || *at >= n)
     return node_error(node, "position {} of a sequence of {} items", *at, n);
@@ -99,7 +102,10 @@ Result<Value> Importer::sequence_result(const NodeProto& node, int opset, const 
   if (node.input_size() > 2) {
     const auto given = known_int(HEDDLE_TRY(argument(node, 2, scope)));
     const auto n = static_cast<std::int64_t>(items.size());
-    if (!given) return node_unsupported(node, "input 2 is computed while running, want a constant");
+    if (!given) {
+      wanted_ = {2};
+      return node_unsupported(node, "input 2 is computed while running, want a constant");
+    }
     if (*given < -n || *given > n)
       return node_error(node, "position {} of a sequence of {} items", *given, n);
     at = static_cast<std::size_t>(*given < 0 ? *given + n : *given);
@@ -131,6 +137,7 @@ Result<Value> Importer::split_to_sequence(const NodeProto& node, const Scope& sc
     equal_parts(1);
   } else {
     const Tensor* sizes = split.is_tensor() ? graph_.constant_of(split.node()) : nullptr;
+    if (sizes == nullptr) wanted_ = {1};
     if (sizes == nullptr || sizes->count() > static_cast<std::int64_t>(kMaxItems))
       return node_unsupported(node, "input 1 is computed while running or long, want a constant");
     if (sizes->shape().empty()) {

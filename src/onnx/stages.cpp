@@ -8,70 +8,171 @@
 
 namespace heddle::onnx {
 
-std::string host_name(int number, std::size_t result) {
-  return fmt::format("host{}[{}]", number, result);
+std::string made_name(const std::string& key) { return "made:" + key; }
+
+void Importer::bind(Scope& scope, const std::string& name, Value value) {
+  if (staging_ != nullptr && value.key.empty()) value.key = scope.path + name;
+  if (staging_ != nullptr)
+    if (const auto made = staging_->made->find(value.key); made != staging_->made->end()) {
+      const auto [at, fresh] = staging_->bound.try_emplace(value.key);
+      if (fresh) {
+        const Made& is = made->second;
+        at->second = Value::of(is.numbers ? graph_.add_constant(*is.numbers)
+                                          : graph_.add_input(made_name(value.key), is.type),
+                               is.format);
+        at->second.key = value.key;
+      }
+      value = at->second;
+    }
+  scope.values.insert_or_assign(name, std::move(value));
 }
 
-bool Importer::is_waiting(const ::onnx::NodeProto& node, const Scope& scope) const {
-  if (staging_ == nullptr) return false;
+void Importer::bind_unknown(const ::onnx::NodeProto& node, Scope& scope, bool waits) {
+  for (const std::string& output : node.output()) {
+    if (output.empty()) continue;
+    Value value;
+    value.waits = waits;
+    bind(scope, output, std::move(value));
+  }
+}
+
+bool Importer::reads_waiting(const ::onnx::NodeProto& node, const Scope& scope) const {
   for (const std::string& name : names_read(node))
     if (const Value* value = scope.find(name); value != nullptr && value->waits) return true;
   return false;
 }
 
-void Importer::set_waiting(const ::onnx::NodeProto& node, Scope& scope) {
-  for (const std::string& output : node.output()) {
-    if (output.empty()) continue;
-    scope.values[output] = Value{};
-    scope.values[output].waits = true;
-  }
+/// Identity passes such a value on.
+bool Importer::reads_bounded(const ::onnx::NodeProto& node, const Scope& scope) const {
+  if (node.op_type() == "Identity" && node.domain().empty()) return false;
+  for (const std::string& name : names_read(node))
+    if (const Value* value = scope.find(name);
+        value != nullptr && value->kind == Value::Kind::bounded)
+      return true;
+  return false;
 }
 
-/// Computed at once if its arguments are constants; otherwise its results are inputs of this stage
-/// or it is noted to be run after it.
+/// Whether all that the node makes has been made; it then has its names.
+bool Importer::is_made(const ::onnx::NodeProto& node, Scope& scope) {
+  bool any = false;
+  for (const std::string& output : node.output()) {
+    if (output.empty()) continue;
+    if (!staging_->made->contains(scope.path + output)) return false;
+    any = true;
+  }
+  if (any) bind_unknown(node, scope, false);
+  return any;
+}
+
+const std::string* Importer::input_name(const Value& value) const {
+  const auto* input = std::get_if<prim::Input>(&graph_[value.node()].op);
+  return input == nullptr ? nullptr : &graph_.inputs[static_cast<std::size_t>(input->slot)].name;
+}
+
+void Importer::keep(const Value& value) {
+  if (value.key.empty() || staging_->stage.asked.contains(value.key)) return;
+  if (value.kind != Value::Kind::bounded &&
+      (!value.is_tensor() || graph_.constant_of(value.node()) != nullptr ||
+       input_name(value) != nullptr))
+    return;
+  staging_->stage.asked[value.key].format = value.format;
+  graph_.outputs.push_back({made_name(value.key), value.items[0]});
+  if (value.kind == Value::Kind::bounded)
+    graph_.outputs.push_back({extent_name(made_name(value.key), value.axis), value.items[1]});
+}
+
+void Importer::ask(const Value& value) {
+  if (value.kind == Value::Kind::bounded) return keep(value);  // cut first, then asked for
+  if (!value.is_tensor() || value.key.empty() || graph_.constant_of(value.node()) != nullptr)
+    return;
+  keep(value);
+  Asked& asked = staging_->stage.asked[value.key];
+  asked.format = value.format;
+  asked.numbers = true;
+  if (const std::string* input = input_name(value)) asked.input = *input;
+}
+
+/// What the node wanted and, since it may want them next, others like it: starts and ends of a
+/// Slice.
+void Importer::ask_inputs(const ::onnx::NodeProto& node, const Scope& scope) {
+  const auto decides = [&](const Value* value) {
+    return value != nullptr && value->is_tensor() && is_int(builder_.dtype(value->node())) &&
+           builder_.rank(value->node()) <= 1 && element_count(builder_.shape(value->node())) <= 64;
+  };
+  bool alike = false;
+  for (const int input : wanted_) {
+    const Value* value = scope.find(node.input(input));
+    if (value == nullptr) continue;
+    ask(*value);
+    alike |= decides(value);
+  }
+  for (int i = 1; alike && i < node.input_size(); ++i)
+    if (const Value* value = scope.find(node.input(i)); decides(value)) ask(*value);
+}
+
+void Importer::leave(const ::onnx::NodeProto& node, Scope& scope) {
+  staging_->stage.waiting.push_back(label_of(node));
+  for (const std::string& name : names_read(node))
+    if (const Value* value = scope.find(name); value != nullptr) keep(*value);
+  bind_unknown(node, scope, true);
+}
+
+void Importer::back_to(Mark mark) {
+  staging_->stage = std::move(mark.stage);
+  graph_.outputs.erase(graph_.outputs.begin() + static_cast<std::ptrdiff_t>(mark.outputs),
+                       graph_.outputs.end());
+}
+
+Status Importer::add_call(const ::onnx::NodeProto& node, HostCall call,
+                          const std::vector<Value>& arguments, Scope& scope) {
+  for (const std::string& output : node.output())
+    call.results.push_back(output.empty() ? output : scope.path + output);
+  const std::string prefix = fmt::format("host:{}{}.", scope.path, label_of(node));
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    call.arguments.emplace_back();
+    if (arguments[i].kind == Value::Kind::absent) continue;
+    if (const std::string* input = input_name(arguments[i])) {
+      call.arguments.back() = *input;
+      continue;
+    }
+    call.arguments.back() = fmt::format("{}{}", prefix, i);
+    graph_.outputs.push_back({call.arguments.back(), arguments[i].node()});
+  }
+  staging_->stage.calls.push_back(std::move(call));
+  bind_unknown(node, scope, true);
+  return Ok{};
+}
+
+/// Computed at once if its arguments are constants; otherwise noted to be run after this stage.
 Status Importer::add_host_call(const ::onnx::NodeProto& node, ops::Call call, Scope& scope) {
-  const int number = host_calls_++;
   bool fixed = true;
   std::vector<Tensor> constants;
+  std::vector<Value> arguments;
   for (const auto& arg : call.args) {
     const Tensor* value = arg ? graph_.constant_of(*arg) : nullptr;
     fixed &= !arg || value != nullptr;
     constants.push_back(value != nullptr ? *value : Tensor());
+    arguments.push_back(arg ? Value::of(*arg) : Value{Value::Kind::absent, {}, {}, 0, false, {}});
   }
-  const auto bind = [&](std::size_t i, prim::NodeId id, ops::Format format) {
-    const int at = static_cast<int>(i);
-    if (at < node.output_size() && !node.output(at).empty())
-      scope.values[node.output(at)] = Value::of(id, format);
-  };
+  call.graph = nullptr;
   if (fixed) {
     const auto values = HEDDLE_TRY(ops::run_on_host(call, constants));
-    for (std::size_t i = 0; i < values.size(); ++i)
-      bind(i, graph_.add_constant(values[i].tensor), values[i].format);
+    for (int i = 0; i < node.output_size() && i < static_cast<int>(values.size()); ++i) {
+      const ops::HostValue& value = values[static_cast<std::size_t>(i)];
+      if (!node.output(i).empty())
+        bind(scope, node.output(i), Value::of(graph_.add_constant(value.tensor), value.format));
+    }
     return Ok{};
   }
   if (staging_ == nullptr)
     return node_unsupported(node,
                             "it works on the host: `heddle run` and `heddle verify` do "
                             "that, in stages; it cannot be part of one compiled program");
-  if (const auto made = staging_->made->find(number); made != staging_->made->end()) {
-    for (std::size_t i = 0; i < made->second.size(); ++i) {
-      const auto& [type, format] = made->second[i];
-      bind(i, graph_.add_input(host_name(number, i), type), format);
-    }
-    return Ok{};
-  }
-  HostCall& noted = staging_->stage.calls.emplace_back(HostCall{number, std::move(call), {}});
-  for (std::size_t i = 0; i < noted.call.args.size(); ++i) {
-    if (!noted.call.args[i]) {
-      noted.arguments.emplace_back();
-      continue;
-    }
-    noted.arguments.push_back(fmt::format("host{}.{}", number, i));
-    graph_.outputs.push_back({noted.arguments.back(), *noted.call.args[i]});
-  }
-  noted.call.graph = nullptr;
-  set_waiting(node, scope);
-  return Ok{};
+  HostCall noted{call.op, call.name, {}, {}, {}};
+  noted.run = [call = std::move(call)](std::span<const Tensor> args, const Engine&) {
+    return ops::run_on_host(call, args);
+  };
+  return add_call(node, std::move(noted), arguments, scope);
 }
 
 namespace {
@@ -115,118 +216,139 @@ Result<bool> runs_in_stages(const std::string& path) {
 
 std::set<std::string> labels_of(const std::vector<HostCall>& calls) {
   std::set<std::string> labels;
-  for (const HostCall& call : calls)
-    labels.insert(fmt::format("{} '{}'", call.call.op, call.call.name));
+  for (const HostCall& call : calls) labels.insert(fmt::format("{} '{}'", call.op, call.name));
   return labels;
 }
 
-Result<Stage> Importer::run_stage(const HostTypes& made, const std::set<std::string>& done) {
+Result<Stage> Importer::run_stage(const MadeValues& made, const std::set<std::string>& done) {
   Staging staging{&made, &done, {}};
   staging_ = &staging;
   auto graph = run();
   staging_ = nullptr;
   staging.stage.graph = HEDDLE_TRY(std::move(graph));
+  for (const auto& [key, asked] : staging.stage.asked)
+    HEDDLE_CHECK(!made.contains(key) || (asked.numbers && !made.at(key).numbers),
+                 "stages make no progress: '{}' is asked for again", key);
+  HEDDLE_CHECK(!staging.stage.is_last() || staging.stage.waiting.empty(),
+               "stages make no progress: '{}' waits for nothing", staging.stage.waiting[0]);
   return std::move(staging.stage);
 }
 
-namespace {
+/// Where a run has got to.
+struct StagedModel::State {
+  const std::map<std::string, Tensor>& inputs;
+  std::map<std::string, Tensor> values;  ///< inputs, and what has been made
+  MadeValues made;
+  std::set<std::string> done;  ///< outputs there are
+  std::map<std::string, Output> outputs;
 
-bool may_decide_shapes(const Tensor& t) { return t.shape().size() <= 1 && t.count() <= 64; }
-
-std::string key_of(const std::map<std::string, Tensor>& inputs, const HostTypes& made) {
-  std::string key;
-  for (const auto& [name, tensor] : inputs)
-    key += fmt::format("{}:{};", name, to_string(tensor.type()));
-  for (const auto& [number, results] : made)
-    for (const auto& [type, format] : results)
-      key += fmt::format("{}:{}{};", number, to_string(type), name_of(format));
-  return key;
-}
-
-std::string values_of(const std::map<std::string, Tensor>& inputs) {
-  std::string key;
-  for (const auto& [name, tensor] : inputs)
-    if (may_decide_shapes(tensor))
-      key.append(reinterpret_cast<const char*>(tensor.data()),
-                 static_cast<std::size_t>(tensor.bytes()));
-  return to_string(hash_bytes(key));
-}
-
-}  // namespace
-
-Result<const StagedModel::Ready*> StagedModel::ready(const std::map<std::string, Tensor>& inputs,
-                                                     const HostTypes& made,
-                                                     const std::set<std::string>& done) {
-  const std::string shapes = key_of(inputs, made);
-  std::string key = by_value_.contains(shapes) ? shapes + values_of(inputs) : shapes;
-  if (const auto found = stages_.find(key); found != stages_.end()) return &found->second;
-  ImportOptions options = options_;
-  for (const auto& [name, tensor] : inputs) options.shapes[name] = tensor.shape();
-  Ready fresh;
-  auto stage = import_stage(path_, options, made, done);
-  if (!stage && stage.error().code == ErrorCode::unsupported) {
+  std::string key() const {
+    std::string key;
     for (const auto& [name, tensor] : inputs)
-      if (may_decide_shapes(tensor)) options.values[name] = tensor;
-    if (auto bound = import_stage(path_, options, made, done); bound) {
-      stage = std::move(bound);
-      by_value_.insert(shapes);
-      key = shapes + values_of(inputs);
+      key += fmt::format("{}:{};", name, to_string(tensor.type()));
+    for (const auto& [name, value] : made) {
+      key += fmt::format("{}:{}{}", name, to_string(value.type), name_of(value.format));
+      if (value.numbers)
+        key += to_string(
+            hash_bytes(std::string_view(reinterpret_cast<const char*>(value.numbers->data()),
+                                        static_cast<std::size_t>(value.numbers->bytes()))));
+      key += ';';
     }
+    return key;
   }
-  fresh.stage = HEDDLE_TRY(std::move(stage));
-  if (!fresh.stage.graph.outputs.empty()) fresh.runner = HEDDLE_TRY(engine_(fresh.stage.graph));
+};
+
+Result<const StagedModel::Ready*> StagedModel::ready(const State& state) {
+  constexpr std::size_t kMostReady = 256;
+  const std::string key = state.key();
+  if (const auto found = stages_.find(key); found != stages_.end()) return &found->second;
+  if (model_ == nullptr) model_ = std::make_shared<const Loaded>(HEDDLE_TRY(load_model(path_)));
+  ImportOptions options = options_;
+  for (const auto& [name, tensor] : state.inputs) options.shapes[name] = tensor.shape();
+  Ready fresh{HEDDLE_TRY(import_stage(*model_, options, state.made, state.done)), {}};
+  const bool known = std::any_of(fresh.stage.asked.begin(), fresh.stage.asked.end(),
+                                 [](const auto& asked) { return !asked.second.input.empty(); });
+  if (!fresh.stage.graph.outputs.empty() && !known) {
+    fresh.runner = HEDDLE_TRY(engine_(fresh.stage.graph));
+    ++compiled_;
+  }
+  if (stages_.size() >= kMostReady) stages_.clear();
   return &stages_.emplace(key, std::move(fresh)).first->second;
 }
 
-std::set<std::string> StagedModel::host_operators() const {
-  std::set<std::string> labels;
-  for (const auto& [key, ready] : stages_) labels.merge(labels_of(ready.stage.calls));
-  return labels;
+Status StagedModel::run_stage(const Ready& now, State& state) {
+  std::vector<Tensor> arguments;
+  for (const prim::GraphInput& port : now.stage.graph.inputs) {
+    const auto found = state.values.find(port.name);
+    if (found == state.values.end())
+      return fail(ErrorCode::usage, "input '{}' is missing", port.name);
+    if (found->second.type() != port.type)
+      return fail(ErrorCode::usage, "input '{}': given {}, want {}", port.name,
+                  to_string(found->second.type()), to_string(port.type));
+    arguments.push_back(found->second);
+  }
+  std::vector<std::string> names;
+  for (const prim::GraphOutput& output : now.stage.graph.outputs) names.push_back(output.name);
+  std::vector<Tensor> results;
+  if (now.runner) results = HEDDLE_TRY(now.runner(arguments));
+  std::map<std::string, Tensor> found = trimmed(names, results);
+  const auto make = [&](const std::string& key, const Tensor& tensor, ops::Format format,
+                        bool numbers) {
+    state.made[key] = {tensor.type(), format, numbers ? std::optional(tensor) : std::nullopt};
+    state.values.insert_or_assign(made_name(key), tensor);
+  };
+  for (const HostCall& call : now.stage.calls) {
+    std::vector<Tensor> args;
+    for (const std::string& name : call.arguments) {
+      const auto made = found.find(name);
+      const auto given = state.values.find(name);
+      if (!name.empty() && made == found.end() && given == state.values.end())
+        return fail(ErrorCode::usage, "input '{}' is missing", name);
+      args.push_back(name.empty() ? Tensor() : made != found.end() ? made->second : given->second);
+    }
+    const auto host = HEDDLE_TRY(call.run(args, engine_));
+    for (std::size_t i = 0; i < host.size() && i < call.results.size(); ++i)
+      if (!call.results[i].empty()) make(call.results[i], host[i].tensor, host[i].format, false);
+  }
+  host_operators_.merge(labels_of(now.stage.calls));
+  for (const HostCall& call : now.stage.calls)
+    for (const std::string& name : call.arguments) found.erase(name);
+  for (const auto& [key, asked] : now.stage.asked) {
+    const auto at = found.find(made_name(key));
+    make(key, at->second, asked.format, asked.numbers);
+    found.erase(at);
+  }
+  for (const auto& [name, input] : now.stage.there) found.emplace(name, state.values.at(input));
+  for (auto& [name, tensor] : found) {
+    const auto format = now.stage.formats.find(name);
+    state.done.insert(name);
+    state.outputs.insert_or_assign(
+        name, Output{std::move(tensor),
+                     format == now.stage.formats.end() ? ops::Format::plain : format->second});
+  }
+  return Ok{};
 }
 
 Result<std::map<std::string, Output>> StagedModel::run(
     const std::map<std::string, Tensor>& inputs) {
-  std::map<std::string, Output> outputs;
-  std::map<std::string, Tensor> values = inputs;  // and what the host makes
-  HostTypes made;
-  std::set<std::string> done;
-  for (;;) {
-    const Ready& now = *HEDDLE_TRY(ready(inputs, made, done));
-    std::vector<Tensor> arguments;
-    for (const prim::GraphInput& port : now.stage.graph.inputs) {
-      const auto found = values.find(port.name);
-      if (found == values.end()) return fail(ErrorCode::usage, "input '{}' is missing", port.name);
-      if (found->second.type() != port.type)
-        return fail(ErrorCode::usage, "input '{}': given {}, want {}", port.name,
-                    to_string(found->second.type()), to_string(port.type));
-      arguments.push_back(found->second);
+  constexpr int kMostStages = 1 << 13;
+  State state{inputs, inputs, {}, {}, {}};
+  for (int stages = 0; stages < kMostStages; ++stages) {
+    const Ready& now = *HEDDLE_TRY(ready(state));
+    bool known = false;  // what decides shapes is given: the stage is made for its numbers
+    for (const auto& [key, asked] : now.stage.asked) {
+      if (asked.input.empty()) continue;
+      const auto given = state.values.find(asked.input);
+      if (given == state.values.end())
+        return fail(ErrorCode::usage, "input '{}' is missing", asked.input);
+      state.made[key] = {given->second.type(), asked.format, given->second};
+      known = true;
     }
-    std::vector<std::string> names;
-    for (const prim::GraphOutput& output : now.stage.graph.outputs) names.push_back(output.name);
-    std::vector<Tensor> results;
-    if (now.runner) results = HEDDLE_TRY(now.runner(arguments));
-    std::map<std::string, Tensor> found = trimmed(names, results);
-    for (const HostCall& call : now.stage.calls) {
-      std::vector<Tensor> args;
-      for (const std::string& name : call.arguments)
-        args.push_back(name.empty() ? Tensor() : found.at(name));
-      const auto host = HEDDLE_TRY(ops::run_on_host(call.call, args));
-      for (std::size_t i = 0; i < host.size(); ++i) {
-        made[call.number].emplace_back(host[i].tensor.type(), host[i].format);
-        values.insert_or_assign(host_name(call.number, i), host[i].tensor);
-      }
-    }
-    for (const HostCall& call : now.stage.calls)
-      for (const std::string& name : call.arguments) found.erase(name);
-    for (auto& [name, tensor] : found) {
-      const auto format = now.stage.formats.find(name);
-      done.insert(name);
-      outputs.insert_or_assign(
-          name, Output{std::move(tensor),
-                       format == now.stage.formats.end() ? ops::Format::plain : format->second});
-    }
-    if (now.stage.calls.empty()) return outputs;
+    if (known) continue;
+    HEDDLE_TRY(run_stage(now, state));
+    if (now.stage.is_last()) return std::move(state.outputs);
   }
+  return unsupported("the model runs in more than {} stages", kMostStages);
 }
 
 }  // namespace heddle::onnx

@@ -2,7 +2,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,67 +12,95 @@
 #include "onnx/tensor_file.h"
 #include "ops/ops.h"
 
-/// Models with host operators (ops/host.h: on strings, on encoded pictures): tensor programs and
-/// host operators take turns. A stage computes what can be computed before the next host operators;
-/// the shapes of what those make are known only when they have run, so later stages are imported
-/// then.
+/// Models that are no single program: host operators (ops/host.h: on strings, on encoded pictures),
+/// numbers that decide shapes or how often a loop runs and are computed by the model itself. Tensor
+/// programs and the host take turns: a stage computes what can be computed before the host, and
+/// later stages are imported when what it made, or its type, is known.
 namespace heddle::onnx {
-
-/// A host operator whose arguments a stage computes.
-struct HostCall {
-  int number = 0;  ///< among the model's host operators, in the order of import
-  ops::Call call;
-  std::vector<std::string> arguments;  ///< graph outputs of the stage; "": absent
-};
-/// "Op 'name'" of each.
-std::set<std::string> labels_of(const std::vector<HostCall>& calls);
-
-/// What the host operators have made so far, by number; the next stage's inputs host_name(…).
-using HostTypes = std::map<int, std::vector<std::pair<TensorType, ops::Format>>>;
-std::string host_name(int number, std::size_t result);
-
-struct Stage {
-  prim::Graph graph;
-  std::vector<HostCall> calls;                 ///< to be run after it; none: it is the last one
-  std::vector<std::string> waiting;            ///< host operators that need those first, by label
-  std::map<std::string, ops::Format> formats;  ///< of graph outputs that are not plain
-};
-/// One stage, without the outputs in `done`.
-Result<Stage> import_stage(const std::string& path, const ImportOptions& options,
-                           const HostTypes& made, const std::set<std::string>& done);
-
-/// Whether the model has string inputs or outputs, or host operators: it runs in stages.
-Result<bool> runs_in_stages(const std::string& path);
 
 /// Runs a compiled graph on inputs by position.
 using Runner = std::function<Result<std::vector<Tensor>>(const std::vector<Tensor>&)>;
 using Engine = std::function<Result<Runner>(const prim::Graph&)>;
-/// A model that runs in stages, each compiled when the shapes of its inputs are first met. Where
-/// small inputs decide shapes (axes, repeats), it is compiled for their values.
+
+/// What the host does between two stages.
+struct HostCall {
+  std::string op, name;
+  std::vector<std::string> arguments;  ///< outputs or inputs of the stage; "": absent
+  std::vector<std::string> results;    ///< keys of what it makes; "": not used
+  std::function<Result<std::vector<ops::HostValue>>(std::span<const Tensor>, const Engine&)> run;
+};
+/// "Op 'name'" of each.
+std::set<std::string> labels_of(const std::vector<HostCall>& calls);
+
+/// A value that an earlier stage or the host has made: an input of the next one, or a constant of
+/// it where its numbers decide shapes.
+struct Made {
+  TensorType type;
+  ops::Format format = ops::Format::plain;
+  std::optional<Tensor> numbers;
+};
+/// By key: the names of the calls and iterations around it, and its own.
+using MadeValues = std::map<std::string, Made>;
+/// The name that the value has as an output or input of a stage.
+std::string made_name(const std::string& key);
+
+/// A value that later stages read.
+struct Asked {
+  ops::Format format = ops::Format::plain;
+  bool numbers = false;  ///< they are for its numbers
+  std::string input;     ///< it is this input of the stage; else an output, made_name(key)
+};
+struct Stage {
+  prim::Graph graph;
+  std::vector<HostCall> calls;                 ///< to be run after it
+  std::map<std::string, Asked> asked;          ///< by key
+  std::vector<std::string> waiting;            ///< nodes left to later stages, by label
+  std::map<std::string, ops::Format> formats;  ///< of outputs that are not plain
+  /// Outputs of the model that are made already, by the input that holds them.
+  std::map<std::string, std::string> there;
+  bool is_last() const { return calls.empty() && asked.empty(); }
+};
+struct Loaded;
+/// One stage, without the outputs in `done`.
+Result<Stage> import_stage(const Loaded& model, const ImportOptions& options,
+                           const MadeValues& made, const std::set<std::string>& done);
+/// The first one.
+Result<Stage> import_stage(const std::string& path, const ImportOptions& options);
+
+/// Whether the model has string inputs or outputs, or host operators: it runs in stages.
+Result<bool> runs_in_stages(const std::string& path);
+
+/// A model that runs in stages, each compiled when the types of its inputs, and the numbers that
+/// decide shapes, are first met. What a stage has made is not computed again.
 class StagedModel {
  public:
   StagedModel(std::string path, ImportOptions options, Engine engine)
       : path_(std::move(path)), options_(std::move(options)), engine_(std::move(engine)) {}
+  StagedModel(std::shared_ptr<const Loaded> model, ImportOptions options, Engine engine)
+      : model_(std::move(model)), options_(std::move(options)), engine_(std::move(engine)) {}
   /// Inputs by name (strings as their numbers); gives outputs by name, cut to their extents.
   Result<std::map<std::string, Output>> run(const std::map<std::string, Tensor>& inputs);
   /// Stages compiled so far.
-  std::size_t compiled() const { return stages_.size(); }
-  /// Those that those stages end with, "Op 'name'".
-  std::set<std::string> host_operators() const;
+  std::size_t compiled() const { return compiled_; }
+  /// What the host did, "Op 'name'".
+  const std::set<std::string>& host_operators() const { return host_operators_; }
 
  private:
   struct Ready {
     Stage stage;
     Runner runner;
   };
-  Result<const Ready*> ready(const std::map<std::string, Tensor>& inputs, const HostTypes& made,
-                             const std::set<std::string>& done);
+  struct State;
+  Result<const Ready*> ready(const State& state);
+  Status run_stage(const Ready& now, State& state);
 
   std::string path_;
+  std::shared_ptr<const Loaded> model_;  ///< read when first needed
   ImportOptions options_;
   Engine engine_;
-  std::map<std::string, Ready> stages_;  ///< by the types of inputs and host results
-  std::set<std::string> by_value_;       ///< those that also hold for certain small inputs only
+  std::map<std::string, Ready> stages_;  ///< by the types of inputs and of what has been made
+  std::size_t compiled_ = 0;
+  std::set<std::string> host_operators_;
 };
 
 }  // namespace heddle::onnx

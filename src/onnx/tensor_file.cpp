@@ -300,6 +300,14 @@ int dtype_to_onnx(DType type) {
   return 0;
 }
 
+int onnx_number(DType type, ops::Format format) {
+  if (format == ops::Format::plain) return dtype_to_onnx(type);
+  int number = 1;
+  while (number < TensorProto::DataType_ARRAYSIZE && ops::format_of_onnx(number) != format)
+    ++number;
+  return number;
+}
+
 Result<Tensor> tensor_from_proto(const TensorProto& proto, TensorSource& source) {
   const Result<DType> dtype = dtype_from_onnx(proto.data_type());
   if (!dtype)

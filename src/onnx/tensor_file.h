@@ -19,6 +19,8 @@ namespace heddle::onnx {
 /// ONNX's TensorProto.DataType as an element type; the error names what was found.
 Result<DType> dtype_from_onnx(int number);
 int dtype_to_onnx(DType type);
+/// The same for values in a format.
+int onnx_number(DType type, ops::Format format);
 
 /// What the bytes of a model's tensors come from.
 struct TensorSource {

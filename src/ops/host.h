@@ -12,6 +12,8 @@ namespace heddle::ops {
 /// Whether the call is computed by its row's host function: it has no fission, or a string takes
 /// part that the fission does not know.
 bool runs_on_host(const Call& call);
+/// Whether the host can compute a call on numbers that its fission refuses.
+bool may_run_on_host(const Call& call);
 /// The results for these arguments (of absent optional inputs: empty tensors).
 Result<std::vector<HostValue>> run_on_host(const Call& call, std::span<const Tensor> args);
 

@@ -119,55 +119,86 @@ double overlap(const Box& p, const Box& q) {
   return all > 0 ? shared / all : 0;
 }
 
-/// Greedily keeps the best-scored boxes that overlap no kept one by more than a threshold:
-/// [kept, 3] of (batch, class, box).
-Result<Values> non_max_suppression(const Call& call, Builder& b) {
-  const auto fixed = [&](int i) { return !call.has(i) || known(call, i); };
-  if (!fixed(0) || !fixed(1) || !fixed(3) || !fixed(4)) return bounded_non_max_suppression(call, b);
-  const Tensor* boxes = HEDDLE_TRY(call.constant_tensor(0));
-  const Tensor* scores = HEDDLE_TRY(call.constant_tensor(1));
-  const Shape s = scores->shape();
-  if (s.size() != 3 || boxes->shape() != Shape{s[0], s[2], 4}) {
-    return call.error("boxes have shape {} and scores {}, want [B,N,4] and [B,C,N]",
-                      to_string(boxes->shape()), to_string(s));
-  }
-  if (s[2] > 8192) return call.unsupported("{} boxes, want at most 8192", s[2]);
+struct Suppression {
   std::int64_t most = 0;
   double threshold = 0, lowest = -std::numeric_limits<double>::infinity();
-  if (call.has(2)) most = HEDDLE_TRY(constant_int(call, 2));
-  if (call.has(3)) threshold = HEDDLE_TRY(constant_real(call, 3));
-  if (call.has(4)) lowest = HEDDLE_TRY(constant_real(call, 4));
-  const bool centred = call.attribute_int("center_point_box", 0) != 0;
+  bool centred = false;
+};
+/// Greedily keeps the best-scored boxes that overlap no kept one by more than a threshold:
+/// (batch, class, box) of each.
+std::vector<std::int64_t> kept_boxes(const Tensor& boxes, const Tensor& scores,
+                                     const Suppression& how) {
+  const Shape s = scores.shape();
   std::vector<std::int64_t> out;
-  for (std::int64_t row = 0; row < s[0] * s[1] && most > 0; ++row) {
+  for (std::int64_t row = 0; row < s[0] * s[1] && how.most > 0; ++row) {
     const std::int64_t batch = row / s[1];
     std::vector<std::int64_t> order;
-    for (std::int64_t i = 0; i < s[2]; ++i) {
-      if (scores->at(row * s[2] + i) > lowest) order.push_back(i);
-    }
+    for (std::int64_t i = 0; i < s[2]; ++i)
+      if (scores.at(row * s[2] + i) > how.lowest) order.push_back(i);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t p, std::int64_t q) {
-      return scores->at(row * s[2] + p) > scores->at(row * s[2] + q);
+      return scores.at(row * s[2] + p) > scores.at(row * s[2] + q);
     });
     std::vector<Box> kept;
     for (const std::int64_t i : order) {
-      if (static_cast<std::int64_t>(kept.size()) >= most) break;
-      const Box box = read_box(*boxes, (batch * s[2] + i) * 4, centred);
+      if (static_cast<std::int64_t>(kept.size()) >= how.most) break;
+      const Box box = read_box(boxes, (batch * s[2] + i) * 4, how.centred);
       if (std::any_of(kept.begin(), kept.end(),
-                      [&](const Box& k) { return overlap(k, box) > threshold; })) {
+                      [&](const Box& k) { return overlap(k, box) > how.threshold; }))
         continue;
-      }
       kept.push_back(box);
       out.insert(out.end(), {batch, row % s[1], i});
     }
   }
-  const auto found = static_cast<std::int64_t>(out.size() / 3);
-  return Values{constant_i64(b, out, {found, 3})};
+  return out;
+}
+
+/// Its three last arguments; what is absent is empty.
+Result<Suppression> suppression(const Call& call, std::span<const Tensor> args) {
+  Suppression how;
+  const auto given = [&](std::size_t i) {
+    return args.size() > i && call.has(static_cast<int>(i));
+  };
+  for (std::size_t i = 2; i < 5; ++i)
+    if (given(i) && args[i].count() != 1)
+      return call.error("input {} holds {} values, want 1", i, args[i].count());
+  if (given(2)) how.most = args[2].int_at(0);
+  if (given(3)) how.threshold = args[3].at(0);
+  if (given(4)) how.lowest = args[4].at(0);
+  how.centred = call.attribute_int("center_point_box", 0) != 0;
+  const Shape &boxes = args[0].shape(), &scores = args[1].shape();
+  if (scores.size() != 3 || boxes != Shape{scores[0], scores[2], 4})
+    return call.error("boxes have shape {} and scores {}, want [B,N,4] and [B,C,N]",
+                      to_string(boxes), to_string(scores));
+  return how;
+}
+
+/// [kept, 3].
+Result<Values> non_max_suppression(const Call& call, Builder& b) {
+  const auto fixed = [&](int i) { return !call.has(i) || known(call, i); };
+  if (!fixed(0) || !fixed(1) || !fixed(3) || !fixed(4)) return bounded_non_max_suppression(call, b);
+  std::vector<Tensor> args;
+  for (int i = 0; i < 5; ++i)
+    args.push_back(call.has(i) ? *HEDDLE_TRY(call.constant_tensor(i)) : Tensor());
+  const Suppression how = HEDDLE_TRY(suppression(call, args));
+  if (args[1].shape()[2] > 8192)
+    return call.unsupported("{} boxes, want at most 8192", args[1].shape()[2]);
+  const std::vector<std::int64_t> out = kept_boxes(args[0], args[1], how);
+  return Values{constant_i64(b, out, {static_cast<std::int64_t>(out.size() / 3), 3})};
+}
+
+/// Where there are too many rounds for kernels.
+Result<std::vector<HostValue>> host_suppression(const Call& call, std::span<const Tensor> args) {
+  const Suppression how = HEDDLE_TRY(suppression(call, args));
+  const std::vector<std::int64_t> out = kept_boxes(args[0], args[1], how);
+  Tensor kept({DType::i64, {static_cast<std::int64_t>(out.size() / 3), 3}});
+  for (std::size_t i = 0; i < out.size(); ++i) kept.set_int(static_cast<std::int64_t>(i), out[i]);
+  return std::vector<HostValue>{{kept, Format::plain}};
 }
 
 constexpr OpDef kKnownOps[] = {
     {"NonZero", 9, 1, 1, non_zero},
     {"Unique", 11, 1, 1, unique},
-    {"NonMaxSuppression", 10, 2, 5, non_max_suppression},
+    {"NonMaxSuppression", 10, 2, 5, non_max_suppression, OpDef::Stored::refuses, host_suppression},
 };
 
 }  // namespace

@@ -72,11 +72,13 @@ Result<std::vector<int>> Call::normalize_axes(const std::vector<std::int64_t>& a
 Result<const Tensor*> Call::constant_tensor(int i) const {
   if (!has(i)) return error("input {} is missing", i);
   const Tensor* value = graph->constant_of(in(i));
-  if (value == nullptr)
+  if (value == nullptr) {
+    wanted.push_back(i);
     return unsupported(
         "input {} is computed while running, want a constant (its values decide "
         "shapes)",
         i);
+  }
   return value;
 }
 

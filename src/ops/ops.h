@@ -39,6 +39,8 @@ struct Call {
   };
   mutable std::vector<Bounded> bounded;
   mutable Format result_format = Format::plain;  ///< set by fissions that make another one
+  /// Inputs that were no constants when their numbers were asked for.
+  mutable std::vector<int> wanted;
   /// Set by the attribute readers below when an attribute has another type than was asked for;
   /// expand() then refuses the call.
   mutable std::string misread;

@@ -267,6 +267,11 @@ bool runs_on_host(const Call& call) {
   return std::find(call.formats.begin(), call.formats.end(), Format::text) != call.formats.end();
 }
 
+bool may_run_on_host(const Call& call) {
+  const OpDef* row = find_op(call.op, call.opset);
+  return row != nullptr && row->host != nullptr && row->stored == OpDef::Stored::refuses;
+}
+
 Result<std::vector<HostValue>> run_on_host(const Call& call, std::span<const Tensor> args) {
   const OpDef& row = *find_op(call.op, call.opset);
   HEDDLE_TRY(check_arity(call, row));

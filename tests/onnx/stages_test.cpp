@@ -1,10 +1,5 @@
 // Strings: numbers in kernels, host operators between stages.
-#include "onnx/stages.h"
-
-#include <cstdio>
-#include <fstream>
-
-#include "models.h"
+#include "staged.h"
 #include "support/text_id.h"
 
 namespace heddle::onnx::test {
@@ -36,30 +31,6 @@ void set_texts(NodeProto& n, const std::string& name, const Texts& values) {
   a.set_type(AttributeProto::STRINGS);
   for (const std::string& value : values) a.add_strings(value);
 }
-
-/// A model in a file, run in stages by the interpreter.
-class Staged {
- public:
-  explicit Staged(const ModelProto& m)
-      : path_(::testing::TempDir() + "staged.onnx"),
-        model_(path_, {}, [this](const prim::Graph& graph) -> Result<Runner> {
-          ++compiled;
-          return Runner(
-              [graph](const std::vector<Tensor>& in) { return prim::interpret(graph, in); });
-        }) {
-    std::ofstream(path_, std::ios::binary) << m.SerializeAsString();
-  }
-  ~Staged() { std::remove(path_.c_str()); }
-  Result<std::map<std::string, Output>> run(const std::map<std::string, Tensor>& inputs) {
-    return model_.run(inputs);
-  }
-  const std::string& path() const { return path_; }
-  int compiled = 0;
-
- private:
-  std::string path_;
-  StagedModel model_;
-};
 
 Tensor bytes(const std::string& text) {
   Tensor t({DType::u8, {static_cast<std::int64_t>(text.size())}});

@@ -1,5 +1,7 @@
 #include "common.h"
 
+#include "staged.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -102,18 +104,6 @@ Result<std::pair<std::string, Shape>> parse_shape(const std::string& text) {
     position = end + 1;
   }
   return std::pair{text.substr(0, split), shape};
-}
-
-Tensor random_tensor(const TensorType& type, std::mt19937_64& random) {
-  Tensor tensor(type);
-  std::normal_distribution<double> normal;
-  for (std::int64_t i = 0; i < tensor.count(); ++i) {
-    if (is_float(type.dtype))
-      tensor.set(i, normal(random));
-    else
-      tensor.set_int(i, static_cast<std::int64_t>(random() % (type.dtype == DType::b1 ? 2 : 100)));
-  }
-  return tensor;
 }
 
 }  // namespace
@@ -242,14 +232,14 @@ Result<Model> compile_model(const ModelFlags& flags) {
     for (const driver::SizeBucket& bucket : compiled.buckets)
       if (!bucket.note.empty()) model.notes += "  " + bucket.note + "\n";
   } else {
-    driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
+    driver::Compiled compiled =
+        HEDDLE_TRY(or_stages(flags, driver::compile_file(flags.model, options)));
     model.program = compiled.program;
     model.from_cache = compiled.from_cache;
   }
   model.compile_seconds = seconds_since(start);
   if (model.sized) {
-    const runtime::SizeCase& row =
-        model.sized->cases[HEDDLE_TRY(wanted_case(*model.sized, flags))];
+    const runtime::SizeCase& row = model.sized->cases[HEDDLE_TRY(wanted_case(*model.sized, flags))];
     for (const auto& [name, size] : row.sizes)
       model.sizes += fmt::format("{}{}={}", model.sizes.empty() ? "" : ", ", name, size);
     model.program = model.sized->programs[row.program];
@@ -304,6 +294,18 @@ Result<TestData> test_data_of(const std::string& model, const runtime::Program& 
         extents += other.name == onnx::extent_name(port.name, static_cast<int>(axis));
   if (data.outputs.size() + extents != program.outputs.size()) data.outputs.clear();
   return data;
+}
+
+Tensor random_tensor(const TensorType& type, std::mt19937_64& random) {
+  Tensor tensor(type);
+  std::normal_distribution<double> normal;
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    if (is_float(type.dtype))
+      tensor.set(i, normal(random));
+    else
+      tensor.set_int(i, static_cast<std::int64_t>(random() % (type.dtype == DType::b1 ? 2 : 100)));
+  }
+  return tensor;
 }
 
 Result<Inputs> make_inputs(const runtime::Program& program, const ModelFlags& flags) {

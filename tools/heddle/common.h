@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,9 @@ struct ModelFlags {
   std::string strategy = "full";
   std::string precision = "f32";
   std::string locked;
-  double memory_limit_mb = 0;  ///< 0: none
+  double memory_limit_mb = 0;         ///< 0: none
   std::optional<std::uint64_t> seed;  ///< given: random inputs whatever else there is
-  std::vector<std::string> inputs;  ///< NAME=FILE
+  std::vector<std::string> inputs;    ///< NAME=FILE
   bool json = false;
 };
 /// Adds the positional MODEL and the common flags to a verb; `artefacts`: it may be a compiled one.
@@ -46,7 +47,7 @@ struct Model {
   std::shared_ptr<const runtime::Program> program;
   std::shared_ptr<runtime::Session> session;           ///< null after compile_model()
   std::shared_ptr<const runtime::SizedProgram> sized;  ///< null: for one size of inputs only
-  std::string notes, sizes;  ///< of compile_sizes(); those that are run
+  std::string notes, sizes;                            ///< of compile_sizes(); those that are run
   bool from_artefact = false, from_cache = false;
   double compile_seconds = 0, load_seconds = 0;
 };
@@ -71,14 +72,16 @@ Result<TestData> test_data_of(const std::string& model, const runtime::Program& 
 std::vector<std::pair<std::string, Tensor>> model_outputs(const runtime::Program& program,
                                                           const std::vector<Tensor>& outputs);
 
+/// Normal for floats, small integers, coin flips for booleans.
+Tensor random_tensor(const TensorType& type, std::mt19937_64& random);
+
 struct Inputs {
   std::vector<Tensor> values;
   std::string from;        ///< in words: "test_data_set_0", "random numbers of seed 0"
   bool test_data = false;  ///< all of them are: the folder's expected outputs apply
 };
 /// --input files; the others from the folder's test data, or, with --seed or where there is none,
-/// seeded random numbers (normal for floats, small integers, coin flips for booleans). An error if
-/// this machine cannot run code for --cpu.
+/// seeded random numbers. An error if this machine cannot run code for --cpu.
 Result<Inputs> make_inputs(const runtime::Program& program, const ModelFlags& flags);
 
 /// Largest difference |found - wanted| in units of (absolute + relative·|wanted|): at most 1 is

@@ -11,6 +11,7 @@
 #include "plan/plan.h"
 #include "prim/text.h"
 #include "runtime/artefact.h"
+#include "staged.h"
 
 namespace heddle::tool {
 namespace {
@@ -42,7 +43,8 @@ std::string cuda_unit(const driver::Compiled& compiled) {
 /// Text of a level. The constants that a graph's text only names go into a file beside `output`.
 Result<std::string> emitted_text(const CompileFlags& flags, const driver::CompileOptions& options,
                                  const std::string& output) {
-  const driver::Compiled compiled = HEDDLE_TRY(driver::plan_file(flags.model, options));
+  const driver::Compiled compiled =
+      HEDDLE_TRY(or_stages(flags, driver::plan_file(flags.model, options)));
   if (flags.emit == "prim") {
     const prim::ConstantTable large = prim::large_constants(compiled.graph);
     if (!large.empty()) HEDDLE_TRY(prim::save_constants(large, prim::constants_beside(output)));
@@ -139,7 +141,8 @@ Status run(const CompileFlags& flags) {
     fmt::print("{}\n", output);
     return Ok{};
   }
-  const driver::Compiled compiled = HEDDLE_TRY(driver::compile_file(flags.model, options));
+  const driver::Compiled compiled =
+      HEDDLE_TRY(or_stages(flags, driver::compile_file(flags.model, options)));
   HEDDLE_TRY(write_program(*compiled.program, flags, output));
   const double seconds = total(compiled.times);
   const auto bytes = std::filesystem::file_size(output);

@@ -21,13 +21,15 @@ nlohmann::json ports_json(const std::vector<runtime::Port>& ports) {
 }
 
 Status run(const ExplainFlags& flags) {
-  if (HEDDLE_TRY(is_staged(flags.model))) {
+  const bool staged = HEDDLE_TRY(is_staged(flags.model));
+  Result<Model> compiled = staged ? unsupported("") : compile_model(flags);
+  if (staged || (!compiled && works_in_stages(flags, compiled.error()))) {
     if (!flags.html.empty())
       return unsupported("--html: '{}' runs in stages, want a model that is one program",
                          flags.model);
     return explain_staged(flags, flags.node);
   }
-  const Model model = HEDDLE_TRY(compile_model(flags));
+  const Model model = HEDDLE_TRY(std::move(compiled));
   nlohmann::json report = nlohmann::json::parse(model.program->manifest, nullptr, false);
   if (!report.is_object() || !report.contains("kernels"))
     return fail("{}: the artefact holds no report", flags.model);

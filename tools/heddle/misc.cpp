@@ -10,7 +10,6 @@
 #include "ops/ops.h"
 #include "runtime/artefact.h"
 #include "runtime/cuda/device.h"
-#include "staged.h"
 
 namespace heddle::tool {
 namespace {
@@ -105,8 +104,7 @@ Status check(const ModelFlags& flags) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::CheckReport report = HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
   // What has no kernel for the device is known after planning.
-  const bool staged = HEDDLE_TRY(is_staged(flags.model));
-  if (report.problems.empty() && flags.device != "cpu" && !staged)
+  if (report.problems.empty() && flags.device != "cpu" && !report.staged)
     if (const auto planned = driver::plan_file(flags.model, options); !planned) {
       if (planned.error().code != ErrorCode::unsupported) return planned.error();
       report.problems.push_back({"", "", planned.error().message});
@@ -126,10 +124,10 @@ Status check(const ModelFlags& flags) {
     for (const onnx::Problem& p : report.problems) fmt::print("{}\n", p.reason);
     if (report.problems.empty())
       fmt::print("{}: {} nodes, nothing stands in the way\n", flags.model, report.nodes);
-    if (report.problems.empty() && staged)
+    if (report.problems.empty() && report.staged)
       fmt::print(
-          "  it runs in stages; the host does {}; {} nodes wait for that, and are checked when "
-          "it runs\n",
+          "  it runs in stages; the host does {}; {} nodes wait for what a stage makes, and are "
+          "checked when it runs\n",
           report.host.empty() ? "nothing" : fmt::format("{}", fmt::join(report.host, ", ")),
           report.waiting.size());
   }

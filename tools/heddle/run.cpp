@@ -54,8 +54,11 @@ Status save_outputs(const Outputs& outputs, const std::string& save) {
 }
 
 Status run(const RunFlags& flags) {
-  if (flags.as_given || HEDDLE_TRY(is_staged(flags.model))) return run_staged(flags, flags.save);
-  const Model model = HEDDLE_TRY(open_model(flags));
+  const auto in_stages = [&] { return run_staged(flags, flags.save, flags.rtol, flags.atol); };
+  if (flags.as_given || HEDDLE_TRY(is_staged(flags.model))) return in_stages();
+  auto opened = open_model(flags);
+  if (!opened && works_in_stages(flags, opened.error())) return in_stages();
+  const Model model = HEDDLE_TRY(std::move(opened));
   const double of_scale = flags.of_scale > 0 || flags.precision == "f32"
                               ? flags.of_scale
                               : tolerance_of(flags.precision).network;

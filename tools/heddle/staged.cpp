@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <random>
 
 #include "driver/cache.h"
 #include "driver/report.h"
@@ -53,32 +54,63 @@ Status add_value(const onnx::Port& port, const std::string& file,
   return Ok{};
 }
 
-/// --input files, else the folder's test data: strings cannot be drawn at random.
-Result<std::map<std::string, Tensor>> inputs_of(const ModelFlags& flags,
-                                                onnx::ImportOptions& told) {
+struct StagedInputs {
+  std::map<std::string, Tensor> values;  ///< a sequence's items as "name[0]", …
+  onnx::ImportOptions told;              ///< of sequences and optional values
+  std::string from;
+};
+
+/// Random numbers for what has no file, of the types that the first stage finds.
+Status draw_others(const ModelFlags& flags, const onnx::Ports& ports, StagedInputs& inputs) {
+  std::map<std::string, TensorType> types;
+  onnx::ImportOptions given = inputs.told;
+  for (const auto& [name, tensor] : inputs.values) given.shapes.try_emplace(name, tensor.shape());
+  if (const auto first = onnx::import_stage(flags.model, given))
+    for (const prim::GraphInput& input : first->graph.inputs) types[input.name] = input.type;
+  std::mt19937_64 random(flags.seed.value_or(0));
+  for (const onnx::Port& port : ports.inputs) {
+    if (inputs.values.contains(port.name) || inputs.told.absent.contains(port.name) ||
+        inputs.told.sequences.contains(port.name))
+      continue;
+    const auto type = types.find(port.name);
+    if (port.text || type == types.end())
+      return fail(ErrorCode::usage, "input '{}': give a file: --input {}=FILE.pb", port.name,
+                  port.name);
+    inputs.values.emplace(port.name, random_tensor(type->second, random));
+    inputs.from = fmt::format("random numbers of seed {}", flags.seed.value_or(0));
+  }
+  return Ok{};
+}
+
+Result<StagedInputs> inputs_of(const ModelFlags& flags, const driver::CompileOptions& options) {
+  StagedInputs inputs{{}, driver::import_options(options), {}};
   std::map<std::string, std::string> files;
   const onnx::Ports ports = HEDDLE_TRY(onnx::ports(flags.model));
-  for (std::size_t i = 0; i < ports.inputs.size(); ++i) {
+  for (std::size_t i = 0; i < ports.inputs.size() && !flags.seed; ++i) {
     const fs::path file = test_data_folder(flags) / fmt::format("input_{}.pb", i);
-    if (fs::exists(file)) files[ports.inputs[i].name] = file.string();
+    if (!fs::exists(file)) continue;
+    files[ports.inputs[i].name] = file.string();
+    inputs.from = "test_data_set_0";
   }
   for (const std::string& text : flags.inputs) {
     const std::size_t split = text.find('=');
     if (split == std::string::npos)
       return fail(ErrorCode::usage, "--input: found '{}', want NAME=FILE", text);
     files[text.substr(0, split)] = text.substr(split + 1);
+    inputs.from = "files";
   }
-  std::map<std::string, Tensor> inputs;
-  for (const onnx::Port& port : ports.inputs) {
-    const auto file = files.extract(port.name);
-    if (file.empty())
-      return fail(ErrorCode::usage, "input '{}': give a file: --input {}=FILE.pb", port.name,
-                  port.name);
-    HEDDLE_TRY(add_value(port, file.mapped(), inputs, told));
-  }
+  for (const onnx::Port& port : ports.inputs)
+    if (const auto file = files.extract(port.name); !file.empty())
+      HEDDLE_TRY(add_value(port, file.mapped(), inputs.values, inputs.told));
   if (!files.empty())
     return fail(ErrorCode::usage, "--input: the model has no input '{}'", files.begin()->first);
+  HEDDLE_TRY(draw_others(flags, ports, inputs));
   return inputs;
+}
+
+std::string host_text(const std::set<std::string>& operators) {
+  if (operators.empty()) return "the host does nothing between them";
+  return fmt::format("the host does {}", fmt::join(operators, ", "));
 }
 
 std::string element(const onnx::Output& output, std::int64_t i) {
@@ -91,6 +123,21 @@ std::string element(const onnx::Output& output, std::int64_t i) {
 Result<bool> is_staged(const std::string& model) {
   if (model.empty() || runtime::is_artefact(model)) return false;
   return onnx::runs_in_stages(model);
+}
+
+bool works_in_stages(const ModelFlags& flags, const Error& why) {
+  if (why.code != ErrorCode::unsupported || !flags.dynamic.empty() ||
+      runtime::is_artefact(flags.model))
+    return false;
+  auto options = compile_options(flags);
+  if (!options) return false;
+  const std::size_t given = options->shapes.size();
+  for (const std::string& text : flags.inputs)
+    if (const std::size_t split = text.find('='); split != std::string::npos)
+      if (const auto tensor = onnx::read_tensor(text.substr(split + 1)))
+        options->shapes.try_emplace(text.substr(0, split), tensor->shape());
+  const auto stage = onnx::import_stage(flags.model, driver::import_options(*options));
+  return stage && (!stage->is_last() || options->shapes.size() > given);
 }
 
 namespace {
@@ -128,36 +175,67 @@ Result<nlohmann::json> report_output(const onnx::Port& port, const onnx::OutputI
   return entry;
 }
 
+/// Compares an output with the folder's test data, if there are any.
+Status compare_output(const ModelFlags& flags, std::size_t number, const onnx::OutputItems& items,
+                      double relative, double absolute, nlohmann::json& entry) {
+  const fs::path file = test_data_folder(flags) / fmt::format("output_{}.pb", number);
+  if (items.size() != 1 || !fs::exists(file)) return Ok{};
+  const Tensor wanted = HEDDLE_TRY(onnx::read_tensor(file.string()));
+  const Difference d = compare(items[0].tensor, wanted, relative, absolute);
+  entry["expected"] = {{"max_absolute_error", d.max_absolute}, {"equal", d.worst <= 1}};
+  return Ok{};
+}
+
+void print_outputs(const nlohmann::json& outputs) {
+  for (const auto& output : outputs) {
+    fmt::print("  {} {} = {}\n", output["name"].get<std::string>(),
+               output["type"].get<std::string>(), output["preview"].get<std::string>());
+    if (output.contains("expected"))
+      fmt::print("    against the expected output: largest error {:.3g}: {}\n",
+                 output["expected"]["max_absolute_error"].get<double>(),
+                 output["expected"]["equal"].get<bool>() ? "equal" : "DIFFERENT");
+  }
+}
+
 }  // namespace
 
-Status run_staged(const ModelFlags& flags, const std::string& save) {
+Status run_staged(const ModelFlags& flags, const std::string& save, double relative,
+                  double absolute) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   if (!options.locked.empty())
     return unsupported("--locked: found a model of several stages, want one that is one program");
-  onnx::ImportOptions told = driver::import_options(options);
-  const auto inputs = HEDDLE_TRY(inputs_of(flags, told));
-  onnx::StagedModel model(flags.model, told, compiler(options));
-  const auto outputs = HEDDLE_TRY(model.run(inputs));
-  nlohmann::json result = {
-      {"model", flags.model}, {"stages", model.compiled()}, {"outputs", nlohmann::json::array()}};
+  const StagedInputs inputs = HEDDLE_TRY(inputs_of(flags, options));
+  onnx::StagedModel model(flags.model, inputs.told, compiler(options));
+  const auto outputs = HEDDLE_TRY(model.run(inputs.values));
   const onnx::Ports ports = HEDDLE_TRY(onnx::ports(flags.model));
   if (!save.empty() && !fs::is_directory(save) && ports.outputs.size() > 1)
     return fail(ErrorCode::usage, "--save: found the file '{}' for {} outputs, want a folder", save,
                 ports.outputs.size());
+  nlohmann::json shown = nlohmann::json::array();
+  bool equal = true;
   for (std::size_t i = 0; i < ports.outputs.size(); ++i) {
-    const onnx::OutputItems items = HEDDLE_TRY(onnx::items_of(ports.outputs[i], outputs));
-    result["outputs"].push_back(
-        HEDDLE_TRY(report_output(ports.outputs[i], items, save, static_cast<int>(i))));
+    const onnx::Port& port = ports.outputs[i];
+    const onnx::OutputItems items = HEDDLE_TRY(onnx::items_of(port, outputs));
+    shown.push_back(HEDDLE_TRY(report_output(port, items, save, static_cast<int>(i))));
+    if (inputs.from != "test_data_set_0" || port.kind != onnx::Port::Kind::tensor) continue;
+    HEDDLE_TRY(compare_output(flags, i, items, relative, absolute, shown.back()));
+    equal &= !shown.back().contains("expected") || shown.back()["expected"]["equal"].get<bool>();
   }
   if (flags.json) {
-    fmt::print("{}\n", result.dump(2));
-    return Ok{};
+    fmt::print("{}\n", nlohmann::json{{"model", flags.model},
+                                      {"inputs", inputs.from},
+                                      {"stages", model.compiled()},
+                                      {"host_operators", model.host_operators()},
+                                      {"outputs", shown}}
+                           .dump(2));
+  } else {
+    fmt::print("{}: {} programs compiled, run in stages; {}\n  inputs: {}\n", flags.model,
+               model.compiled(), host_text(model.host_operators()), inputs.from);
+    print_outputs(shown);
   }
-  fmt::print("{}: {} stages, host operators between them\n", flags.model, model.compiled());
-  for (const auto& output : result["outputs"])
-    fmt::print("  {} {} = {}\n", output["name"].get<std::string>(),
-               output["type"].get<std::string>(), output["preview"].get<std::string>());
-  return Ok{};
+  if (equal) return Ok{};
+  return fail(ErrorCode::mismatch, "{}: outputs differ from the expected ones (rtol {}, atol {})",
+              flags.model, relative, absolute);
 }
 
 namespace {
@@ -166,12 +244,12 @@ namespace {
 Status explain_node(const onnx::Stage& stage, const std::string& node,
                     const driver::CompileOptions& options) {
   for (const onnx::HostCall& call : stage.calls)
-    if (call.call.name == node) {
-      fmt::print("host: {} '{}'\n", call.call.op, node);
+    if (call.name == node) {
+      fmt::print("host: {} '{}'\n", call.op, node);
       return Ok{};
     }
   if (std::ranges::find(stage.waiting, node) != stage.waiting.end()) {
-    fmt::print("'{}' is compiled when the host has told the shapes\n", node);
+    fmt::print("'{}' is compiled when this stage has run\n", node);
     return Ok{};
   }
   if (stage.graph.outputs.empty())
@@ -187,24 +265,28 @@ Status explain_node(const onnx::Stage& stage, const std::string& node,
 Status explain_staged(const ModelFlags& flags, const std::string& node) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const onnx::Stage stage =
-      HEDDLE_TRY(onnx::import_stage(flags.model, driver::import_options(options), {}, {}));
+      HEDDLE_TRY(onnx::import_stage(flags.model, driver::import_options(options)));
   if (!node.empty()) return explain_node(stage, node, options);
   nlohmann::json report = {{"model", flags.model},
                            {"first_stage_outputs", nlohmann::json::array()},
                            {"host_operators", nlohmann::json::array()},
+                           {"numbers", nlohmann::json::array()},
                            {"after_the_host", stage.waiting}};
   for (const prim::GraphOutput& output : stage.graph.outputs)
     report["first_stage_outputs"].push_back(output.name);
   for (const onnx::HostCall& call : stage.calls)
-    report["host_operators"].push_back({{"op", call.call.op}, {"name", call.call.name}});
+    report["host_operators"].push_back({{"op", call.op}, {"name", call.name}});
+  for (const auto& [key, asked] : stage.asked)
+    if (asked.numbers) report["numbers"].push_back(key);
   if (flags.json) {
     fmt::print("{}\n", report.dump(2));
     return Ok{};
   }
   fmt::print("stage 0, compiled: makes {} values\n", stage.graph.outputs.size());
-  for (const onnx::HostCall& call : stage.calls)
-    fmt::print("host: {} '{}'\n", call.call.op, call.call.name);
-  fmt::print("later, compiled when the host has told the shapes: {} nodes\n", stage.waiting.size());
+  for (const onnx::HostCall& call : stage.calls) fmt::print("host: {} '{}'\n", call.op, call.name);
+  for (const auto& [key, asked] : stage.asked)
+    if (asked.numbers) fmt::print("its numbers decide shapes or branches: '{}'\n", key);
+  fmt::print("later, compiled for what these make: {} nodes\n", stage.waiting.size());
   for (const std::string& name : stage.waiting) fmt::print("  {}\n", name);
   return Ok{};
 }
@@ -243,8 +325,7 @@ Result<std::optional<double>> expected_error(const ModelFlags& flags,
 
 Result<StagedVerification> verify_staged(const ModelFlags& flags, const Tolerance& tolerance) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  onnx::ImportOptions told = driver::import_options(options);
-  const auto inputs = HEDDLE_TRY(inputs_of(flags, told));
+  const StagedInputs inputs = HEDDLE_TRY(inputs_of(flags, options));
   StagedVerification result;
   const auto verified = [&](const prim::Graph& graph) -> Result<onnx::Runner> {
     const auto compiled =
@@ -257,8 +338,9 @@ Result<StagedVerification> verify_staged(const ModelFlags& flags, const Toleranc
           return session->run(in);
         });
   };
-  onnx::StagedModel model(flags.model, told, verified);
-  const auto outputs = HEDDLE_TRY(model.run(inputs));
+  onnx::StagedModel model(flags.model, inputs.told, verified);
+  const auto outputs = HEDDLE_TRY(model.run(inputs.values));
+  result.from = inputs.from;
   result.stages = model.compiled();
   result.host = model.host_operators();
   result.expected = HEDDLE_TRY(expected_error(flags, outputs));

@@ -1,5 +1,6 @@
 #include "common.h"
 #include "driver/cache.h"
+#include "staged.h"
 
 namespace heddle::tool {
 namespace {
@@ -20,7 +21,8 @@ Status run(const TuneFlags& flags) {
   if (options.options.cache_dir.empty())
     return fail(ErrorCode::usage,
                 "tune: found --cache none, want a folder where the measurements are kept");
-  const driver::Compiled compiled = HEDDLE_TRY(driver::plan_file(flags.model, options));
+  const driver::Compiled compiled =
+      HEDDLE_TRY(or_stages(flags, driver::plan_file(flags.model, options)));
   const plan::MeasureReport& m = compiled.measured;
   if (flags.json) {
     fmt::print("{}\n", nlohmann::json{{"model", flags.model},

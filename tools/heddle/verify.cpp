@@ -65,8 +65,9 @@ void print_text(const VerifyFlags& flags, const Verified& verified) {
         "right on what it reads, and together they give the same)\n",
         fmt::join(v.unjudged, ", "));
   if (verified.stages)
-    fmt::print("{} stages; not verified, as the host does them: {}\n", *verified.stages,
-               fmt::join(verified.host, ", "));
+    fmt::print(
+        "{} programs, run in stages; not verified, as the host does them: {}\n", *verified.stages,
+        verified.host.empty() ? "nothing" : fmt::format("{}", fmt::join(verified.host, ", ")));
   if (verified.expected)
     fmt::print("whole model against the expected outputs: error {:.3g} of the scale\n",
                *verified.expected);
@@ -128,20 +129,21 @@ Result<Verified> verify_size(const VerifyFlags& flags, const Tolerance& toleranc
   return out;
 }
 
+Result<Verified> verified(const VerifyFlags& flags, const Tolerance& tolerance) {
+  if (!flags.dynamic.empty()) return verify_size(flags, tolerance);
+  if (!HEDDLE_TRY(is_staged(flags.model))) {
+    auto program = verify_program(flags, tolerance);
+    if (program || !works_in_stages(flags, program.error())) return program;
+  }
+  StagedVerification staged = HEDDLE_TRY(verify_staged(flags, tolerance));
+  return Verified{std::move(staged.all), staged.from, staged.expected, staged.stages, staged.host};
+}
+
 Status run(const VerifyFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "verify"));
   Tolerance tolerance = tolerance_of(flags.precision);
   if (flags.tolerance > 0) tolerance = {flags.tolerance, flags.tolerance};
-  Verified v;
-  if (!flags.dynamic.empty()) {
-    v = HEDDLE_TRY(verify_size(flags, tolerance));
-  } else if (HEDDLE_TRY(is_staged(flags.model))) {
-    StagedVerification staged = HEDDLE_TRY(verify_staged(flags, tolerance));
-    v = {std::move(staged.all), flags.inputs.empty() ? "test_data_set_0" : "files", staged.expected,
-         staged.stages, staged.host};
-  } else {
-    v = HEDDLE_TRY(verify_program(flags, tolerance));
-  }
+  const Verified v = HEDDLE_TRY(verified(flags, tolerance));
   flags.json ? print_json(flags, v) : print_text(flags, v);
   if (v.all.wrong > 0)
     return fail(ErrorCode::mismatch, "{}: kernel {} is the first wrong one", flags.model,
