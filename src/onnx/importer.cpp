@@ -142,9 +142,8 @@ Status Importer::add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scop
     }
     wanted_.clear();
     const Status status = add_node(nodes[i], opsets, scope);
-    if (!status && staging_ != nullptr && !wanted_.empty()) {
-      ask_inputs(nodes[i], scope);  // a later stage will have the numbers
-      leave(nodes[i], scope);
+    if (!status && staging_ != nullptr && ask_inputs(nodes[i], scope)) {
+      leave(nodes[i], scope);  // a later stage has the numbers
       wanted_.clear();
       continue;
     }

@@ -200,23 +200,23 @@ class Importer {
   /// The node is left to a later stage, which what it reads is kept for.
   void leave(const ::onnx::NodeProto& node, Scope& scope);
   void keep(const Value& value);
-  /// Later stages are for its numbers.
-  void ask(const Value& value);
+  /// Later stages are for its numbers; false if there are none to ask for.
+  bool ask(const Value& value);
   /// Null if it is no input of the graph.
   const std::string* input_name(const Value& value) const;
-  void ask_inputs(const ::onnx::NodeProto& node, const Scope& scope);
+  bool ask_inputs(const ::onnx::NodeProto& node, const Scope& scope);
   struct Staging {
     const MadeValues* made;
     const std::set<std::string>* done;
     Stage stage;
     std::map<std::string, Value> bound = {};  ///< made values, by key
   };
-  /// What was noted since is forgotten.
+  /// What has been noted of a stage so far, to be gone back to.
   struct Mark {
     Stage stage;
-    std::size_t outputs;
+    std::vector<prim::GraphOutput> outputs;
   };
-  Mark mark() const { return {staging_->stage, graph_.outputs.size()}; }
+  Mark mark() const { return {staging_->stage, graph_.outputs}; }
   void back_to(Mark mark);
 
   // sequence.cpp: lists of tensors, which exist only while importing.

@@ -264,7 +264,9 @@ Status Importer::add_loop(const NodeProto& node, const Opsets& opsets, Scope& sc
   if (staging_ != nullptr) before = mark();
   const auto stuck = unroll(node, opsets, loop, scans, scope);
   const bool fails = !stuck && stuck.error().code == ErrorCode::unsupported;
-  if (staging_ != nullptr && (fails || (stuck && *stuck))) {
+  const bool waits =
+      staging_ != nullptr && staging_->stage.waiting.size() > before->stage.waiting.size();
+  if (staging_ != nullptr && (fails || waits || (stuck && *stuck))) {
     Mark after = mark();
     back_to(std::move(*before));
     if (HEDDLE_TRY(add_host_loop(node, opsets, given, scope))) return Ok{};
@@ -275,8 +277,7 @@ Status Importer::add_loop(const NodeProto& node, const Opsets& opsets, Scope& sc
     bind_unknown(node, scope, false);
     return Ok{};
   }
-  if (teller && staging_ != nullptr) {
-    ask(*teller);
+  if (teller && staging_ != nullptr && ask(*teller)) {
     for (const Value& value : loop.state) keep(value);
     leave(node, scope);
     return Ok{};

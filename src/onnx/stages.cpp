@@ -81,33 +81,39 @@ void Importer::keep(const Value& value) {
     graph_.outputs.push_back({extent_name(made_name(value.key), value.axis), value.items[1]});
 }
 
-void Importer::ask(const Value& value) {
-  if (value.kind == Value::Kind::bounded) return keep(value);  // cut first, then asked for
+bool Importer::ask(const Value& value) {
+  if (value.waits) return true;
+  if (value.kind == Value::Kind::bounded) {  // cut first, then asked for
+    keep(value);
+    return true;
+  }
   if (!value.is_tensor() || value.key.empty() || graph_.constant_of(value.node()) != nullptr)
-    return;
+    return false;
   keep(value);
   Asked& asked = staging_->stage.asked[value.key];
   asked.format = value.format;
   asked.numbers = true;
   if (const std::string* input = input_name(value)) asked.input = *input;
+  return true;
 }
 
 /// What the node wanted and, since it may want them next, others like it: starts and ends of a
 /// Slice.
-void Importer::ask_inputs(const ::onnx::NodeProto& node, const Scope& scope) {
+bool Importer::ask_inputs(const ::onnx::NodeProto& node, const Scope& scope) {
   const auto decides = [&](const Value* value) {
     return value != nullptr && value->is_tensor() && is_int(builder_.dtype(value->node())) &&
            builder_.rank(value->node()) <= 1 && element_count(builder_.shape(value->node())) <= 64;
   };
-  bool alike = false;
+  bool asked = false, alike = false;
   for (const int input : wanted_) {
-    const Value* value = scope.find(node.input(input));
-    if (value == nullptr) continue;
-    ask(*value);
+    const Value* value = input < node.input_size() ? scope.find(node.input(input)) : nullptr;
+    if (value == nullptr || !ask(*value)) continue;
+    asked = true;
     alike |= decides(value);
   }
   for (int i = 1; alike && i < node.input_size(); ++i)
     if (const Value* value = scope.find(node.input(i)); decides(value)) ask(*value);
+  return asked;
 }
 
 void Importer::leave(const ::onnx::NodeProto& node, Scope& scope) {
@@ -119,8 +125,7 @@ void Importer::leave(const ::onnx::NodeProto& node, Scope& scope) {
 
 void Importer::back_to(Mark mark) {
   staging_->stage = std::move(mark.stage);
-  graph_.outputs.erase(graph_.outputs.begin() + static_cast<std::ptrdiff_t>(mark.outputs),
-                       graph_.outputs.end());
+  graph_.outputs = std::move(mark.outputs);
 }
 
 Status Importer::add_call(const ::onnx::NodeProto& node, HostCall call,

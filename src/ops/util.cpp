@@ -87,6 +87,7 @@ std::optional<Shape> broadcast_shapes(const Shape& a, const Shape& b) {
 }
 
 NodeId constant_i64(Builder& b, const std::vector<std::int64_t>& values, Shape shape) {
+  if (values.empty()) return b.constant(Tensor({DType::i64, std::move(shape)}));
   return b.constant(Tensor::from<std::int64_t>(DType::i64, std::move(shape), values));
 }
 
