@@ -132,15 +132,28 @@ Nest::Nest(Emitter& out, std::vector<NestOutput> outputs, Domain domain)
   choose_tasks();
 }
 
+/// Whether the reduction is part of another one's terms.
+bool Nest::is_nested(const Reduction& r, const Traced& t) {
+  std::vector<Var> used;
+  for (const Expr& e : r.depends) ir::collect_variables(e, used);
+  return std::any_of(used.begin(), used.end(), [&](Var v) {
+    return std::none_of(t.dims.begin(), t.dims.end(), [&](const Axis& a) { return a.var == v; });
+  });
+}
+
 void Nest::choose_order(const Traced& t) {
+  std::int64_t nested = 1;  // terms; which reduction holds them is not told, so each may
+  for (const Reduction& r : t.reductions)
+    if (is_nested(r, t)) nested = std::max(nested, element_count(r.extents));
   const auto rule = [&](Var v) -> std::optional<Expr> {
     for (const auto& [original, e] : axes_.originals)
       if (original == v) return e;
     return std::nullopt;
   };
   for (const Reduction& r : t.reductions) {
-    if (element_count(r.extents) <= kHoisted) continue;
-    Hoisted h{std::vector<bool>(axes_.loops.size(), false), element_count(r.extents)};
+    const std::int64_t terms = element_count(r.extents) * nested;
+    if (terms <= kHoisted || is_nested(r, t)) continue;
+    Hoisted h{std::vector<bool>(axes_.loops.size(), false), terms};
     for (const Expr& e : r.depends) {
       const Expr in_axes = out_.values().simplified(ir::substitute(e, rule));
       for (std::size_t i = 0; i < axes_.loops.size(); ++i)

@@ -54,6 +54,7 @@ class Nest {
   static Traced trace(Emitter& out, const std::vector<NestOutput>& outputs, const Domain& domain);
 
  private:
+  static bool is_nested(const Reduction& r, const Traced& t);
   void choose_order(const Traced& t);
   void choose_vector();
   void tile_transpose();

@@ -99,6 +99,28 @@ bool recomputes_little(const prim::Graph& g, const Cluster& c) {
   return true;
 }
 
+/// True if a reduction of small operands only is broadcast over much larger outputs (the gates of
+/// squeeze-and-excitation): nothing large is read once instead of twice, and the loops that write
+/// the outputs in the order of memory would repeat it.
+bool broadcasts_small_reduction(const prim::Graph& g, const Cluster& c) {
+  constexpr std::int64_t kLarge = 1 << 14, kReuse = 64, kSmall = 16;
+  std::int64_t largest = 0;
+  for (NodeId o : c.outputs) largest = std::max(largest, element_count(g[o].type.shape));
+  if (largest < kLarge) return false;
+  std::map<NodeId, std::int64_t> reads;  // elements of the largest operand from outside
+  for (NodeId id : c.nodes) {            // arguments first
+    std::int64_t& most = reads[id];
+    for (NodeId a : g[id].args) {
+      const auto it = reads.find(a);
+      most = std::max(most, it == reads.end() ? element_count(g[a].type.shape) : it->second);
+    }
+    if (is_reduction(g, id) && element_count(g[id].type.shape) * kReuse <= largest &&
+        most * kSmall <= largest)
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool supports(const prim::Graph& g, const Cluster& c) {
@@ -107,7 +129,7 @@ bool supports(const prim::Graph& g, const Cluster& c) {
   if (!few_cases(g, c)) return false;
   const auto reductions =
       std::count_if(c.nodes.begin(), c.nodes.end(), [&](NodeId id) { return is_reduction(g, id); });
-  return reductions == 0 || recomputes_little(g, c);
+  return reductions == 0 || (!broadcasts_small_reduction(g, c) && recomputes_little(g, c));
 }
 
 Result<Lowered> lower(const Request& request) {

@@ -89,5 +89,24 @@ INSTANTIATE_TEST_SUITE_P(Cases, Stitch, testing::ValuesIn(cases::kCases), [](con
   return name;
 });
 
+/// Gates of squeeze-and-excitation are kernels of their own where they are read at many positions,
+/// and fused where a row's reduction reads what the kernel reads anyway.
+TEST(StitchLegality, SmallReductionsAreNotBroadcastOverLargeOutputs) {
+  const auto gated = [](std::int64_t positions) {
+    prim::Graph g;
+    Builder b(g);
+    const NodeId pooled = cases::in(g, {1, 32}), map = cases::in(g, {positions, 64});
+    const NodeId gate = b.matmul(pooled, cases::in(g, {32, 64}));
+    cases::out(g, b.mul(map, b.broadcast(gate, {positions, 64})));
+    return stitch::supports(g, whole(g));
+  };
+  EXPECT_TRUE(gated(16));
+  EXPECT_FALSE(gated(4096));
+  prim::Graph g;
+  Builder b(g);
+  cases::out(g, b.softmax(cases::in(g, {4096, 64}), {1}));
+  EXPECT_TRUE(stitch::supports(g, whole(g)));
+}
+
 }  // namespace
 }  // namespace heddle::lower
