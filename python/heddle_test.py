@@ -8,6 +8,7 @@ import unittest
 
 import numpy as np
 import onnx.backend.test
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import heddle
@@ -64,6 +65,25 @@ class SessionTest(unittest.TestCase):
             self.assertEqual(len(found), len(given) + 1)
             for a, b in zip(found, [*given, x]):
                 np.testing.assert_array_equal(a, b)
+
+    def test_maps_of_a_classifier(self):
+        for labels in ({"classlabels_int64s": [3, 5]}, {"classlabels_strings": ["no", "yes"]}):
+            made = model([helper.make_node("Softmax", ["x"], ["s"]),
+                          helper.make_node("ZipMap", ["s"], ["y"], domain="ai.onnx.ml", **labels)],
+                         [("x", TensorProto.FLOAT, ["n", 2])], [("y", TensorProto.FLOAT, None)])
+            key = TensorProto.INT64 if "classlabels_int64s" in labels else TensorProto.STRING
+            made.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(
+                helper.make_map_type_proto(key, helper.make_tensor_type_proto(
+                    TensorProto.FLOAT, []))))
+            made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+            x = np.random.default_rng(1).normal(size=(4, 2)).astype(np.float32)
+            wanted, = onnxruntime.InferenceSession(
+                made.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+            found, = heddle.InferenceSession(made).run(None, {"x": x})
+            self.assertEqual(len(found), 4)
+            for f, w in zip(found, wanted):
+                self.assertEqual(list(f), list(w))
+                np.testing.assert_allclose(list(f.values()), list(w.values()), rtol=1e-5)
 
     def test_an_artefact_of_several_sizes(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -48,7 +48,7 @@ class InferenceSession:
     def __init__(self, model):
         """`model`: a path (of an ONNX file or an artefact), serialised bytes, or a ModelProto."""
         self._folder = tempfile.TemporaryDirectory(prefix="heddle-")
-        self._inputs = self._outputs = {}
+        self._inputs = self._outputs = self._labels = {}
         if isinstance(model, (str, os.PathLike)):
             self._path = pathlib.Path(model)
             self._artefact = _is_artefact(self._path)
@@ -66,12 +66,16 @@ class InferenceSession:
         constants = {t.name for t in model.graph.initializer}
         self._inputs = {i.name: i.type for i in model.graph.input if i.name not in constants}
         self._outputs = {o.name: o.type for o in model.graph.output}
+        self._labels = {node.output[0]: [label for attribute in node.attribute
+                                         for label in helper.get_attribute_value(attribute)]
+                        for node in model.graph.node if node.op_type == "ZipMap"}
         self.input_names = list(self._inputs)
         self.output_names = list(self._outputs)
 
     def run(self, output_names, feeds):
-        """Outputs, those named or all in the model's order: arrays, lists for sequences, None for
-        an optional value that is absent. `feeds`: the same by name of the input."""
+        """Outputs, those named or all in the model's order: arrays, lists for sequences (of maps
+        where the model zips them), None for an optional value that is absent. `feeds`: the same by
+        name of the input."""
         if missing := [name for name in self.input_names if name not in feeds]:
             raise ValueError(f"no array for input '{missing[0]}'")
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
@@ -97,6 +101,10 @@ class InferenceSession:
         return numpy_helper.from_array(np.asarray(value), name)
 
     def _read(self, name, file):
+        if name in self._labels and file.with_suffix(".npy").exists():
+            labels = [v.decode() if isinstance(v, bytes) else v for v in self._labels[name]]
+            return [dict(zip(labels, row.tolist()))
+                    for row in np.atleast_2d(np.load(file.with_suffix(".npy")))]
         if file.with_suffix(".npy").exists():
             return self._as_declared(name, np.load(file.with_suffix(".npy")))
         data = file.with_suffix(".pb").read_bytes()

@@ -153,13 +153,16 @@ Status Importer::add_host_call(const ::onnx::NodeProto& node, ops::Call call, Sc
   bool fixed = true;
   std::vector<Tensor> constants;
   std::vector<Value> arguments;
+  std::vector<TensorType> types;
   for (const auto& arg : call.args) {
+    types.push_back(arg ? graph_[*arg].type : TensorType{});
     const Tensor* value = arg ? graph_.constant_of(*arg) : nullptr;
     fixed &= !arg || value != nullptr;
     constants.push_back(value != nullptr ? *value : Tensor());
     arguments.push_back(arg ? Value::of(*arg) : Value{Value::Kind::absent, {}, {}, 0, false, {}});
   }
   call.graph = nullptr;
+  HEDDLE_TRY(ops::check_host_call(call, types));
   if (fixed) {
     const auto values = HEDDLE_TRY(ops::run_on_host(call, constants));
     for (int i = 0; i < node.output_size() && i < static_cast<int>(values.size()); ++i) {

@@ -404,10 +404,10 @@ Result<std::optional<std::vector<Tensor>>> read_value(const std::string& path, P
 
 Result<OutputItems> items_of(const Port& port, const std::map<std::string, Output>& outputs) {
   OutputItems items;
-  if (port.kind == Port::Kind::other)
-    return unsupported("output '{}': it is neither a tensor nor made of tensors", port.name);
   if (const auto found = outputs.find(port.name); found != outputs.end())
     return OutputItems{found->second};
+  if (port.kind == Port::Kind::other)
+    return unsupported("output '{}': it is neither a tensor nor made of tensors", port.name);
   if (port.kind == Port::Kind::tensor) return fail("output '{}' is missing", port.name);
   while (true) {
     const auto item = outputs.find(fmt::format("{}[{}]", port.name, items.size()));

@@ -14,6 +14,9 @@ namespace heddle::ops {
 bool runs_on_host(const Call& call);
 /// Whether the host can compute a call on numbers that its fission refuses.
 bool may_run_on_host(const Call& call);
+/// That there are as many arguments as it wants, of types that it takes; `types` of those that are
+/// absent do not count. So `heddle check` finds it before anything runs.
+Status check_host_call(const Call& call, std::span<const TensorType> types);
 /// The results for these arguments (of absent optional inputs: empty tensors).
 Result<std::vector<HostValue>> run_on_host(const Call& call, std::span<const Tensor> args);
 

@@ -118,8 +118,6 @@ std::uint8_t luma(const std::uint8_t* rgb) {
 /// u8[height, width, channels]; of what cannot be decoded u8[0, 0, channels], by the standard.
 Result<std::vector<HostValue>> image_decoder(const Call& call, std::span<const Tensor> args) {
   const Tensor& x = args[0];
-  if (x.dtype() != DType::u8 || x.shape().size() != 1)
-    return call.error("input 0 is {}, want u8[n]", to_string(x.type()));
   const auto pixels = static_cast<Pixels>(
       HEDDLE_TRY(choice(call, "pixel_format", "RGB", {"RGB", "BGR", "Grayscale"})));
   const std::int64_t channels = pixels == Pixels::grey ? 1 : 3;

@@ -249,8 +249,17 @@ Result<Values> momentum(const Call& call, Builder& b) {
 Result<Values> refuse_sequence(const Call& call, Builder&) {
   return call.unsupported("sequence and optional values are not supported, want tensors");
 }
-Result<Values> refuse_map(const Call& call, Builder&) {
-  return call.unsupported("maps are not supported, want tensors");
+/// The scores as they are, a column for each label: there are no maps here. Who wants maps zips
+/// them with the labels, as python/heddle does.
+Result<Values> zip_map(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_type(call, b, 0, DType::f32));
+  HEDDLE_TRY(want_rank(call, b, 0, 1, 2));
+  const auto labels = HEDDLE_TRY(labels_of(call, "classlabels_int64s", "classlabels_strings"));
+  const Shape& shape = b.shape(call.in(0));
+  if (static_cast<std::int64_t>(labels.size()) != shape.back())
+    return call.error("found {} columns, want one for each of {} labels", shape.back(),
+                      labels.size());
+  return Values{call.in(0)};
 }
 
 constexpr OpDef kMiscOps[] = {
@@ -276,7 +285,7 @@ constexpr OpDef kMiscOps[] = {
     {"Optional", 15, 0, -1, refuse_sequence},
     {"OptionalGetElement", 15, 0, -1, refuse_sequence},
     {"OptionalHasElement", 15, 0, -1, refuse_sequence},
-    {"ai.onnx.ml::ZipMap", 1, 0, -1, refuse_map},
+    {"ai.onnx.ml::ZipMap", 1, 1, 1, zip_map},
 };
 
 }  // namespace

@@ -272,18 +272,26 @@ bool may_run_on_host(const Call& call) {
   return row != nullptr && row->host != nullptr && row->stored == OpDef::Stored::refuses;
 }
 
-Result<std::vector<HostValue>> run_on_host(const Call& call, std::span<const Tensor> args) {
+Status check_host_call(const Call& call, std::span<const TensorType> types) {
   const OpDef& row = *find_op(call.op, call.opset);
   HEDDLE_TRY(check_arity(call, row));
   const bool texts = row.stored == OpDef::Stored::knows;
-  if (row.fission == nullptr)
-    for (std::size_t i = 0; i < args.size(); ++i) {
-      const Format format = call.format(static_cast<int>(i));
-      if (texts && format != Format::text)
-        return call.error("input {} is {}, want strings", i, to_string(args[i].type()));
-      if (!texts && format != Format::plain)
-        return call.error("input {} is {}", i, name_of(format));
-    }
+  for (std::size_t i = 0; row.fission == nullptr && i < types.size(); ++i) {
+    const int at = static_cast<int>(i);
+    if (!call.has(at)) continue;
+    const Format format = call.format(at);
+    if (texts && format != Format::text)
+      return call.error("input {} is {}, want strings", i, to_string(types[i]));
+    if (!texts && format != Format::plain)
+      return call.error("input {} is {}, want the bytes of a file, u8[n]", i, name_of(format));
+    if (!texts && (types[i].dtype != DType::u8 || types[i].shape.size() != 1))
+      return call.error("input {} is {}, want the bytes of a file, u8[n]", i, to_string(types[i]));
+  }
+  return Ok{};
+}
+
+Result<std::vector<HostValue>> run_on_host(const Call& call, std::span<const Tensor> args) {
+  const OpDef& row = *find_op(call.op, call.opset);
   auto values = row.host(call, args);
   if (!call.misread.empty()) return call.error("{}", call.misread);
   return values;

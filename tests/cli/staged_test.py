@@ -53,6 +53,26 @@ class Staged(CommandTest):
         self.assertEqual((reply["ok"], reply["host_operators"], reply["after_the_host"]),
                          (True, ["StringConcat 'join'"], ["upper"]))
 
+    def test_check_finds_arguments_of_other_types(self):
+        text, real = TensorProto.STRING, TensorProto.FLOAT
+        nodes = [helper.make_node("StringConcat", ["s", "x"], ["a"], name="join"),
+                 helper.make_node("ImageDecoder", ["x"], ["b"], name="decode"),
+                 helper.make_node("ImageDecoder", ["s"], ["c"], name="text")]
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("s", text, [2]),
+                         helper.make_tensor_value_info("x", real, [2])],
+            [helper.make_tensor_value_info("a", text, [2]),
+             helper.make_tensor_value_info("b", TensorProto.UINT8, [None] * 3),
+             helper.make_tensor_value_info("c", TensorProto.UINT8, [None] * 3)])
+        path = self.save("types", helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 20)]))
+        done = heddle("check", path)
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        for part in ("StringConcat 'join': input 1 is f32[2], want strings",
+                     "ImageDecoder 'decode': input 0 is f32[2], want the bytes of a file, u8[n]",
+                     "ImageDecoder 'text': input 0 is string, want the bytes"):
+            self.assertIn(part, done.stdout)
+
     def test_explain(self):
         for node, part in (("join", "host: StringConcat 'join'"), ("upper", "when this stage has run"),
                            ("soft", "covers Softmax 'soft'")):

@@ -146,8 +146,9 @@ namespace {
 /// that has the type, else a serialised tensor, sequence or optional value.
 Result<nlohmann::json> report_output(const onnx::Port& port, const onnx::OutputItems& items,
                                      const std::string& save, int position) {
-  const bool list = port.kind != onnx::Port::Kind::tensor &&
-                    (port.kind != onnx::Port::Kind::optional || items.empty());
+  using Kind = onnx::Port::Kind;
+  const bool list = port.kind == Kind::sequence || port.kind == Kind::optional_sequence ||
+                    (port.kind == Kind::optional && items.empty());
   std::string type, values;
   for (const onnx::Output& output : items) {
     const bool text = output.format == ops::Format::text;
