@@ -52,8 +52,7 @@ struct Output {
 /// optional value is absent.
 using OutputItems = std::vector<Output>;
 /// The port's out of outputs by the graph's names ("name[0]", … for a sequence). Unsupported: the
-/// port holds something else than tensors (ZipMap's maps are given as a tensor of their scores); an
-/// error if a tensor is missing.
+/// port holds something else than tensors (maps of ZipMap are given as a tensor); one is missing.
 Result<OutputItems> items_of(const Port& port, const std::map<std::string, Output>& outputs);
 /// Writes a sequence or an optional value as ONNX serialises it.
 Status write_value(const std::string& path, const Port& port, const OutputItems& items);

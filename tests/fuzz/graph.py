@@ -1,5 +1,6 @@
 """Random graphs under construction, and the cases that they become."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -36,6 +37,18 @@ def evaluate(nodes, feeds, outputs, opset):
         warnings.simplefilter("ignore")
         model = make_model(nodes, feeds, {}, outputs, opset)
         return ReferenceEvaluator(model).run(None, feeds)
+
+
+def opsets_with(operator):
+    """Those of OPSETS that have it."""
+    domain, _, op = operator.rpartition("::")
+    return [o for o in OPSETS if domain or onnx.defs.has(op, domain) and _since(op) <= o]
+
+
+@functools.cache
+def _since(op):
+    return min(s.since_version for s in onnx.defs.get_all_schemas_with_history()
+               if s.name == op and not s.domain)
 
 
 class Graph:

@@ -14,7 +14,9 @@ def window_of(g, spatial):
     if g.chance(0.5):
         given["dilations"] = dilations
     if g.chance(0.3):
+        # Steps wider than the kernel would make SAME's pads negative: nothing says what then.
         given["auto_pad"] = g.choose("SAME_UPPER", "SAME_LOWER", "VALID")
+        given["strides"] = [min(s, k) for s, k in zip(given["strides"], kernel)]
         given.pop("dilations", None)
     else:
         given["pads"] = [g.int(0, k - 1) for k in kernel] + [g.int(0, k - 1) for k in kernel]
@@ -131,7 +133,7 @@ def lp_norm(g, op):
 
 def lrn(g, op):
     x = g.some(rank=4)
-    g.add(op, [x], size=g.choose(1, 3, 5), alpha=0.25, beta=0.5, bias=1.5)
+    g.add(op, [x], size=g.choose(3, 5), alpha=0.25, beta=0.5, bias=1.5)
 
 
 def matmul(g, op):
@@ -182,7 +184,7 @@ def recurrent(g, op):
             if op == "LSTM":
                 args += [g.weights(d, batch, hidden)]
     given = {"linear_before_reset": g.int(0, 1)} if op == "GRU" else {}
-    g.add(op, args, g.int(1, 3 if op == "LSTM" else 2), hidden_size=hidden, **given)
+    g.add(op, args, 2, hidden_size=hidden, **given)
 
 
 def attention(g, op):
