@@ -1,5 +1,8 @@
 """One artefact for several sizes of a model's inputs."""
 import json
+import pathlib
+import subprocess
+import sys
 import unittest
 
 import numpy as np
@@ -8,6 +11,9 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from command import CommandTest, heddle, model
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DETECTOR = ROOT / "build/zoo/yolox-nano/model.onnx"
 
 
 def constant(name, value):
@@ -55,14 +61,14 @@ def convolutions():
 
 
 class Dynamic(CommandTest):
-    def agrees(self, path, artefact, x):
+    def agrees(self, path, artefact, x, name="x"):
         """Runs the artefact on x and compares with ONNX Runtime."""
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        wanted = session.run(None, {"x": x})
+        wanted = session.run(None, {name: x})
         saved = self.path / "saved"
         saved.mkdir(exist_ok=True)
         np.save(self.path / "x.npy", x)
-        done = heddle("run", artefact, "--input", f"x={self.path / 'x.npy'}", "--save", saved)
+        done = heddle("run", artefact, "--input", f"{name}={self.path / 'x.npy'}", "--save", saved)
         self.assertEqual(done.returncode, 0, done.stderr)
         for k, value in enumerate(wanted):
             found = np.load(saved / f"output_{k}.npy")
@@ -92,22 +98,35 @@ class Dynamic(CommandTest):
         for h, w in [(4, 4), (6, 10), (12, 4), (10, 8), (12, 10), (8, 6)]:
             self.agrees(path, artefact, rng.normal(size=(1, 3, h, w)).astype(np.float32))
 
+    @unittest.skipUnless(DETECTOR.exists(), "scripts/zoo.sh makes it")
+    def test_a_detector_takes_images_of_any_size(self):
+        path, artefact = self.path / "any.onnx", self.path / "any.heddle"
+        subprocess.run([sys.executable, ROOT / "zoo/any_size.py", DETECTOR, path], check=True)
+        done = heddle("compile", path, "--dynamic", "H=64..128:32@128", "--dynamic",
+                      "W=64..128:32@64,128", "-o", artefact, timeout=200)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rng = np.random.default_rng(8)
+        for h, w in [(64, 64), (96, 64), (64, 128), (128, 96), (128, 128)]:
+            self.agrees(path, artefact, rng.normal(size=(1, 3, h, w)).astype(np.float32), "image")
+
     def test_recurrent_operators_take_sequences_of_any_length(self):
         rng = np.random.default_rng(7)
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 3])
-        outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "h")]
-        graph = helper.make_graph(
-            [helper.make_node("LSTM", ["x", "w", "r"], ["y", "h"], hidden_size=2, name="lstm",
-                              direction="bidirectional")], "g",
-            [x], outputs, [constant("w", rng.normal(size=(2, 8, 3)).astype(np.float32)),
-                           constant("r", rng.normal(size=(2, 8, 2)).astype(np.float32))])
-        path = self.save("lstm", helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
-        artefact = self.path / "l.heddle"
-        done = heddle("compile", path, "--dynamic", "T=1..7@7", "-o", artefact)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        for n in (1, 2, 5, 6, 7):
-            self.agrees(path, artefact, rng.normal(size=(n, 2, 3)).astype(np.float32))
+        weight = lambda name, *shape: constant(name, rng.normal(size=shape).astype(np.float32))
+        for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
+            graph = helper.make_graph(
+                [helper.make_node(op, ["x", "w", "r", "b"], ["y", "h"], hidden_size=2, name=op,
+                                  direction="bidirectional")], "g",
+                [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 3])],
+                [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "h")],
+                [weight("w", 2, 2 * gates, 3), weight("r", 2, 2 * gates, 2),
+                 weight("b", 2, 4 * gates)])
+            path = self.save(op, helper.make_model(
+                graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+            artefact = self.path / f"{op}.heddle"
+            done = heddle("compile", path, "--dynamic", "T=1..7@7", "-o", artefact)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for n in (1, 2, 5, 6, 7):
+                self.agrees(path, artefact, rng.normal(size=(n, 2, 3)).astype(np.float32))
 
     def test_what_changes_form_is_refused_or_listed(self):
         ends = [helper.make_node("Shape", ["x"], ["n"], name="size"),
