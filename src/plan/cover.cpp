@@ -18,7 +18,9 @@ CoverProblem::CoverProblem(const Facts& facts, const Region& region,
   for (NodeId o : region.outputs) goals.push_back(f.class_of_node(o));
   std::map<NodeId, int> positions;
   for (NodeId id : inside) positions.emplace(id, static_cast<int>(positions.size()));
+  classes.assign(inside.begin(), inside.end());
   const auto position_of = [&](NodeId cls) { return positions.at(cls); };
+  for (NodeId g : goals) goal_positions.push_back(position_of(g));
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (NodeId o : all[i].cluster.outputs)
       makers[f.class_of_node(o)].push_back(static_cast<int>(i));
@@ -41,62 +43,58 @@ CoverProblem::CoverProblem(const Facts& facts, const Region& region,
 /// Cheapest cost of each value when the cost of inputs is divided by `readers`; repeated until it
 /// settles, since alternatives of a value need not be in order.
 CoverProblem::Flows CoverProblem::flows(const std::map<NodeId, double>& readers) const {
-  Flows out;
+  std::vector<double> share(classes.size(), 1), least(classes.size());
+  std::vector<int> maker(classes.size(), -1);
+  for (std::size_t i = 0; i < classes.size(); ++i)
+    if (auto r = readers.find(classes[i]); r != readers.end()) share[i] = std::max(1.0, r->second);
   constexpr int kMaxSweeps = 64;
   for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
     bool changed = false;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      double flow = all[i].cost.us;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      double flow = all[k].cost.us;
       bool known = true;
-      for (NodeId need : needs_of[i]) {
-        auto it = out.find(need);
-        if (it == out.end()) {
-          known = false;
-          break;
-        }
-        auto r = readers.find(need);
-        flow += it->second.first / (r == readers.end() ? 1.0 : std::max(1.0, r->second));
+      for (const int need : need_positions[k]) {
+        const auto at = static_cast<std::size_t>(need);
+        known = known && maker[at] >= 0;
+        flow += least[at] / share[at];
       }
       if (!known) continue;
-      for (NodeId o : all[i].cluster.outputs) {
-        const NodeId cls = f.class_of_node(o);
-        auto [it, fresh] = out.emplace(cls, std::make_pair(flow, static_cast<int>(i)));
-        if (fresh || flow < it->second.first - 1e-12) {
-          it->second = {flow, static_cast<int>(i)};
-          changed = true;
-        }
+      for (const int made : made_positions[k]) {
+        const auto at = static_cast<std::size_t>(made);
+        const bool fresh = maker[at] < 0;
+        if (!fresh && flow >= least[at] - 1e-12) continue;
+        least[at] = flow;
+        maker[at] = static_cast<int>(k);
+        changed = true;
       }
     }
     if (!changed) break;
   }
+  Flows out;
+  for (std::size_t i = 0; i < classes.size(); ++i)
+    if (maker[i] >= 0) out.emplace(classes[i], std::make_pair(least[i], maker[i]));
   return out;
 }
 
 std::optional<std::vector<int>> CoverProblem::complete(std::vector<int> chosen,
                                                        const Flows& best) const {
-  std::set<NodeId> made;
-  for (int c : chosen) {
-    for (NodeId o : all[static_cast<std::size_t>(c)].cluster.outputs)
-      made.insert(f.class_of_node(o));
-  }
-  std::vector<NodeId> work = goals;
-  for (int c : chosen) {
-    const auto& needs = needs_of[static_cast<std::size_t>(c)];
+  std::vector<char> made(classes.size());
+  std::vector<int> work = goal_positions;
+  const auto add = [&](int c) {
+    for (const int o : made_positions[static_cast<std::size_t>(c)])
+      made[static_cast<std::size_t>(o)] = 1;
+    const auto& needs = need_positions[static_cast<std::size_t>(c)];
     work.insert(work.end(), needs.begin(), needs.end());
-  }
+  };
+  for (const int c : chosen) add(c);
   while (!work.empty()) {
-    const NodeId want = work.back();
+    const auto want = static_cast<std::size_t>(work.back());
     work.pop_back();
-    if (made.count(want)) continue;
-    auto it = best.find(want);
+    if (made[want]) continue;
+    auto it = best.find(classes[want]);
     if (it == best.end()) return std::nullopt;
-    const int pick = it->second.second;
-    chosen.push_back(pick);
-    for (NodeId o : all[static_cast<std::size_t>(pick)].cluster.outputs) {
-      made.insert(f.class_of_node(o));
-    }
-    const auto& needs = needs_of[static_cast<std::size_t>(pick)];
-    work.insert(work.end(), needs.begin(), needs.end());
+    chosen.push_back(it->second.second);
+    add(it->second.second);
   }
   return drop_unneeded(std::move(chosen));
 }
@@ -105,32 +103,35 @@ std::optional<std::vector<int>> CoverProblem::complete(std::vector<int> chosen,
 std::vector<int> CoverProblem::drop_unneeded(std::vector<int> chosen) const {
   std::sort(chosen.begin(), chosen.end());
   chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
-  std::map<NodeId, int> made, read;
-  for (NodeId g : goals) ++read[g];
+  std::vector<int> made(classes.size()), read(classes.size());
+  const auto count = [](std::vector<int>& of, const std::vector<int>& positions, int by) {
+    for (const int p : positions) of[static_cast<std::size_t>(p)] += by;
+  };
+  count(read, goal_positions, 1);
   for (int c : chosen) {
-    for (NodeId o : all[static_cast<std::size_t>(c)].cluster.outputs) ++made[f.class_of_node(o)];
-    for (NodeId n : needs_of[static_cast<std::size_t>(c)]) ++read[n];
+    count(made, made_positions[static_cast<std::size_t>(c)], 1);
+    count(read, need_positions[static_cast<std::size_t>(c)], 1);
   }
+  std::stable_sort(chosen.begin(), chosen.end(), [&](int a, int b) {
+    return all[static_cast<std::size_t>(a)].cost.us > all[static_cast<std::size_t>(b)].cost.us;
+  });
   for (bool again = true; again;) {
     again = false;
-    std::stable_sort(chosen.begin(), chosen.end(), [&](int a, int b) {
-      return all[static_cast<std::size_t>(a)].cost.us > all[static_cast<std::size_t>(b)].cost.us;
-    });
     for (std::size_t i = 0; i < chosen.size(); ++i) {
-      const Candidate& k = all[static_cast<std::size_t>(chosen[i])];
+      const auto k = static_cast<std::size_t>(chosen[i]);
       const bool needed =
-          std::any_of(k.cluster.outputs.begin(), k.cluster.outputs.end(), [&](NodeId o) {
-            const NodeId cls = f.class_of_node(o);
-            return read[cls] > 0 && made[cls] < 2;
+          std::any_of(made_positions[k].begin(), made_positions[k].end(), [&](int p) {
+            const auto at = static_cast<std::size_t>(p);
+            return read[at] > 0 && made[at] < 2;
           });
       if (needed) continue;
       // A second maker may be what keeps two others from waiting for each other.
       std::vector<int> rest = chosen;
       rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(i));
-      if (!stuck(rest).empty() && stuck(chosen).empty()) continue;
-      for (NodeId o : k.cluster.outputs) --made[f.class_of_node(o)];
-      for (NodeId n : needs_of[static_cast<std::size_t>(chosen[i])]) --read[n];
-      chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!waiting_of(rest).open.empty() && waiting_of(chosen).open.empty()) continue;
+      count(made, made_positions[k], -1);
+      count(read, need_positions[k], -1);
+      chosen = std::move(rest);
       again = true;
       break;
     }
@@ -155,15 +156,7 @@ bool CoverProblem::unavoidable(const std::vector<NodeId>& nodes) const {
     if (!computes) without.push_back(static_cast<int>(k));
   }
   // Whatever can run without them, runs: are the outputs made?
-  const auto waiting = stuck(without);
-  std::set<NodeId> made;
-  for (int k : without) {
-    if (waiting.count(k)) continue;
-    for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs) {
-      made.insert(f.class_of_node(o));
-    }
-  }
-  return !std::all_of(goals.begin(), goals.end(), [&](NodeId g) { return made.count(g) > 0; });
+  return !makes_goals(waiting_of(without).made);
 }
 
 std::vector<std::vector<NodeId>> CoverProblem::necessary(const Region& region) const {
@@ -189,42 +182,50 @@ std::vector<std::vector<NodeId>> CoverProblem::necessary(const Region& region) c
   return out;
 }
 
-std::map<int, NodeId> CoverProblem::stuck(const std::vector<int>& chosen) const {
-  std::vector<int> open = chosen, waiting;
-  std::vector<char> made(inside.size());
-  const auto missing = [&](int k) {  // position in its needs, or -1
-    const auto& needs = need_positions[static_cast<std::size_t>(k)];
-    for (std::size_t i = 0; i < needs.size(); ++i)
-      if (!made[static_cast<std::size_t>(needs[i])]) return static_cast<int>(i);
-    return -1;
-  };
+CoverProblem::Waiting CoverProblem::waiting_of(const std::vector<int>& chosen) const {
+  Waiting out{chosen, std::vector<char>(classes.size())};
+  std::vector<int> waiting;
   for (bool again = true; again;) {
     waiting.clear();
-    for (int k : open) {
-      if (missing(k) >= 0) {
+    for (int k : out.open) {
+      if (missing(k, out.made) >= 0) {
         waiting.push_back(k);
         continue;
       }
       for (int o : made_positions[static_cast<std::size_t>(k)])
-        made[static_cast<std::size_t>(o)] = 1;
+        out.made[static_cast<std::size_t>(o)] = 1;
     }
-    again = waiting.size() < open.size() && !waiting.empty();
-    std::swap(open, waiting);
+    again = waiting.size() < out.open.size() && !waiting.empty();
+    std::swap(out.open, waiting);
   }
+  return out;
+}
+
+int CoverProblem::missing(int k, const std::vector<char>& made) const {
+  const auto& needs = need_positions[static_cast<std::size_t>(k)];
+  for (std::size_t i = 0; i < needs.size(); ++i)
+    if (!made[static_cast<std::size_t>(needs[i])]) return static_cast<int>(i);
+  return -1;
+}
+
+bool CoverProblem::makes_goals(const std::vector<char>& made) const {
+  return std::all_of(goal_positions.begin(), goal_positions.end(),
+                     [&](int g) { return made[static_cast<std::size_t>(g)]; });
+}
+
+std::map<int, NodeId> CoverProblem::stuck(const std::vector<int>& chosen) const {
+  const Waiting waiting = waiting_of(chosen);
   std::map<int, NodeId> out;
-  for (int k : open)
-    out.emplace(k, needs_of[static_cast<std::size_t>(k)][static_cast<std::size_t>(missing(k))]);
+  for (int k : waiting.open)
+    out.emplace(
+        k,
+        needs_of[static_cast<std::size_t>(k)][static_cast<std::size_t>(missing(k, waiting.made))]);
   return out;
 }
 
 bool CoverProblem::acyclic(const std::vector<int>& chosen) const {
-  std::set<NodeId> made;
-  for (int k : chosen) {
-    for (NodeId o : all[static_cast<std::size_t>(k)].cluster.outputs)
-      made.insert(f.class_of_node(o));
-  }
-  return std::all_of(goals.begin(), goals.end(), [&](NodeId g) { return made.count(g) > 0; }) &&
-         stuck(chosen).empty();
+  const Waiting waiting = waiting_of(chosen);
+  return waiting.open.empty() && makes_goals(waiting.made);
 }
 
 bool feasible(const Facts& facts, const Region& region, const std::vector<Candidate>& candidates,

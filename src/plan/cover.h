@@ -19,6 +19,8 @@ struct CoverProblem {
   std::vector<std::vector<NodeId>> needs_of;  ///< classes of the region, by candidate
   /// The same and the classes made, as positions in `inside`: what is asked most often.
   std::vector<std::vector<int>> need_positions, made_positions;
+  std::vector<NodeId> classes;      ///< `inside` by position
+  std::vector<int> goal_positions;  ///< of `goals`
 
   /// Class → cost of making it and the candidate that does.
   using Flows = std::map<NodeId, std::pair<double, int>>;
@@ -44,6 +46,16 @@ struct CoverProblem {
   std::map<int, NodeId> stuck(const std::vector<int>& chosen) const;
   /// Everything needed is made, in some order.
   bool acyclic(const std::vector<int>& chosen) const;
+
+  /// Of the chosen kernels those that can never start, and which classes the others make.
+  struct Waiting {
+    std::vector<int> open;
+    std::vector<char> made;  ///< by position
+  };
+  Waiting waiting_of(const std::vector<int>& chosen) const;
+  /// The first of the kernel's needs that is not made, by position among them; -1 if all are.
+  int missing(int k, const std::vector<char>& made) const;
+  bool makes_goals(const std::vector<char>& made) const;
 };
 
 }  // namespace heddle::plan
