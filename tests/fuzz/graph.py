@@ -120,7 +120,8 @@ class Graph:
         fits = [n for n, v in self.values.items()
                 if v.dtype.kind == kind and (kind != "f" or v.dtype == np.float32)
                 and (rank is None or v.ndim == rank) and v.ndim >= least
-                and v.size > 0 and (not exact or n in self.exact)]
+                and v.size > 0 and (not exact or n in self.exact)
+                and (kind != "f" or np.isfinite(v).all())]
         return fits[self.random.integers(len(fits))] if fits else None
 
     def some(self, rank=None, least=0, exact=False, most=5):

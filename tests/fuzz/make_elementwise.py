@@ -67,7 +67,8 @@ def clip(g, op):
 def partner(g, x):
     """A value that broadcasts with x: itself, another of its shape, or a constant."""
     shape, dtype = list(g.shape(x)), g.value(x).dtype
-    same = [n for n, v in g.values.items() if v.shape == tuple(shape) and v.dtype == dtype]
+    same = [n for n, v in g.values.items() if v.shape == tuple(shape) and v.dtype == dtype
+            and (dtype.kind != "f" or np.isfinite(v).all())]
     if g.chance(0.5):
         return g.choose(*same)
     kept = shape[g.int(0, len(shape)):]
