@@ -59,8 +59,9 @@ Result<Values> bounded_compress(const Call& call, Builder& b) {
   else
     x = b.reshape(x, {element_count(b.shape(x))});
   const std::int64_t n = b.shape(call.in(1))[0];
-  if (n < 1 || n > at(b.shape(x), axis) || element_count(b.shape(x)) == 0)
+  if (n > at(b.shape(x), axis))
     return call.error("condition has {} elements, input 0 shape {}", n, to_string(b.shape(x)));
+  if (n == 0 || element_count(b.shape(x)) == 0) return Values{b.slice_axis(x, axis, 0, 0)};
   const Compacted kept = compacted(b, call.in(1));
   call.bounded.push_back({0, axis, kept.count});
   return Values{b.take(x, kept.positions, axis)};
@@ -108,7 +109,13 @@ Result<Values> bounded_unique(const Call& call, Builder& b) {
     x = b.reshape(x, {element_count(b.shape(x))});
   const Shape shape = b.shape(x);
   const std::int64_t n = at(shape, axis);
-  if (element_count(shape) == 0) return call.unsupported("input 0 is empty");
+  if (n == 0) {  // no slices: none of them are distinct
+    const NodeId none = b.constant(Tensor({DType::i64, {0}}));
+    Values all{x, none, none, none};
+    all.resize(static_cast<std::size_t>(std::clamp(call.outputs, 1, 4)));
+    return all;
+  }
+  if (element_count(shape) == 0) return call.unsupported("slices of input 0 are empty");
   const std::int64_t inner = element_count(shape) / n;
   if (inner > kMostColumns)
     return call.unsupported("slices of {} elements, want at most {}", inner, kMostColumns);

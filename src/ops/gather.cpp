@@ -165,7 +165,7 @@ Result<Values> scatter_nd(const Call& call, Builder& b) {
   return Values{b.scatter(call.in(0), call.in(2), columns(b, call.in(1), in, 0, space), s)};
 }
 
-/// The condition must be constant: it decides the shape.
+/// A constant condition decides the shape.
 Result<Values> compress(const Call& call, Builder& b) {
   if (call.graph->constant_of(call.in(1)) == nullptr) return bounded_compress(call, b);
   const Tensor* condition = HEDDLE_TRY(call.constant_tensor(1));
