@@ -12,6 +12,8 @@ namespace heddle::driver {
 namespace {
 
 constexpr std::size_t kMaxCases = 4096;
+/// What masking may cost, by the model, before a bucket's own size gets a program without it.
+constexpr double kMaskingCost = 1.02;
 /// Sizes that get a program of their own because they do not fit their bucket.
 constexpr int kMaxAlone = 4;
 constexpr int kDefaultPrograms = 4;
@@ -144,6 +146,8 @@ class SizeCompiler {
   /// One program for these sizes, the last of which is the largest.
   Status add_program(prim::Sizes merged, const std::vector<Sizes>& sizes,
                      const std::vector<const prim::Graph*>& graphs, std::string note);
+  /// The last case of the last program is as large as that: without padding, where that is faster.
+  Status own_program(const Sizes& sizes, const prim::Graph& graph);
   std::size_t value(const Tensor& tensor);
   double lap();
 
@@ -188,6 +192,16 @@ Status SizeCompiler::add_program(prim::Sizes merged, const std::vector<Sizes>& s
   return Ok{};
 }
 
+Status SizeCompiler::own_program(const Sizes& sizes, const prim::Graph& graph) {
+  const Compiled planned = HEDDLE_TRY(plan_only(graph, options_));
+  seconds_["compile"] += lap();
+  if (out_.buckets.back().compiled.plan.cost_us <= kMaskingCost * planned.plan.cost_us) return Ok{};
+  sized_.cases.pop_back();
+  return add_program(
+      prim::Sizes{graph, {}}, {sizes}, {&graph},
+      fmt::format("{} has a program of its own, which masks nothing", text_of(sizes)));
+}
+
 Status SizeCompiler::add(std::vector<Sizes> sizes) {
   if (options_.progress) options_.progress(text_of(sizes.back()), 0);
   const std::vector<prim::Graph> graphs =
@@ -211,7 +225,11 @@ Status SizeCompiler::add(std::vector<Sizes> sizes) {
       }
       return add_program(std::move(what), of, theirs, note);
     };
-    if (merged) return add(*std::move(merged), together);
+    if (merged) {
+      HEDDLE_TRY(add(*std::move(merged), together));
+      if (together.size() > 1) HEDDLE_TRY(own_program(sizes.back(), graphs.back()));
+      return Ok{};
+    }
     const bool largest = misfit.case_number + 1 == cases.size();
     if (largest || alone == kMaxAlone)
       return fail(misfit.error.code,
