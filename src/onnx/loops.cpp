@@ -20,6 +20,7 @@ class HostLoop {
     std::vector<std::string> inputs;    ///< of the body: iteration, condition, carried
     std::vector<std::string> captured;  ///< read from around it
     std::vector<std::string> outputs;   ///< of the body: condition, carried, scanned
+    std::vector<ops::Format> carried;   ///< formats
   };
   HostLoop(std::string label, std::shared_ptr<const Loaded> model, ImportOptions options,
            Names names, std::vector<TensorType> no_scans)
@@ -73,9 +74,9 @@ Result<std::vector<ops::HostValue>> HostLoop::run(std::span<const Tensor> args, 
   for (std::size_t i = 0; i < names_.captured.size(); ++i)
     inputs[names_.captured[i]] = args[2 + carried + i];
   std::vector<ops::HostValue> state(carried);
-  for (std::size_t i = 0; i < carried; ++i) state[i].tensor = args[2 + i];
-  for (const Tensor& single : args.first(2))
-    if (single.count() > 1) return fail("{}: the trip count or condition is no scalar", label_);
+  for (std::size_t i = 0; i < carried; ++i) state[i] = {args[2 + i], names_.carried[i]};
+  if ((counted && args[0].count() != 1) || (conditional && args[1].count() != 1))
+    return fail("{}: the trip count or condition is no single number", label_);
   bool go = !conditional || args[1].int_at(0) != 0;
   std::vector<std::vector<Tensor>> parts(scans);
   std::vector<ops::Format> formats(scans, ops::Format::plain);
@@ -217,6 +218,7 @@ Result<bool> Importer::add_host_loop(const NodeProto& node, const Opsets& opsets
       continue;
     }
     arguments.push_back(loop.state[static_cast<std::size_t>(i) - 2]);
+    names.carried.push_back(arguments.back().format);
     declare(graph, names.inputs.back(), builder_.dtype(arguments.back().node()),
             arguments.back().format, std::nullopt);
   }

@@ -287,6 +287,19 @@ TEST(StagesOfNumbers, LoopsNest) {
   EXPECT_EQ(values_of(staged.run({{"n", number(5)}, {"k", number(1)}}), "y"), (Values{5}));
 }
 
+/// A trip count that is no single number is an error when it is known, whatever its value.
+TEST(StagesOfNumbers, ATripCountIsASingleNumber) {
+  ModelProto m = counted_loop();
+  auto& shape =
+      *m.mutable_graph()->mutable_input(1)->mutable_type()->mutable_tensor_type()->mutable_shape();
+  shape.add_dim()->set_dim_value(0);
+  Staged staged(m);
+  const auto y = staged.run({{"x", f32({2}, {1, 3})}, {"n", Tensor({DType::i64, {0}})}});
+  ASSERT_FALSE(y.ok());
+  EXPECT_NE(y.error().message.find("Loop 'y': the trip count"), std::string::npos)
+      << y.error().message;
+}
+
 /// More rounds than kernels take: the host does it, and boxes are gathered after it.
 TEST(StagesOfNumbers, BoxesAreSuppressedOnTheHost) {
   ModelProto m = model();
