@@ -60,6 +60,14 @@ Status Importer::bind_outputs(const NodeProto& node, const std::vector<Value>& r
   return Ok{};
 }
 
+Opsets Importer::opsets_of(const ::onnx::FunctionProto& function) const {
+  Opsets opsets = opsets_;
+  for (const auto& entry : function.opset_import())
+    opsets[canonical_domain(entry.domain())] =
+        static_cast<int>(std::clamp<std::int64_t>(entry.version(), 0, 1000));
+  return opsets;
+}
+
 Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProto& function,
                                Scope& scope) {
   if (scope.depth >= kMaxDepth)
@@ -71,6 +79,8 @@ Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProt
   body.depth = scope.depth + 1;
   body.path = path_inside(scope, node, 0);
   std::map<std::string, const AttributeProto*> attributes;
+  const std::vector<AttributeProto> defaults = default_attributes(function);
+  for (const AttributeProto& a : defaults) attributes[a.name()] = &a;
   for (const AttributeProto& a : node.attribute()) {
     const AttributeProto* source = &a;
     if (!a.ref_attr_name().empty()) {  // handed down from an outer function
@@ -83,11 +93,7 @@ Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProt
   body.call_attributes = &attributes;
   for (int i = 0; i < function.input_size(); ++i)
     bind(body, function.input(i), *HEDDLE_TRY(argument(node, i, scope)));
-  Opsets opsets = opsets_;
-  for (const auto& entry : function.opset_import())
-    opsets[canonical_domain(entry.domain())] =
-        static_cast<int>(std::clamp<std::int64_t>(entry.version(), 0, 1000));
-  HEDDLE_TRY(add_nodes(function.node(), opsets, body));
+  HEDDLE_TRY(add_nodes(function.node(), opsets_of(function), body));
   std::vector<Value> results;
   for (const std::string& name : function.output()) {
     const Value* value = body.find(name);

@@ -77,7 +77,8 @@ Importer::Importer(std::shared_ptr<const ::onnx::ModelProto> model, std::string 
   for (const auto& entry : model_->opset_import())
     opsets_[canonical_domain(entry.domain())] = version_of(entry.version());
   for (const auto& function : model_->functions())
-    functions_[canonical_domain(function.domain()) + "::" + function.name()] = &function;
+    functions_[fmt::format("{}::{}:{}", canonical_domain(function.domain()), function.name(),
+                           overload_of(function))] = &function;
 }
 
 Result<prim::Graph> Importer::run() {
@@ -175,12 +176,43 @@ std::vector<std::pair<std::string_view, int>> control_operators() {
   return out;
 }
 
+void Importer::note_unknown_operators() {
+  note_unknown_operators(model_->graph().node(), opsets_);
+  for (const auto& [name, function] : functions_)
+    note_unknown_operators(function->node(), opsets_of(*function));
+}
+
+void Importer::note_unknown_operators(const Nodes& nodes, const Opsets& opsets) {
+  for (const NodeProto& node : nodes) {
+    for (const AttributeProto& a : node.attribute())
+      if (a.has_g()) note_unknown_operators(a.g().node(), opsets);
+    const std::string domain = canonical_domain(node.domain());
+    const auto imported = opsets.find(domain);
+    const int opset = imported == opsets.end() ? 1 : imported->second;
+    const std::string name = domain.empty() ? node.op_type() : domain + "::" + node.op_type();
+    const bool controlled = std::ranges::any_of(controls(), [&](const Control& control) {
+      return control.name == name && opset >= control.since;
+    });
+    const bool noted = std::ranges::any_of(*problems_, [&](const Problem& p) {
+      return p.node == label_of(node) && p.op == node.op_type();
+    });
+    if (controlled || noted || (domain.empty() && is_sequence_operator(name)) ||
+        functions_.contains(fmt::format("{}::{}:{}", domain, node.op_type(), overload_of(node))) ||
+        ops::find_op(name, opset) != nullptr)
+      continue;
+    const Error error =
+        node_unsupported(node, "operator {} (opset {}) is not supported", name, opset);
+    problems_->push_back({label_of(node), node.op_type(), error.message});
+  }
+}
+
 Status Importer::add_node(const NodeProto& node, const Opsets& opsets, Scope& scope) {
   for (const std::string& output : node.output())
     if (!output.empty() && scope.values.contains(output))
       return node_error(node, "makes '{}', which is an input or initializer already", output);
   const std::string domain = canonical_domain(node.domain());
-  const auto function = functions_.find(domain + "::" + node.op_type());
+  const auto function =
+      functions_.find(fmt::format("{}::{}:{}", domain, node.op_type(), overload_of(node)));
   if (function != functions_.end()) return call_function(node, *function->second, scope);
   const auto imported = opsets.find(domain);
   const int opset = imported == opsets.end() ? 1 : imported->second;

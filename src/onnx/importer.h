@@ -70,6 +70,9 @@ class Importer {
   /// What can be computed before the values that other stages have to make.
   Result<Stage> run_stage(const MadeValues& made, const std::set<std::string>& done);
   int nodes() const { return nodes_; }
+  /// Notes nodes anywhere in the model, also where nothing is imported yet, whose operator there is
+  /// not.
+  void note_unknown_operators();
   /// The initializers as they were added to the graph of run(), for an import of the same model.
   std::vector<prim::NodeId> initializers() const { return initializers_; }
   /// Steps of the recurrent operators met, by node.
@@ -92,6 +95,8 @@ class Importer {
   Result<prim::NodeId> add_initializer(const ::onnx::TensorProto& proto);
   /// Takes note of the error when checking, and passes it on when importing.
   Status noted(const std::string& name, const std::string& kind, const Error& error);
+  void note_unknown_operators(const Nodes& nodes, const Opsets& opsets);
+  Opsets opsets_of(const ::onnx::FunctionProto& function) const;
   Status add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scope);
   /// Gives the value its name, or what an earlier stage has made of it.
   void bind(Scope& scope, const std::string& name, Value value);
@@ -220,6 +225,7 @@ class Importer {
   void back_to(Mark mark);
 
   // sequence.cpp: lists of tensors, which exist only while importing.
+  static bool is_sequence_operator(const std::string& op);
   /// nullopt if the node is no operator on sequences or optional values.
   std::optional<Status> add_sequence_node(const ::onnx::NodeProto& node, int opset, Scope& scope);
   Result<Value> sequence_result(const ::onnx::NodeProto& node, int opset, const Scope& scope);

@@ -66,7 +66,7 @@ Result<Tensor> stacked(const std::string& label, const std::vector<Tensor>& part
 
 Result<std::vector<ops::HostValue>> HostLoop::run(std::span<const Tensor> args, bool counted,
                                                   bool conditional, const Engine& engine) {
-  constexpr std::int64_t kMost = 1 << 20;
+  constexpr std::int64_t kMost = 1 << 20, kMostBytes = std::int64_t{1} << 30;
   if (!body_) body_.emplace(model_, options_, engine);
   const std::size_t carried = names_.inputs.size() - 2;
   const std::size_t scans = names_.outputs.size() - 1 - carried;
@@ -88,15 +88,23 @@ Result<std::vector<ops::HostValue>> HostLoop::run(std::span<const Tensor> args, 
     inputs[names_.inputs[0]] = number;
     inputs[names_.inputs[1]] = condition;
     for (std::size_t k = 0; k < carried; ++k) inputs[names_.inputs[2 + k]] = state[k].tensor;
-    const auto outputs = HEDDLE_TRY(body_->run(inputs));
+    const auto outputs = body_->run(inputs);
+    if (!outputs) {  // what the body is given is not the user's doing
+      const ErrorCode code = outputs.error().code;
+      return fail(code == ErrorCode::usage ? ErrorCode::failed : code, "{}, iteration {}: {}",
+                  label_, i, outputs.error().message);
+    }
     for (std::size_t k = 0; k < names_.outputs.size(); ++k) {
-      const auto found = outputs.find(names_.outputs[k]);
-      if (found == outputs.end())
+      const auto found = outputs->find(names_.outputs[k]);
+      if (found == outputs->end())
         return unsupported("{}: its body's output '{}' is no tensor", label_, names_.outputs[k]);
       const auto& [tensor, format] = found->second;
       if (k == 0 && tensor.count() != 1)
         return fail("{}: its body's condition is no scalar", label_);
       if (k == 0) go = tensor.int_at(0) != 0;
+      if (tensor.bytes() > kMostBytes)
+        return fail(ErrorCode::out_of_memory, "{}: after iteration {} '{}' is {}", label_, i,
+                    names_.outputs[k], to_string(tensor.type()));
       if (k > 0 && k <= carried) state[k - 1] = {tensor, format};
       if (k > carried) {
         parts[k - 1 - carried].push_back(tensor);

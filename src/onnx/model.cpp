@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -64,6 +65,37 @@ Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* d
   if (!model->has_graph()) return fail("not an ONNX model: it holds no graph");
   return std::shared_ptr<const ::onnx::ModelProto>(std::move(model));
 }
+
+namespace {
+
+/// Values of a field that the installed onnx.proto does not have yet, as they are stored.
+template <class Message>
+std::vector<std::string> newer_field(const Message& message, int number) {
+  std::vector<std::string> values;
+  const auto& fields = message.unknown_fields();
+  for (int i = 0; i < fields.field_count(); ++i)
+    if (fields.field(i).number() == number &&
+        fields.field(i).type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED)
+      values.push_back(fields.field(i).length_delimited());
+  return values;
+}
+
+template <class Message>
+std::string newer_text(const Message& message, int number) {
+  const auto values = newer_field(message, number);
+  return values.empty() ? "" : values.back();
+}
+
+}  // namespace
+
+std::vector<::onnx::AttributeProto> default_attributes(const ::onnx::FunctionProto& function) {
+  std::vector<::onnx::AttributeProto> attributes;
+  for (const std::string& bytes : newer_field(function, 11))
+    if (::onnx::AttributeProto a; a.ParseFromString(bytes)) attributes.push_back(std::move(a));
+  return attributes;
+}
+std::string overload_of(const ::onnx::FunctionProto& function) { return newer_text(function, 13); }
+std::string overload_of(const ::onnx::NodeProto& node) { return newer_text(node, 8); }
 
 std::string label_of(const ::onnx::NodeProto& node) {
   if (!node.name().empty()) return node.name();

@@ -2,6 +2,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "onnx/protobuf.h"
 #include "onnx/reader.h"
@@ -39,6 +40,11 @@ Result<DType> tensor_type(const ::onnx::ValueInfoProto& port, std::string_view k
 std::set<std::string> names_read(const ::onnx::NodeProto& node);
 /// Names a body reads from around it.
 std::set<std::string> names_read(const ::onnx::GraphProto& body);
+/// Defaults of a function's attributes (ONNX IR 9 and up).
+std::vector<::onnx::AttributeProto> default_attributes(const ::onnx::FunctionProto& function);
+/// Which of several functions of one name (ONNX IR 10 and up); mostly empty.
+std::string overload_of(const ::onnx::FunctionProto& function);
+std::string overload_of(const ::onnx::NodeProto& node);
 /// The node's name, or that of its first output.
 std::string label_of(const ::onnx::NodeProto& node);
 

@@ -90,6 +90,7 @@ Result<CheckReport> check(const std::string& path, const ImportOptions& options)
   } else {
     report.problems.push_back({"", "", stage.error().message});
   }
+  importer.note_unknown_operators();
   report.nodes = importer.nodes();
   return report;
 }

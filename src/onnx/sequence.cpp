@@ -19,9 +19,12 @@ constexpr std::string_view kSequenceOps[] = {
 
 }  // namespace
 
+bool Importer::is_sequence_operator(const std::string& op) {
+  return std::find(std::begin(kSequenceOps), std::end(kSequenceOps), op) != std::end(kSequenceOps);
+}
+
 std::optional<Status> Importer::add_sequence_node(const NodeProto& node, int opset, Scope& scope) {
-  const bool known = std::find(std::begin(kSequenceOps), std::end(kSequenceOps), node.op_type()) !=
-                     std::end(kSequenceOps);
+  const bool known = is_sequence_operator(node.op_type());
   bool identity = false;  // Identity passes a sequence on; of tensors it is an ordinary operator
   if (node.op_type() == "Identity" && node.input_size() == 1) {
     const Value* value = scope.find(node.input(0));

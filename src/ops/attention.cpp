@@ -156,15 +156,57 @@ Result<Values> attention(const Call& call, Builder& b) {
   return out;
 }
 
+/// com.microsoft's key mask, input i: 1 where a key counts [B, keys]; or each batch's end [B]; or
+/// ends, then starts [2B]. As numbers to add, [B, 1, 1, keys].
+Result<NodeId> key_mask(const Call& call, Builder& b, int i, std::int64_t batch, std::int64_t keys,
+                        DType type) {
+  HEDDLE_TRY(want_int(call, b, i));
+  const Shape given = b.shape(call.in(i));
+  const Shape space{batch, 1, 1, keys};
+  NodeId seen = call.in(i);
+  if (given == Shape{batch} || given == Shape{2 * batch}) {
+    const NodeId at = b.iota({DType::i64, space}, 3);
+    const auto border = [&](std::int64_t from) {
+      const NodeId part = b.slice_axis(b.cast(call.in(i), DType::i64), 0, from, batch);
+      return b.broadcast(b.reshape(part, {batch, 1, 1, 1}), space);
+    };
+    seen = b.map(ScalarFn::less, {at, border(0)});
+    if (given != Shape{batch})
+      seen = b.map(ScalarFn::logical_and, {seen, b.map(ScalarFn::less_equal, {border(batch), at})});
+  } else {
+    if (given != Shape{batch, keys})
+      return call.error("input {} has shape {}, want [{},{}], [{}] or [{}]", i, to_string(given),
+                        batch, keys, batch, 2 * batch);
+    seen = b.reshape(compare(b, ScalarFn::not_equal, seen, 0), space);
+  }
+  return additive(b, seen, type, call.attribute_float("mask_filter_value", -10000));
+}
+
+Status add_mask(const Call& call, Builder& b, Scores& a, NodeId mask, DType type) {
+  if (a.bias && (!broadcast_shapes(b.shape(*a.bias), b.shape(mask)) || b.dtype(*a.bias) != type))
+    return call.error("attention bias does not fit");
+  a.bias = a.bias ? b.add(*a.bias, mask) : mask;
+  return Ok{};
+}
+
+/// Puts the keys or values of input i, [B, heads, past, d], in front of the fresh ones.
+Result<NodeId> after_past(const Call& call, Builder& b, int i, NodeId past, NodeId fresh) {
+  Shape wanted = b.shape(fresh);
+  const Shape given = b.shape(past);
+  if (given.size() == 4) wanted[2] = given[2];
+  if (given != wanted || b.dtype(past) != b.dtype(fresh))
+    return call.error("input {}: the past is {}, want {}", i, to_string(b.type(past)),
+                      to_string(TensorType{b.dtype(fresh), wanted}));
+  return given[2] == 0 ? fresh : b.concat({past, fresh}, 2);
+}
+
 /// com.microsoft Attention: one projection of the input to query, key and value.
 Result<Values> fused_attention(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
   HEDDLE_TRY(want_rank(call, b, 0, 3, 3));
   HEDDLE_TRY(want_rank(call, b, 1, 2, 2));
   HEDDLE_TRY(want_type(call, b, 1, b.dtype(call.in(0))));
-  for (int i = 4; i < static_cast<int>(call.args.size()); ++i) {
-    if (call.has(i)) return call.unsupported("input {} is not supported", i);
-  }
+  if (call.has(6)) return call.unsupported("past keys and values in a shared buffer");
   if (call.has_attribute("qkv_hidden_sizes")) return call.unsupported("qkv_hidden_sizes");
   const Shape in = b.shape(call.in(0)), w = b.shape(call.in(1));
   const std::int64_t heads = call.attribute_int("num_heads", 0), width = w[1] / 3;
@@ -187,15 +229,25 @@ Result<Values> fused_attention(const Call& call, Builder& b) {
   const DType type = b.dtype(all);
   a.scale = call.attribute_float("scale", 1 / std::sqrt(static_cast<double>(width / heads)));
   a.softmax_type = compute_type(type);
-  if (call.attribute_int("unidirectional", 0) != 0) a.causal_offset = 0;
-  if (call.has(3)) {  // 1 where a key counts
-    HEDDLE_TRY(want_shape(call, b, 3, {in[0], in[1]}));
-    HEDDLE_TRY(want_int(call, b, 3));
-    const NodeId seen = compare(b, ScalarFn::not_equal, call.in(3), 0);
-    const double hidden = call.attribute_float("mask_filter_value", -10000);
-    a.bias = b.reshape(additive(b, seen, type, hidden), {in[0], 1, 1, in[1]});
+  if (call.has(4)) {  // [2, B, heads, past, d]
+    HEDDLE_TRY(want_rank(call, b, 4, 5, 5));
+    for (int i = 0; i < 2; ++i) {
+      NodeId& fresh = i == 0 ? a.k : a.v;
+      if (b.shape(call.in(4))[0] != 2) return call.error("input 4 is no pair");
+      const NodeId past = b.squeeze(b.slice_axis(call.in(4), 0, i, 1), {0});
+      fresh = HEDDLE_TRY(after_past(call, b, 4, past, fresh));
+    }
   }
-  return Values{join_heads(b, HEDDLE_TRY(attend(call, b, a)).y)};
+  const std::int64_t keys = b.shape(a.k)[2];
+  if (call.attribute_int("unidirectional", 0) != 0) a.causal_offset = keys - in[1];
+  if (call.has(5)) a.bias = call.in(5);
+  if (call.has(3)) {
+    const NodeId mask = HEDDLE_TRY(key_mask(call, b, 3, in[0], keys, type));
+    HEDDLE_TRY(add_mask(call, b, a, mask, type));
+  }
+  Values out{join_heads(b, HEDDLE_TRY(attend(call, b, a)).y)};
+  if (call.outputs > 1) out.push_back(b.stack({a.k, a.v}, 0));
+  return out;
 }
 
 /// com.microsoft MultiHeadAttention: query, key, value, bias, key padding mask, attention bias.
@@ -207,7 +259,6 @@ Result<Values> multi_head_attention(const Call& call, Builder& b) {
     HEDDLE_TRY(want_type(call, b, i, b.dtype(call.in(0))));
   }
   HEDDLE_TRY(want_rank(call, b, 0, 3, 3));
-  if (call.has(6) || call.has(7)) return call.unsupported("past keys and values");
   const std::int64_t heads = call.attribute_int("num_heads", 0);
   NodeId parts[] = {call.in(0), call.in(1), call.in(2)};
   if (call.has(3)) {
@@ -233,22 +284,18 @@ Result<Values> multi_head_attention(const Call& call, Builder& b) {
   a.scale = call.attribute_float("scale", 0);
   if (a.scale == 0) a.scale = 1 / std::sqrt(static_cast<double>(depth));
   a.softmax_type = compute_type(type);
-  if (call.attribute_int("unidirectional", 0) != 0) a.causal_offset = 0;
+  if (call.has(6)) a.k = HEDDLE_TRY(after_past(call, b, 6, call.in(6), a.k));
+  if (call.has(7)) a.v = HEDDLE_TRY(after_past(call, b, 7, call.in(7), a.v));
+  const std::int64_t keys = b.shape(a.k)[2], batch = b.shape(a.k)[0];
+  if (call.attribute_int("unidirectional", 0) != 0) a.causal_offset = keys - b.shape(a.q)[2];
   if (call.has(5)) a.bias = call.in(5);
   if (call.has(4)) {
-    const std::int64_t keys = b.shape(a.k)[2], batch = b.shape(a.k)[0];
-    HEDDLE_TRY(want_shape(call, b, 4, {batch, keys}));
-    HEDDLE_TRY(want_int(call, b, 4));
-    const double hidden = call.attribute_float("mask_filter_value", -10000);
-    const NodeId seen = compare(b, ScalarFn::not_equal, call.in(4), 0);
-    const NodeId mask = b.reshape(additive(b, seen, type, hidden), {batch, 1, 1, keys});
-    if (a.bias) {
-      const auto fits = broadcast_shapes(b.shape(*a.bias), b.shape(mask));
-      if (!fits || b.dtype(*a.bias) != type) return call.error("attention bias does not fit");
-    }
-    a.bias = a.bias ? b.add(*a.bias, mask) : mask;
+    const NodeId mask = HEDDLE_TRY(key_mask(call, b, 4, batch, keys, type));
+    HEDDLE_TRY(add_mask(call, b, a, mask, type));
   }
-  return Values{join_heads(b, HEDDLE_TRY(attend(call, b, a)).y)};
+  Values out{join_heads(b, HEDDLE_TRY(attend(call, b, a)).y), a.k, a.v};
+  out.resize(static_cast<std::size_t>(std::clamp(call.outputs, 1, 3)));
+  return out;
 }
 
 /// Rotates pairs of x [B, heads, S, d]: (x0, x1) → (x0 c - x1 s, x0 s + x1 c), c and s [B|1, 1, S,

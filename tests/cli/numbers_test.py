@@ -166,6 +166,34 @@ class Numbers(CommandTest):
         done = heddle("run", path)  # random inputs
         self.assertIn("random numbers of seed 0", done.stdout)
 
+    def test_check_looks_behind_stages(self):
+        body = graph([node("Add", ["s", "s"], ["t"]), node("Identity", ["go"], ["on"]),
+                      node("Odd", ["t"], ["u"], name="inner")],
+                     [info("i", INT, []), info("go", BOOL, []), info("s", FLOAT, [2])],
+                     [info("on", BOOL, []), info("u", FLOAT, [2])])
+        path = self.save("odd", proto(graph(
+            [node("NonZero", ["x"], ["where"]), node("Strange", ["where"], ["y"], name="behind"),
+             node("Loop", ["n", "", "x"], ["z"], body=body)],
+            [info("x", FLOAT, [2]), info("n", INT, [])],
+            [info("y", FLOAT, None), info("z", FLOAT, None)])))
+        reply = json.loads(heddle("check", path, "--json").stdout)
+        self.assertEqual(sorted(p["node"] for p in reply["problems"]), ["behind", "inner"])
+
+    def test_sequences_are_compared(self):
+        folder = self.path / "case"
+        data = folder / "test_data_set_0"
+        data.mkdir(parents=True)
+        main = graph([node("SplitToSequence", ["x"], ["s"], axis=0)], [info("x", FLOAT, [2])],
+                     [helper.make_tensor_sequence_value_info("s", FLOAT, None)])
+        (folder / "model.onnx").write_bytes(proto(main).SerializeToString())
+        (data / "input_0.pb").write_bytes(constant("x", [1, 2], np.float32).SerializeToString())
+        for last, code in ((2, 0), (3, 4)):
+            items = [np.array([1], np.float32), np.array([last], np.float32)]
+            (data / "output_0.pb").write_bytes(
+                onnx.numpy_helper.from_list(items).SerializeToString())
+            done = heddle("run", folder)
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+
     def test_an_error_while_running(self):
         path = self.save("shape", proto(graph(
             [node("Reshape", ["x", "shape"], ["y"], name="turn")],

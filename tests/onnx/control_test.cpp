@@ -150,6 +150,48 @@ TEST(Control, FunctionsAreInlined) {
   EXPECT_EQ(run(m, {f32({2}, {-4, 4})}), (Values{-2, 4}));
 }
 
+/// Fields that the installed onnx.proto does not know: a default (11), which of two functions of one
+/// name is meant (13, of a node 8).
+TEST(Control, FunctionsHaveDefaultsAndOverloads) {
+  const auto set_newer = [](auto& message, int number, const std::string& bytes) {
+    message.GetReflection()->MutableUnknownFields(&message)->AddLengthDelimited(number, bytes);
+  };
+  ModelProto m = model();
+  m.add_opset_import()->set_domain("mine");
+  for (const std::string overload : {"half", "quarter"}) {
+    auto& f = *m.add_functions();
+    f.set_name("Leak");
+    f.set_domain("mine");
+    f.add_input("a");
+    f.add_output("b");
+    f.add_opset_import()->set_version(17);
+    NodeProto& n = *f.add_node();
+    n.set_op_type("LeakyRelu");
+    n.add_input("a");
+    n.add_output("b");
+    AttributeProto& reference = *n.add_attribute();
+    reference.set_name("alpha");
+    reference.set_type(AttributeProto::FLOAT);
+    reference.set_ref_attr_name("slope");
+    AttributeProto standard;
+    standard.set_name("slope");
+    standard.set_type(AttributeProto::FLOAT);
+    standard.set_f(overload == "half" ? 0.5f : 0.25f);
+    set_newer(f, 11, standard.SerializeAsString());
+    set_newer(f, 13, overload);
+  }
+  GraphProto& g = *m.mutable_graph();
+  add_input(g, "x", {2});
+  NodeProto& half = add_node(g, "Leak", {"x"}, {"h"});
+  half.set_domain("mine");
+  set_newer(half, 8, "half");
+  NodeProto& quarter = add_node(g, "Leak", {"h"}, {"y"});
+  quarter.set_domain("mine");
+  set_newer(quarter, 8, "quarter");
+  add_output(g, "y");
+  EXPECT_EQ(run(m, {f32({2}, {-8, 4})}), (Values{-1, 4}));
+}
+
 TEST(Control, SequencesAreLists) {
   ModelProto m = model();
   GraphProto& g = *m.mutable_graph();

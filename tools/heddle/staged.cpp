@@ -122,22 +122,27 @@ std::string element(const onnx::Output& output, std::int64_t i) {
 
 Result<bool> is_staged(const std::string& model) {
   if (model.empty() || runtime::is_artefact(model)) return false;
-  return onnx::runs_in_stages(model);
+  const onnx::Ports ports = HEDDLE_TRY(onnx::ports(model));
+  const auto odd = [](const onnx::Port& port) {
+    return port.kind == onnx::Port::Kind::sequence || port.kind == onnx::Port::Kind::optional ||
+           port.kind == onnx::Port::Kind::optional_sequence;
+  };
+  return std::ranges::any_of(ports.inputs, odd) || std::ranges::any_of(ports.outputs, odd) ||
+         HEDDLE_TRY(onnx::runs_in_stages(model));
 }
 
 bool works_in_stages(const ModelFlags& flags, const Error& why) {
   if (why.code != ErrorCode::unsupported || !flags.dynamic.empty() ||
       runtime::is_artefact(flags.model))
     return false;
-  auto options = compile_options(flags);
+  const auto options = compile_options(flags);
   if (!options) return false;
-  const std::size_t given = options->shapes.size();
-  for (const std::string& text : flags.inputs)
-    if (const std::size_t split = text.find('='); split != std::string::npos)
-      if (const auto tensor = onnx::read_tensor(text.substr(split + 1)))
-        options->shapes.try_emplace(text.substr(0, split), tensor->shape());
-  const auto stage = onnx::import_stage(flags.model, driver::import_options(*options));
-  return stage && (!stage->is_last() || options->shapes.size() > given);
+  const auto inputs = inputs_of(flags, *options);
+  if (!inputs) return false;
+  onnx::ImportOptions given = inputs->told;
+  for (const auto& [name, tensor] : inputs->values) given.shapes.try_emplace(name, tensor.shape());
+  std::erase_if(given.shapes, [](const auto& shape) { return shape.first.ends_with(']'); });
+  return onnx::import_stage(flags.model, given).ok();
 }
 
 namespace {
@@ -177,13 +182,21 @@ Result<nlohmann::json> report_output(const onnx::Port& port, const onnx::OutputI
 }
 
 /// Compares an output with the folder's test data, if there are any.
-Status compare_output(const ModelFlags& flags, std::size_t number, const onnx::OutputItems& items,
-                      double relative, double absolute, nlohmann::json& entry) {
+Status compare_output(const ModelFlags& flags, const onnx::Port& port, std::size_t number,
+                      const onnx::OutputItems& items, double relative, double absolute,
+                      nlohmann::json& entry) {
   const fs::path file = test_data_folder(flags) / fmt::format("output_{}.pb", number);
-  if (items.size() != 1 || !fs::exists(file)) return Ok{};
-  const Tensor wanted = HEDDLE_TRY(onnx::read_tensor(file.string()));
-  const Difference d = compare(items[0].tensor, wanted, relative, absolute);
-  entry["expected"] = {{"max_absolute_error", d.max_absolute}, {"equal", d.worst <= 1}};
+  if (!fs::exists(file)) return Ok{};
+  const auto wanted = HEDDLE_TRY(onnx::read_value(file.string(), port.kind));
+  const std::size_t count = wanted ? wanted->size() : 0;
+  bool equal = count == items.size();
+  double worst = equal ? 0 : INFINITY;
+  for (std::size_t i = 0; i < count && i < items.size(); ++i) {
+    const Difference d = compare(items[i].tensor, (*wanted)[i], relative, absolute);
+    equal &= d.worst <= 1;
+    worst = std::max(worst, d.max_absolute);
+  }
+  entry["expected"] = {{"max_absolute_error", worst}, {"equal", equal}};
   return Ok{};
 }
 
@@ -218,8 +231,8 @@ Status run_staged(const ModelFlags& flags, const std::string& save, double relat
     const onnx::Port& port = ports.outputs[i];
     const onnx::OutputItems items = HEDDLE_TRY(onnx::items_of(port, outputs));
     shown.push_back(HEDDLE_TRY(report_output(port, items, save, static_cast<int>(i))));
-    if (inputs.from != "test_data_set_0" || port.kind != onnx::Port::Kind::tensor) continue;
-    HEDDLE_TRY(compare_output(flags, i, items, relative, absolute, shown.back()));
+    if (inputs.from != "test_data_set_0" || port.kind == onnx::Port::Kind::other) continue;
+    HEDDLE_TRY(compare_output(flags, port, i, items, relative, absolute, shown.back()));
     equal &= !shown.back().contains("expected") || shown.back()["expected"]["equal"].get<bool>();
   }
   if (flags.json) {
