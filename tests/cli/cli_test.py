@@ -269,7 +269,7 @@ class Cli(CommandTest):
         bad = self.save("bad", model([helper.make_node("Frobnicate", ["x"], ["y"], name="frob")],
                                      [("x", [2])], [("y", [2])]))
         self.assert_fails(3, "Frobnicate 'frob'", "run", bad)
-        self.assert_fails(3, "1 of 1 nodes", "check", bad)
+        self.assert_fails(3, "problems: 1, nodes looked at: 1", "check", bad)
 
     def test_shape_mismatch_is_explained(self):
         bad = self.save("shapes", model([helper.make_node("Add", ["x", "x2"], ["y"], name="sum")],

@@ -132,7 +132,7 @@ Status check(const ModelFlags& flags) {
           report.waiting.size());
   }
   if (!report.problems.empty())
-    return fail(ErrorCode::unsupported, "{}: {} problems, {} nodes looked at", flags.model,
+    return fail(ErrorCode::unsupported, "{}: problems: {}, nodes looked at: {}", flags.model,
                 report.problems.size(), report.nodes);
   return Ok{};
 }
