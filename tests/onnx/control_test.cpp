@@ -120,10 +120,8 @@ TEST(Control, ScanOfOpset8RunsOverABatch) {
             (Values{1, 3, 6, 14, 19, 25}));
 }
 
-/// A function whose attribute comes from the call.
-TEST(Control, FunctionsAreInlined) {
-  ModelProto m = model();
-  m.add_opset_import()->set_domain("mine");
+/// Adds a function mine.Leak(a) = LeakyRelu(a) with its attribute `slope`.
+::onnx::FunctionProto& add_leak(ModelProto& m) {
   auto& f = *m.add_functions();
   f.set_name("Leak");
   f.set_domain("mine");
@@ -138,20 +136,30 @@ TEST(Control, FunctionsAreInlined) {
   reference.set_name("alpha");
   reference.set_type(AttributeProto::FLOAT);
   reference.set_ref_attr_name("slope");
+  return f;
+}
+void set_slope(AttributeProto& slope, float value) {
+  slope.set_name("slope");
+  slope.set_type(AttributeProto::FLOAT);
+  slope.set_f(value);
+}
+
+/// A function whose attribute comes from the call.
+TEST(Control, FunctionsAreInlined) {
+  ModelProto m = model();
+  m.add_opset_import()->set_domain("mine");
+  add_leak(m);
   GraphProto& g = *m.mutable_graph();
   add_input(g, "x", {2});
   NodeProto& call = add_node(g, "Leak", {"x"}, {"y"});
   call.set_domain("mine");
-  AttributeProto& slope = *call.add_attribute();
-  slope.set_name("slope");
-  slope.set_type(AttributeProto::FLOAT);
-  slope.set_f(0.5f);
+  set_slope(*call.add_attribute(), 0.5f);
   add_output(g, "y");
   EXPECT_EQ(run(m, {f32({2}, {-4, 4})}), (Values{-2, 4}));
 }
 
-/// Fields that the installed onnx.proto does not know: a default (11), which of two functions of one
-/// name is meant (13, of a node 8).
+/// Fields that the installed onnx.proto does not know: a default (11), which of two functions of
+/// one name is meant (13, of a node 8).
 TEST(Control, FunctionsHaveDefaultsAndOverloads) {
   const auto set_newer = [](auto& message, int number, const std::string& bytes) {
     message.GetReflection()->MutableUnknownFields(&message)->AddLengthDelimited(number, bytes);
@@ -159,36 +167,22 @@ TEST(Control, FunctionsHaveDefaultsAndOverloads) {
   ModelProto m = model();
   m.add_opset_import()->set_domain("mine");
   for (const std::string overload : {"half", "quarter"}) {
-    auto& f = *m.add_functions();
-    f.set_name("Leak");
-    f.set_domain("mine");
-    f.add_input("a");
-    f.add_output("b");
-    f.add_opset_import()->set_version(17);
-    NodeProto& n = *f.add_node();
-    n.set_op_type("LeakyRelu");
-    n.add_input("a");
-    n.add_output("b");
-    AttributeProto& reference = *n.add_attribute();
-    reference.set_name("alpha");
-    reference.set_type(AttributeProto::FLOAT);
-    reference.set_ref_attr_name("slope");
+    auto& f = add_leak(m);
     AttributeProto standard;
-    standard.set_name("slope");
-    standard.set_type(AttributeProto::FLOAT);
-    standard.set_f(overload == "half" ? 0.5f : 0.25f);
+    set_slope(standard, overload == "half" ? 0.5f : 0.25f);
     set_newer(f, 11, standard.SerializeAsString());
     set_newer(f, 13, overload);
   }
   GraphProto& g = *m.mutable_graph();
   add_input(g, "x", {2});
-  NodeProto& half = add_node(g, "Leak", {"x"}, {"h"});
-  half.set_domain("mine");
-  set_newer(half, 8, "half");
-  NodeProto& quarter = add_node(g, "Leak", {"h"}, {"y"});
-  quarter.set_domain("mine");
-  set_newer(quarter, 8, "quarter");
-  add_output(g, "y");
+  std::string from = "x";
+  for (const std::string overload : {"half", "quarter"}) {
+    NodeProto& call = add_node(g, "Leak", {from}, {overload});
+    call.set_domain("mine");
+    set_newer(call, 8, overload);
+    from = overload;
+  }
+  add_output(g, from);
   EXPECT_EQ(run(m, {f32({2}, {-8, 4})}), (Values{-1, 4}));
 }
 
