@@ -31,6 +31,8 @@ Result<std::vector<prim::Graph>> import_sizes(
     common.dimensions.insert(sizes.back().begin(), sizes.back().end());
     Importer longest(loaded.model, loaded.folder, common, nullptr);
     if (longest.run()) common.steps = longest.steps();
+    // One more, so that the longest, too, has steps that are cut off: graphs are alike then.
+    for (auto& [node, steps] : common.steps) ++steps;
     common.dimensions = options.dimensions;
   }
   for (const auto& dimensions : sizes) {

@@ -140,6 +140,23 @@ def failures(cases):
     return failed, [r["reason"] for r in rows if r["status"] == "refused"]
 
 
+# ONNX Runtime refuses models of opsets that it does not know yet, whatever is in them.
+KNOWN_OPSET = 23
+
+
+def in_known_opset(model):
+    """The same model in an opset that ONNX Runtime knows, if its operators mean the same there."""
+    for entry in model.opset_import:
+        if entry.domain or entry.version <= KNOWN_OPSET:
+            continue
+        same = [onnx.defs.get_schema(n.op_type, entry.version).since_version ==
+                onnx.defs.get_schema(n.op_type, KNOWN_OPSET).since_version
+                for n in model.graph.node if not n.domain]
+        if all(same):
+            entry.version = KNOWN_OPSET
+    return model
+
+
 def by_onnxruntime(case):
     """The case with ONNX Runtime's outputs; None if it does not have the operators, or not in this
     form."""
@@ -148,7 +165,8 @@ def by_onnxruntime(case):
     try:
         with tempfile.TemporaryDirectory() as folder:
             case.write(pathlib.Path(folder) / "case")
-            session = onnxruntime.InferenceSession(pathlib.Path(folder) / "case/model.onnx", options,
+            model = in_known_opset(onnx.load(pathlib.Path(folder) / "case/model.onnx"))
+            session = onnxruntime.InferenceSession(model.SerializeToString(), options,
                                                    providers=["CPUExecutionProvider"])
             found = session.run(case.outputs, {n: case.values[n] for n in case.inputs})
     except Exception:
