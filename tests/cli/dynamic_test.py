@@ -112,14 +112,19 @@ class Dynamic(CommandTest):
     def test_recurrent_operators_take_sequences_of_any_length(self):
         rng = np.random.default_rng(7)
         weight = lambda name, *shape: constant(name, rng.normal(size=shape).astype(np.float32))
-        for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
+        kinds = (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+        for (op, gates), both in ((kind, both) for kind in kinds for both in (True, False)):
+            ways = 2 if both else 1
+            nodes = [helper.make_node(op, ["x", "w", "r", "b"], ["y", "h"], hidden_size=2, name=op,
+                                      direction="bidirectional" if both else "forward")]
+            if not both:  # as PyTorch writes it
+                nodes.append(helper.make_node("Squeeze", ["y", "ways"], ["z"]))
+            outputs = ("y", "h") if both else ("z", "h")
             graph = helper.make_graph(
-                [helper.make_node(op, ["x", "w", "r", "b"], ["y", "h"], hidden_size=2, name=op,
-                                  direction="bidirectional")], "g",
-                [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 3])],
-                [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "h")],
-                [weight("w", 2, 2 * gates, 3), weight("r", 2, 2 * gates, 2),
-                 weight("b", 2, 4 * gates)])
+                nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 2, 3])],
+                [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
+                [weight("w", ways, 2 * gates, 3), weight("r", ways, 2 * gates, 2),
+                 weight("b", ways, 4 * gates), constant("ways", np.array([1]))])
             path = self.save(op, helper.make_model(
                 graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
             artefact = self.path / f"{op}.heddle"
