@@ -176,6 +176,12 @@ std::vector<std::pair<std::string_view, int>> control_operators() {
   return out;
 }
 
+const ::onnx::FunctionProto* Importer::function_of(const NodeProto& node) const {
+  const auto found = functions_.find(
+      fmt::format("{}::{}:{}", canonical_domain(node.domain()), node.op_type(), overload_of(node)));
+  return found == functions_.end() ? nullptr : found->second;
+}
+
 void Importer::note_unknown_operators() {
   note_unknown_operators(model_->graph().node(), opsets_);
   for (const auto& [name, function] : functions_)
@@ -197,8 +203,7 @@ void Importer::note_unknown_operators(const Nodes& nodes, const Opsets& opsets) 
       return p.node == label_of(node) && p.op == node.op_type();
     });
     if (controlled || noted || (domain.empty() && is_sequence_operator(name)) ||
-        functions_.contains(fmt::format("{}::{}:{}", domain, node.op_type(), overload_of(node))) ||
-        ops::find_op(name, opset) != nullptr)
+        function_of(node) != nullptr || ops::find_op(name, opset) != nullptr)
       continue;
     const Error error =
         node_unsupported(node, "operator {} (opset {}) is not supported", name, opset);
@@ -211,9 +216,7 @@ Status Importer::add_node(const NodeProto& node, const Opsets& opsets, Scope& sc
     if (!output.empty() && scope.values.contains(output))
       return node_error(node, "makes '{}', which is an input or initializer already", output);
   const std::string domain = canonical_domain(node.domain());
-  const auto function =
-      functions_.find(fmt::format("{}::{}:{}", domain, node.op_type(), overload_of(node)));
-  if (function != functions_.end()) return call_function(node, *function->second, scope);
+  if (const auto* function = function_of(node)) return call_function(node, *function, scope);
   const auto imported = opsets.find(domain);
   const int opset = imported == opsets.end() ? 1 : imported->second;
   const std::string name = domain.empty() ? node.op_type() : domain + "::" + node.op_type();

@@ -95,6 +95,8 @@ class Importer {
   Result<prim::NodeId> add_initializer(const ::onnx::TensorProto& proto);
   /// Takes note of the error when checking, and passes it on when importing.
   Status noted(const std::string& name, const std::string& kind, const Error& error);
+  /// The model's function that the node calls; null if it is an operator.
+  const ::onnx::FunctionProto* function_of(const ::onnx::NodeProto& node) const;
   void note_unknown_operators(const Nodes& nodes, const Opsets& opsets);
   Opsets opsets_of(const ::onnx::FunctionProto& function) const;
   Status add_nodes(const Nodes& nodes, const Opsets& opsets, Scope& scope);
