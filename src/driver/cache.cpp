@@ -45,6 +45,7 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
   key += "|" + options.options.accuracy + "|" + options.options.disable + "|" +
          std::to_string(options.options.bisect);
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
+  for (const auto& [name, expr] : options.facts) key += "|" + name + "=" + expr.text();
   return hash_bytes(key);
 }
 
@@ -64,6 +65,7 @@ int remove_if(const std::string& folder, F&& test) {
 onnx::ImportOptions import_options(const CompileOptions& options) {
   onnx::ImportOptions import;
   import.shapes = options.shapes;
+  import.facts = options.facts;
   return import;
 }
 

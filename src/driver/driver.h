@@ -13,6 +13,7 @@
 #include "plan/plan.h"
 #include "prim/graph.h"
 #include "runtime/session.h"
+#include "support/dimensions.h"
 #include "support/options.h"
 
 namespace heddle::driver {
@@ -29,6 +30,7 @@ struct CompileOptions {
   /// What f32 values are stored as, arithmetic staying f32: f32, f16 or bf16 (prim/precision.h).
   DType precision = DType::f32;
   std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
+  DimensionFacts facts;                 ///< "--dynamic total=past+seq"
   Options options;
   /// Called with a phase's name and the share done, for a progress line; may be empty.
   std::function<void(const std::string& phase, double share)> progress;

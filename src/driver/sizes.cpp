@@ -2,26 +2,19 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 
 #include "driver/cache.h"
-#include "prim/sizes.h"
-#include "support/log.h"
+#include "driver/size_compiler.h"
 
 namespace heddle::driver {
 namespace {
 
-constexpr std::size_t kMaxCases = 4096;
-/// What masking may cost, by the model, before a bucket's own size gets a program without it.
-constexpr double kMaskingCost = 1.02;
-/// Sizes that get a program of their own because they do not fit their bucket.
-constexpr int kMaxAlone = 4;
 constexpr int kDefaultPrograms = 4;
 
 std::optional<std::int64_t> number_in(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > 1 << 24)
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > 1 << 24)
     return std::nullopt;
   return value;
 }
@@ -47,7 +40,7 @@ std::optional<std::vector<std::int64_t>> range_in(std::string_view text) {
   const auto step = colon == std::string_view::npos ? 1 : number_in(text.substr(colon + 1));
   const auto low = number_in(text.substr(0, dots));
   const auto high = number_in(text.substr(0, colon).substr(dots + 2));
-  if (!low || !high || !step || *low > *high ||
+  if (!low || !high || !step || *step < 1 || *low > *high ||
       (*high - *low) / *step >= static_cast<std::int64_t>(kMaxCases))
     return std::nullopt;
   std::vector<std::int64_t> all;
@@ -55,13 +48,12 @@ std::optional<std::vector<std::int64_t>> range_in(std::string_view text) {
   return all;
 }
 
-}  // namespace
-
 Result<SizeRange> parse_size_range(const std::string& text) {
   const auto wrong = [&] {
     return fail(ErrorCode::usage,
                 "--dynamic: found '{}', want NAME=LOW..HIGH, NAME=LOW..HIGH:STEP, "
-                "NAME=LOW..HIGH@SIZE,SIZE or NAME=SIZE,SIZE (at most {} sizes)",
+                "NAME=LOW..HIGH@SIZE,SIZE or NAME=SIZE,SIZE (at most {} sizes), or what it follows "
+                "from: NAME=OTHER+1 (names, whole numbers, + - * / // and parentheses)",
                 text, kMaxCases);
   };
   const std::size_t equals = text.find_last_of('=');
@@ -86,20 +78,72 @@ Result<SizeRange> parse_size_range(const std::string& text) {
     range.programs = *programs;
   } else {
     // Halves: the largest is at most twice what is needed.
-    for (std::size_t i = sizes->size(); range.programs.size() < kDefaultPrograms && i > 0; i /= 2)
-      range.programs.insert(range.programs.begin(), (*sizes)[i - 1]);
+    const std::size_t first = sizes->front() == 0 ? 1 : 0;  // of nothing is no half
+    for (std::size_t i = sizes->size() - first; range.programs.size() < kDefaultPrograms && i > 0;
+         i /= 2)
+      range.programs.insert(range.programs.begin(), (*sizes)[i - 1 + first]);
+    if (range.programs.empty()) range.programs = *sizes;
   }
   if (range.programs.back() != sizes->back()) range.programs.push_back(sizes->back());
   return range;
 }
 
+/// "total=past+seq": what is behind the last '=' has names.
+bool states_fact(std::string_view text) {
+  const std::size_t equals = text.find_last_of('=');
+  const auto is_letter = [](char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; };
+  return equals != std::string_view::npos && equals > 0 &&
+         std::any_of(text.begin() + static_cast<std::ptrdiff_t>(equals) + 1, text.end(), is_letter);
+}
+
+std::string trimmed_name(std::string_view text) {
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  return std::string(text);
+}
+
+}  // namespace
+
+Result<SizeWishes> parse_sizes(const std::vector<std::string>& texts) {
+  SizeWishes wishes;
+  for (const std::string& text : texts) {
+    if (!states_fact(text)) {
+      wishes.ranges.push_back(HEDDLE_TRY(parse_size_range(text)));
+      continue;
+    }
+    const std::size_t equals = text.find_last_of('=');
+    const std::string name = trimmed_name(std::string_view(text).substr(0, equals));
+    const auto expr = DimensionExpr::parse(trimmed_name(std::string_view(text).substr(equals + 1)));
+    if (!expr || name.empty())
+      return fail(ErrorCode::usage,
+                  "--dynamic: found '{}', want NAME=EXPRESSION of names of dimensions, whole "
+                  "numbers, + - * / // and parentheses",
+                  text);
+    if (!wishes.facts.emplace(name, *expr).second)
+      return fail(ErrorCode::usage, "--dynamic: '{}' is given twice", name);
+  }
+  for (const SizeRange& range : wishes.ranges)
+    if (wishes.facts.contains(range.name))
+      return fail(ErrorCode::usage, "--dynamic: '{}' has sizes, and follows from {}", range.name,
+                  wishes.facts.at(range.name).text());
+  return wishes;
+}
+
+Result<std::pair<std::string, std::int64_t>> parse_size(const std::string& text) {
+  const std::size_t equals = text.find_last_of('=');
+  const auto size = equals == std::string::npos || equals == 0
+                        ? std::nullopt
+                        : number_in(std::string_view(text).substr(equals + 1));
+  if (!size) return fail(ErrorCode::usage, "--size: found '{}', want NAME=SIZE", text);
+  return std::pair{text.substr(0, equals), *size};
+}
+
 namespace {
 
-using Sizes = std::map<std::string, std::int64_t>;
-
-/// All combinations of sizes, by the sizes of the program that each runs in.
+/// All combinations of sizes, by the sizes of the program that each runs in; what follows from them
+/// is beside them, where it has a name of its own.
 Result<std::map<std::vector<std::int64_t>, std::vector<Sizes>>> buckets_of(
-    const std::vector<SizeRange>& ranges) {
+    const std::vector<SizeRange>& ranges, const onnx::Dimensions& known) {
   std::vector<std::pair<std::vector<std::int64_t>, Sizes>> all = {{}};
   for (const SizeRange& range : ranges) {
     std::vector<std::pair<std::vector<std::int64_t>, Sizes>> next;
@@ -119,147 +163,50 @@ Result<std::map<std::vector<std::int64_t>, std::vector<Sizes>>> buckets_of(
     all = std::move(next);
   }
   std::map<std::vector<std::int64_t>, std::vector<Sizes>> buckets;
-  for (auto& [program, sizes] : all) buckets[program].push_back(std::move(sizes));
+  for (auto& [program, sizes] : all) {
+    HEDDLE_TRY(derive(known.facts, sizes, known.described));
+    for (const auto& [name, expr] : known.facts)
+      if (name == expr.text()) sizes.erase(name);
+    buckets[program].push_back(std::move(sizes));
+  }
   return buckets;
-}
-
-std::string text_of(const Sizes& sizes) {
-  std::string text;
-  for (const auto& [name, extent] : sizes)
-    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, extent);
-  return text;
-}
-
-class SizeCompiler {
- public:
-  SizeCompiler(const std::string& path, const CompileOptions& options)
-      : path_(path), options_(options) {}
-
-  Status add(std::vector<Sizes> sizes);
-  Result<CompiledSizes> finish() {
-    for (const auto& [name, seconds] : seconds_) out_.times.push_back({name, seconds});
-    out_.program = std::make_shared<const runtime::SizedProgram>(std::move(sized_));
-    return std::move(out_);
-  }
-
- private:
-  /// One program for these sizes, the last of which is the largest.
-  Status add_program(prim::Sizes merged, const std::vector<Sizes>& sizes,
-                     const std::vector<const prim::Graph*>& graphs, std::string note);
-  /// The last case of the last program is as large as that: without padding, where that is faster.
-  Status own_program(const Sizes& sizes, const prim::Graph& graph);
-  std::size_t value(const Tensor& tensor);
-  double lap();
-
-  const std::string& path_;
-  const CompileOptions& options_;
-  runtime::SizedProgram sized_;
-  CompiledSizes out_;
-  std::map<std::string, double> seconds_;
-  std::map<Hash, std::size_t> values_;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
-double SizeCompiler::lap() {
-  const auto now = std::chrono::steady_clock::now();
-  return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-}
-
-std::size_t SizeCompiler::value(const Tensor& tensor) {
-  const Hash key = hash_bytes(to_string(tensor.type()) +
-                              std::string(reinterpret_cast<const char*>(tensor.data()),
-                                          static_cast<std::size_t>(tensor.bytes())));
-  const auto [at, fresh] = values_.try_emplace(key, sized_.values.size());
-  if (fresh) sized_.values.push_back(tensor);
-  return at->second;
-}
-
-Status SizeCompiler::add_program(prim::Sizes merged, const std::vector<Sizes>& sizes,
-                                 const std::vector<const prim::Graph*>& graphs, std::string note) {
-  lap();
-  Compiled compiled = HEDDLE_TRY(compile(std::move(merged.graph), options_));
-  seconds_["compile"] += lap();
-  for (std::size_t c = 0; c < sizes.size(); ++c) {
-    runtime::SizeCase row{sizes[c], sized_.programs.size(), {}, {}, {}};
-    for (const prim::GraphInput& input : graphs[c]->inputs) row.inputs.push_back(input.type.shape);
-    for (const prim::GraphOutput& output : graphs[c]->outputs)
-      row.outputs.push_back((*graphs[c])[output.node].type.shape);
-    for (const prim::SizeInput& given : merged.given) row.given.push_back(value(given.values[c]));
-    sized_.cases.push_back(std::move(row));
-  }
-  sized_.programs.push_back(compiled.program);
-  out_.buckets.push_back({std::move(compiled), std::move(note)});
-  return Ok{};
-}
-
-Status SizeCompiler::own_program(const Sizes& sizes, const prim::Graph& graph) {
-  const Compiled planned = HEDDLE_TRY(plan_only(graph, options_));
-  seconds_["compile"] += lap();
-  if (out_.buckets.back().compiled.plan.cost_us <= kMaskingCost * planned.plan.cost_us) return Ok{};
-  sized_.cases.pop_back();
-  return add_program(
-      prim::Sizes{graph, {}}, {sizes}, {&graph},
-      fmt::format("{} has a program of its own, which masks nothing", text_of(sizes)));
-}
-
-Status SizeCompiler::add(std::vector<Sizes> sizes) {
-  if (options_.progress) options_.progress(text_of(sizes.back()), 0);
-  const std::vector<prim::Graph> graphs =
-      HEDDLE_TRY(onnx::import_sizes(path_, import_options(options_), sizes));
-  seconds_["import"] += lap();
-  std::vector<std::size_t> together(graphs.size());
-  for (std::size_t c = 0; c < together.size(); ++c) together[c] = c;
-  std::string note;
-  for (int alone = 0;; ++alone) {
-    std::vector<prim::Graph> cases;
-    for (const std::size_t c : together) cases.push_back(graphs[c]);
-    prim::Misfit misfit;
-    Result<prim::Sizes> merged = prim::merge_sizes(cases, cases.size() - 1, &misfit);
-    seconds_["merge"] += lap();
-    const auto add = [&](prim::Sizes what, const std::vector<std::size_t>& which) {
-      std::vector<Sizes> of;
-      std::vector<const prim::Graph*> theirs;
-      for (const std::size_t c : which) {
-        of.push_back(sizes[c]);
-        theirs.push_back(&graphs[c]);
-      }
-      return add_program(std::move(what), of, theirs, note);
-    };
-    if (merged) {
-      HEDDLE_TRY(add(*std::move(merged), together));
-      if (together.size() > 1) HEDDLE_TRY(own_program(sizes.back(), graphs.back()));
-      return Ok{};
-    }
-    const bool largest = misfit.case_number + 1 == cases.size();
-    if (largest || alone == kMaxAlone)
-      return fail(misfit.error.code,
-                  "sizes {} to {} cannot share a program: {} (at {}); list the sizes wanted "
-                  "(NAME=16,32) for a program of each",
-                  text_of(sizes.front()), text_of(sizes.back()), misfit.error.message,
-                  text_of(sizes[together[misfit.case_number]]));
-    const std::size_t c = together[misfit.case_number];
-    note = fmt::format("{} has a program of its own: {}", text_of(sizes[c]), misfit.error.message);
-    log(LogLevel::info, "{}", note);
-    HEDDLE_TRY(add(prim::Sizes{graphs[c], {}}, {c}));
-    together.erase(together.begin() + static_cast<std::ptrdiff_t>(misfit.case_number));
-  }
 }
 
 }  // namespace
 
 Result<CompiledSizes> compile_sizes(const std::string& path, const std::vector<SizeRange>& ranges,
                                     const CompileOptions& options) {
-  const std::set<std::string> known = HEDDLE_TRY(onnx::symbolic_dimensions(path));
+  onnx::ImportOptions given = import_options(options);
+  for (const SizeRange& range : ranges) given.dimensions[range.name] = range.sizes.back();
+  const onnx::Dimensions known = HEDDLE_TRY(onnx::dimensions(path, given));
+  const std::set<std::string> free = known.free();
   std::string names;
-  for (const std::string& name : known) names += " '" + name + "'";
-  for (const SizeRange& range : ranges)
-    if (!known.contains(range.name))
+  for (const std::string& name : free) names += " '" + name + "'";
+  for (const SizeRange& range : ranges) {
+    if (const auto fact = known.facts.find(range.name); fact != known.facts.end())
+      return fail(ErrorCode::usage, "--dynamic: '{}' follows from {}; give sizes of{} only",
+                  range.name, fact->second.text(), names);
+    if (!free.contains(range.name))
       return fail(ErrorCode::usage, "--dynamic: the model has no symbolic dimension '{}', it has{}",
                   range.name, names.empty() ? " none" : names);
-  SizeCompiler compiler(path, options);
-  for (auto& [program, sizes] : HEDDLE_TRY(buckets_of(ranges)))
-    HEDDLE_TRY(compiler.add(std::move(sizes)));
-  return compiler.finish();
+  }
+  SizeCompiler compiler(options);
+  for (const auto& [program, sizes] : HEDDLE_TRY(buckets_of(ranges, known))) {
+    if (options.progress) options.progress(text_of(sizes.back()), 0);
+    HEDDLE_TRY(
+        compiler.add(sizes, HEDDLE_TRY(onnx::import_sizes(path, import_options(options), sizes))));
+  }
+  SizeCompiler::Made made = compiler.take();
+  runtime::SizedProgram& sized = made.program;
+  sized.facts = known.facts;
+  for (std::size_t i = 0; i < sized.cases[0].inputs.size(); ++i) {
+    const auto found = known.of_inputs.find(sized.programs[0]->inputs[i].name);
+    sized.dimensions.push_back(found == known.of_inputs.end() ? std::vector<std::string>()
+                                                              : found->second);
+    sized.dimensions.back().resize(sized.cases[0].inputs[i].size());
+  }
+  return CompiledSizes{std::make_shared<const runtime::SizedProgram>(std::move(sized)),
+                       std::move(made.buckets), std::move(made.times)};
 }
 
 Result<std::shared_ptr<SizedModel>> SizedModel::load(

@@ -13,9 +13,17 @@ struct SizeRange {
   std::string name;  ///< onnx::ImportOptions::dimensions
   std::vector<std::int64_t> sizes, programs;
 };
-/// "S=1..512" (programs for 512, 256, 128 and 64), "S=32..640:32" (multiples), "S=1..512@128,512"
-/// (programs for these), "S=8,16" (a program for each, nothing padded).
-Result<SizeRange> parse_size_range(const std::string& text);
+/// Sizes of dimensions, and those that follow from others.
+struct SizeWishes {
+  std::vector<SizeRange> ranges;
+  DimensionFacts facts;
+};
+/// Each as "S=1..512" (programs for 512, 256, 128 and 64), "S=32..640:32" (multiples),
+/// "S=1..512@128,512" (programs for these), "S=8,16" (a program for each, nothing padded),
+/// "total=past+seq" (a fact).
+Result<SizeWishes> parse_sizes(const std::vector<std::string>& texts);
+/// "S=16".
+Result<std::pair<std::string, std::int64_t>> parse_size(const std::string& text);
 
 /// What became of the sizes that one program was meant for.
 struct SizeBucket {
@@ -27,7 +35,8 @@ struct CompiledSizes {
   std::vector<SizeBucket> buckets;  ///< by program
   std::vector<PhaseTime> times;
 };
-/// One artefact for all sizes in `ranges` of an ONNX model: its graph is imported at every size and
+/// One artefact for all sizes in `ranges` of an ONNX model, whose other dimensions follow from
+/// these (CompileOptions::facts and onnx::Dimensions): its graph is imported at every size and
 /// those of a bucket are merged into one (prim/sizes.h). A few sizes that do not fit the others of
 /// their bucket get programs of their own; more are an error that says why.
 Result<CompiledSizes> compile_sizes(const std::string& path, const std::vector<SizeRange>& ranges,

@@ -118,8 +118,10 @@ class Importer {
   prim::NodeId folded(prim::NodeId value);
   bool is_fixed(prim::NodeId id);
 
-  // ports.cpp
+  // dimensions.cpp
   Status bind_dimensions(const ::onnx::GraphProto& graph);
+
+  // ports.cpp
   Status add_inputs(const ::onnx::GraphProto& graph, Scope& scope);
   Result<Value> add_input(const ::onnx::ValueInfoProto& input);
   Result<prim::NodeId> add_tensor_input(const std::string& name, const TensorType& type);
@@ -245,6 +247,7 @@ class Importer {
   Opsets opsets_;
   std::map<std::string, const ::onnx::FunctionProto*> functions_;
   std::map<std::string, std::int64_t> dimensions_;  ///< symbolic extents, from the shapes given
+  DimensionFacts facts_;                            ///< of those that follow from others
   std::vector<bool> fixed_;                         ///< by node: depends on constants only
   int nodes_ = 0;
   std::vector<prim::NodeId> initializers_;  ///< in the file's order
@@ -258,6 +261,7 @@ class Importer {
   std::vector<int> wanted_;
 };
 
+Result<Dimensions> dimensions_of(const ::onnx::GraphProto& graph, const ImportOptions& options);
 /// Some exporters write -1 for an extent that is not fixed.
 bool is_fixed_dim(const ::onnx::TensorShapeProto::Dimension& dim);
 /// What ImportOptions::dimensions calls a symbolic dimension; "?" is nobody's name.

@@ -10,31 +10,6 @@ namespace heddle::onnx {
 using ::onnx::GraphProto;
 using prim::NodeId;
 
-/// Shapes given for inputs tell what the symbolic dimensions in them are.
-Status Importer::bind_dimensions(const GraphProto& graph) {
-  const ::onnx::TensorShapeProto none;
-  dimensions_ = options_.dimensions;
-  for (const auto& input : graph.input()) {
-    const auto given = options_.shapes.find(input.name());
-    const auto* type = port_type(input.type()).tensor;
-    const auto& shape = type != nullptr ? type->shape() : none;
-    if (given == options_.shapes.end() ||
-        static_cast<int>(given->second.size()) != shape.dim_size())
-      continue;
-    for (int d = 0; d < shape.dim_size(); ++d) {
-      if (is_fixed_dim(shape.dim(d))) continue;
-      const std::int64_t extent = given->second[static_cast<std::size_t>(d)];
-      const auto [it, fresh] =
-          dimensions_.emplace(dimension_name(input.name(), d, shape.dim(d)), extent);
-      if (!fresh && it->second != extent)
-        return fail(ErrorCode::usage,
-                    "input '{}': the shape given makes '{}' {}, another makes it {}", input.name(),
-                    it->first, extent, it->second);
-    }
-  }
-  return Ok{};
-}
-
 Status Importer::add_inputs(const GraphProto& graph, Scope& scope) {
   for (const auto& [name, shape] : options_.shapes)
     if (std::none_of(graph.input().begin(), graph.input().end(), [&](const auto& input) {
@@ -168,24 +143,18 @@ Result<Shape> Importer::input_shape(const std::string& name,
       const auto bound = dimensions_.find(dimension_name(name, d, dim));
       if (bound != dimensions_.end()) extent = bound->second;
     }
-    if (!extent)
+    if (!extent) {
+      const auto fact = facts_.find(dimension_name(name, d, dim));
       return unsupported(
-          "input '{}': dimension {} is symbolic ('{}'); give the shape: --shape {}=…", name, d,
-          dim.dim_param(), name);
+          "input '{}': dimension {} is symbolic ('{}'{}); give the shape: --shape {}=…", name, d,
+          dim.dim_param(),
+          fact == facts_.end() ? "" : fmt::format(", which follows from {}", fact->second.text()),
+          name);
+    }
     if (*extent < 0) return fail("input '{}': dimension {} is {}", name, d, *extent);
     shape.push_back(*extent);
   }
   return shape;
-}
-
-bool is_fixed_dim(const ::onnx::TensorShapeProto::Dimension& dim) {
-  return dim.has_dim_value() && dim.dim_value() != -1;
-}
-
-std::string dimension_name(const std::string& input, int axis,
-                           const ::onnx::TensorShapeProto::Dimension& dim) {
-  const bool named = !dim.dim_param().empty() && dim.dim_param() != "?";
-  return named ? dim.dim_param() : fmt::format("{}.{}", input, axis);
 }
 
 std::string extent_name(const std::string& output, int axis) {

@@ -52,18 +52,8 @@ Result<std::vector<prim::Graph>> import_sizes(
   return graphs;
 }
 
-Result<std::set<std::string>> symbolic_dimensions(const std::string& path) {
-  const Loaded loaded = HEDDLE_TRY(load_model(path));
-  std::set<std::string> names, initialized;
-  for (const auto& tensor : loaded.model->graph().initializer()) initialized.insert(tensor.name());
-  for (const auto& input : loaded.model->graph().input()) {
-    const auto* type = port_type(input.type()).tensor;
-    if (type == nullptr || initialized.contains(input.name())) continue;
-    for (int d = 0; d < type->shape().dim_size(); ++d)
-      if (!is_fixed_dim(type->shape().dim(d)))
-        names.insert(dimension_name(input.name(), d, type->shape().dim(d)));
-  }
-  return names;
+Result<Dimensions> dimensions(const std::string& path, const ImportOptions& options) {
+  return dimensions_of(HEDDLE_TRY(load_model(path)).model->graph(), options);
 }
 
 Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const std::string& folder,

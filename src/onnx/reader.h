@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "prim/graph.h"
+#include "support/dimensions.h"
 #include "support/result.h"
 
 namespace heddle::onnx {
@@ -18,6 +19,8 @@ struct ImportOptions {
   std::map<std::string, Shape> shapes;
   /// Extents by the name of a symbolic dimension, or by "input.axis" where it has none.
   std::map<std::string, std::int64_t> dimensions;
+  /// Dimensions, by those names, that follow from others whatever the model calls them.
+  DimensionFacts facts;
   /// Inputs that are fixed to a value: they become constants, and may then decide shapes.
   std::map<std::string, Tensor> values;
   /// Inputs that are sequences: the shapes of their items, which become inputs "name[0]", ….
@@ -45,8 +48,18 @@ Result<prim::Graph> import_bytes(const std::byte* data, std::size_t size, const 
 Result<std::vector<prim::Graph>> import_sizes(
     const std::string& path, const ImportOptions& options,
     const std::vector<std::map<std::string, std::int64_t>>& sizes);
-/// The symbolic dimensions of the model's inputs, by those names.
-Result<std::set<std::string>> symbolic_dimensions(const std::string& path);
+/// The symbolic dimensions of a model's inputs, by those names. One follows from others where
+/// ImportOptions::facts say so, and where its name is an expression over names of other dimensions
+/// (or of ImportOptions::dimensions): "past + seq".
+struct Dimensions {
+  std::set<std::string> names;
+  DimensionFacts facts;                          ///< those that follow, by name
+  std::map<std::string, std::string> described;  ///< "'past' (input 'past_key', dimension 2)"
+  std::map<std::string, std::vector<std::string>> of_inputs;  ///< by axis; "": the extent is fixed
+  /// Those of which no other one follows, and the names that are only in facts.
+  std::set<std::string> free() const;
+};
+Result<Dimensions> dimensions(const std::string& path, const ImportOptions& options);
 
 /// Operators that the importer expands itself (control flow, Gradient), and since which opset.
 std::vector<std::pair<std::string_view, int>> control_operators();

@@ -187,21 +187,48 @@ Result<std::optional<NodeId>> SizeMerger::inside_of(const Nodes& nodes,
   return all;
 }
 
+namespace {
+
+using Terms = std::vector<IndexNode::Term>;
+
+/// The same terms as `all`, those that are not there with coefficient 0 (an axis of extent 1 has no
+/// term of its own); nullopt if there are others.
+std::optional<Terms> aligned(const Terms& terms, const Terms& all) {
+  if (terms.size() == all.size()) return terms;
+  Terms out;
+  std::size_t next = 0;
+  for (const IndexNode::Term& term : all) {
+    const bool there = next < terms.size() &&
+                       terms[next].atom.node().kind == term.atom.node().kind &&
+                       terms[next].atom.variable() == term.atom.variable();
+    out.push_back(there ? terms[next++] : IndexNode::Term{0, term.atom});
+  }
+  if (next < terms.size()) return std::nullopt;
+  return out;
+}
+
+}  // namespace
+
 Result<NodeId> SizeMerger::computed_sum(const Nodes& nodes, const std::vector<Expr>& exprs,
                                         const Shape& shape) {
-  using Term = IndexNode::Term;
-  std::vector<std::vector<Term>> terms;
+  std::vector<Terms> terms;
   std::vector<std::int64_t> constants;
-  for (std::size_t c = 0; c < exprs.size(); ++c) {
-    const IndexNode& n = exprs[c].node();
+  std::size_t most = 0;
+  for (const Expr& expr : exprs) {
+    const IndexNode& n = expr.node();
     const bool sum = n.kind == IndexNode::Kind::sum;
     constants.push_back(sum ? n.constant : 0);
-    terms.push_back(sum ? n.terms : std::vector<Term>{{1, exprs[c]}});
-    if (terms[c].size() != terms[0].size())
-      return misfit(nodes, c, "what it reads takes another form there");
+    terms.push_back(sum ? n.terms : Terms{{1, expr}});
+    if (terms.back().size() > terms[most].size()) most = terms.size() - 1;
+  }
+  const Terms all = terms[most];
+  for (std::size_t c = 0; c < exprs.size(); ++c) {
+    auto same = aligned(terms[c], all);
+    if (!same) return misfit(nodes, c, "what it reads takes another form there");
+    terms[c] = *std::move(same);
   }
   NodeId total = number(constants);
-  for (std::size_t t = 0; t < terms[0].size(); ++t) {
+  for (std::size_t t = 0; t < all.size(); ++t) {
     std::vector<Expr> atoms;
     std::vector<std::int64_t> coefficients;
     for (const auto& list : terms) {

@@ -130,6 +130,16 @@ TEST(Sizes, ConcatenationsFlipsAndPads) {
       {2, 3, 6});
 }
 
+TEST(Sizes, FlipsOfOneRowAndOfMany) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = b.flip(input(b, {n, 2}), {0});
+        return b.concat(
+            {b.softmax(x, {0}), b.flip(b.scan(ir::Monoid::sum, x, 0, false, true), {0})}, 0);
+      },
+      {1, 2, 3, 6});
+}
+
 TEST(Sizes, SortsGathersAndScans) {
   for (const bool descending : {false, true})
     expect_same(

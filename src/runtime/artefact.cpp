@@ -10,7 +10,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "runtime/sized.h"
+#include "runtime/artefact_parts.h"
 #include "support/hash.h"
 #include "support/json.h"
 
@@ -25,7 +25,6 @@ constexpr std::uint64_t kMaxManifest = 256u << 20;
 constexpr std::uint64_t kMaxSections = 1u << 20;
 
 constexpr const char* kFormat = "heddle";
-constexpr const char* kSizedFormat = "heddle sizes";
 
 struct Header {
   char magic[8];
@@ -34,9 +33,6 @@ struct Header {
   std::uint64_t manifest_bytes;
   std::uint64_t checksum_low, checksum_high;  ///< of manifest and section table
 };
-struct Section {
-  std::uint64_t offset, bytes, checksum_low, checksum_high;
-};
 static_assert(sizeof(Header) == 40 && sizeof(Section) == 32);
 
 std::uint64_t page_aligned(std::uint64_t offset) { return (offset + kPage - 1) / kPage * kPage; }
@@ -44,13 +40,18 @@ std::string_view view_of(const void* data, std::size_t size) {
   return {static_cast<const char*>(data), size};
 }
 
+}  // namespace
+
 json port_json(const Port& port) {
   return {{"name", port.name}, {"dtype", name_of(port.type.dtype)}, {"shape", port.type.shape}};
 }
 
+namespace {
+
 json map_json(const TensorMap& map) {
-  return {{"arg", map.arg},         {"dtype", name_of(map.dtype)}, {"extents", map.extents},
-          {"strides", map.strides}, {"box", map.box},              {"swizzle", map.swizzle_bytes}};
+  return {{"arg", map.arg},         {"dtype", name_of(map.dtype)},
+          {"extents", map.extents}, {"strides", map.strides},
+          {"box", map.box},         {"swizzle", map.swizzle_bytes}};
 }
 
 /// Empty for the CPU, where a phase has no launch shape.
@@ -58,8 +59,10 @@ json grid_json(const Grid& grid) {
   if (grid == Grid{}) return json::object();
   json maps = json::array();
   for (const TensorMap& map : grid.maps) maps.push_back(map_json(map));
-  return {{"threads", grid.threads},         {"shared", grid.shared_bytes},
-          {"cluster", grid.cluster},         {"cooperative", grid.cooperative},
+  return {{"threads", grid.threads},
+          {"shared", grid.shared_bytes},
+          {"cluster", grid.cluster},
+          {"cooperative", grid.cooperative},
           {"maps", maps}};
 }
 
@@ -81,17 +84,25 @@ json product_json(const LibraryProduct& p) {
 json launch_json(const Launch& launch) {
   json args = json::array(), phases = json::array();
   for (const Slot& slot : launch.args) args.push_back({static_cast<int>(slot.kind), slot.index});
-  for (const Phase& phase : launch.phases) phases.push_back({phase.symbol, phase.tasks, grid_json(phase.grid)});
+  for (const Phase& phase : launch.phases)
+    phases.push_back({phase.symbol, phase.tasks, grid_json(phase.grid)});
   json out = {{"name", launch.name}, {"args", args}, {"phases", phases}};
   if (launch.product) out["product"] = product_json(*launch.product);
   return out;
 }
 
+}  // namespace
+
 json manifest_json(const Program& p) {
-  json j = {{"format", kFormat},          {"arena_bytes", p.arena_bytes},
-            {"scratch_bytes", p.scratch_bytes}, {"threads", p.threads}, {"device", p.device},
-            {"objects", p.objects.size()}, {"inputs", json::array()},
-            {"outputs", json::array()},    {"launches", json::array()},
+  json j = {{"format", kFormat},
+            {"arena_bytes", p.arena_bytes},
+            {"scratch_bytes", p.scratch_bytes},
+            {"threads", p.threads},
+            {"device", p.device},
+            {"objects", p.objects.size()},
+            {"inputs", json::array()},
+            {"outputs", json::array()},
+            {"launches", json::array()},
             {"constants", json::array()}};
   for (const Port& port : p.inputs) j["inputs"].push_back(port_json(port));
   for (const Port& port : p.outputs) j["outputs"].push_back(port_json(port));
@@ -111,6 +122,8 @@ Result<TensorType> type_from(const json& j) {
   return type;
 }
 
+namespace {
+
 Result<Slot> slot_from(const json& j, const Program& p) {
   const int kind = j.at(0).get<int>();
   const Slot slot{static_cast<Slot::Kind>(kind), j.at(1).get<std::int64_t>()};
@@ -127,8 +140,11 @@ Result<Slot> slot_from(const json& j, const Program& p) {
 Result<TensorMap> map_from(const json& j, std::size_t args) {
   const auto dtype = dtype_named(j.at("dtype").get<std::string>());
   if (!dtype) return fail("artefact: found element type '{}'", j.at("dtype").get<std::string>());
-  TensorMap map{j.at("arg").get<int>(), *dtype, j.at("extents").get<std::vector<std::int64_t>>(),
-                j.at("strides").get<std::vector<std::int64_t>>(), j.at("box").get<std::vector<int>>(),
+  TensorMap map{j.at("arg").get<int>(),
+                *dtype,
+                j.at("extents").get<std::vector<std::int64_t>>(),
+                j.at("strides").get<std::vector<std::int64_t>>(),
+                j.at("box").get<std::vector<int>>(),
                 j.at("swizzle").get<int>()};
   const std::size_t rank = map.extents.size();
   if (map.arg < 0 || static_cast<std::size_t>(map.arg) >= args || rank < 1 || rank > 5 ||
@@ -139,8 +155,11 @@ Result<TensorMap> map_from(const json& j, std::size_t args) {
 
 Result<Grid> grid_from(const json& j, std::size_t args) {
   if (j.empty()) return Grid{};
-  Grid grid{j.at("threads").get<int>(), j.at("shared").get<std::int64_t>(),
-            j.at("cluster").get<int>(), j.at("cooperative").get<bool>(), {}};
+  Grid grid{j.at("threads").get<int>(),
+            j.at("shared").get<std::int64_t>(),
+            j.at("cluster").get<int>(),
+            j.at("cooperative").get<bool>(),
+            {}};
   if (grid.threads < 1 || grid.threads > 1024 || grid.shared_bytes < 0 ||
       grid.shared_bytes > (std::int64_t{1} << 30) || grid.cluster < 1 || grid.cluster > 16)
     return fail("artefact: found a launch of {} threads, {} bytes of shared memory, clusters of {}",
@@ -211,16 +230,12 @@ Result<Program> program_from(const json& j, Program p) {
   return p;
 }
 
-struct Parts {
-  std::string_view manifest;
-  std::vector<Section> sections;
-};
+}  // namespace
 
-/// Header, manifest and table, all within the file and with the right checksum.
-Result<Parts> split(const std::byte* data, std::size_t size,
-                    Checksums checksums = Checksums::compared) {
+Result<Parts> split(const std::byte* data, std::size_t size, Checksums checksums) {
   Header header;
-  if (size < sizeof header) return fail("artefact: found {} bytes, want at least {}", size, sizeof header);
+  if (size < sizeof header)
+    return fail("artefact: found {} bytes, want at least {}", size, sizeof header);
   std::memcpy(&header, data, sizeof header);
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
     return fail("artefact: the file does not start like one");
@@ -241,9 +256,12 @@ Result<Parts> split(const std::byte* data, std::size_t size,
     std::memcpy(parts.sections.data(), begin + header.manifest_bytes, table_bytes);
   for (const Section& s : parts.sections)
     if (s.offset > size || s.bytes > size - s.offset || s.offset % 64 != 0)
-      return fail("artefact: truncated: found {} bytes, want a section at {} of {}", size, s.offset, s.bytes);
+      return fail("artefact: truncated: found {} bytes, want a section at {} of {}", size, s.offset,
+                  s.bytes);
   return parts;
 }
+
+namespace {
 
 Status check_section(const std::byte* data, const Section& s, std::size_t index) {
   const Hash hash = hash_bytes(view_of(data + s.offset, s.bytes));
@@ -252,11 +270,13 @@ Status check_section(const std::byte* data, const Section& s, std::size_t index)
   return Ok{};
 }
 
+}  // namespace
+
 Result<std::pair<std::shared_ptr<const void>, std::size_t>> map_file(const std::string& path) {
   // Opening a pipe that nobody writes to would wait for ever.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return fail("{}: {}", path, std::strerror(errno));
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
     ::close(fd);
     return fail("{}: found an empty or special file, want an artefact", path);
@@ -270,7 +290,6 @@ Result<std::pair<std::shared_ptr<const void>, std::size_t>> map_file(const std::
                    size};
 }
 
-/// A tensor of the type that the manifest tells, over a section.
 Result<Tensor> tensor_of(const json& j, const Section& s, const std::byte* data,
                          const std::shared_ptr<const void>& owner) {
   const Tensor tensor(HEDDLE_TRY(type_from(j)), owner, data + s.offset);
@@ -283,11 +302,11 @@ std::string_view bytes_of(const Tensor& t) {
   return view_of(t.data(), static_cast<std::size_t>(t.bytes()));
 }
 
-/// Header, manifest, table and sections, one for each body.
 Status write_file(const std::string& manifest, const std::vector<std::string_view>& bodies,
                   const std::string& path) {
   std::vector<Section> sections;
-  std::uint64_t offset = page_aligned(sizeof(Header) + manifest.size() + bodies.size() * sizeof(Section));
+  std::uint64_t offset =
+      page_aligned(sizeof(Header) + manifest.size() + bodies.size() * sizeof(Section));
   for (std::string_view body : bodies) {
     const Hash hash = hash_bytes(body);
     sections.push_back({offset, body.size(), hash.low, hash.high});
@@ -295,10 +314,12 @@ Status write_file(const std::string& manifest, const std::vector<std::string_vie
     offset += (body.size() + 63) / 64 * 64;
     if (body.size() >= kPage) offset = page_aligned(offset);
   }
-  std::string table = manifest + std::string(view_of(sections.data(), sections.size() * sizeof(Section)));
+  std::string table =
+      manifest + std::string(view_of(sections.data(), sections.size() * sizeof(Section)));
   const Hash hash = hash_bytes(table);
-  Header header{{}, kArtefactVersion, static_cast<std::uint32_t>(sections.size()), manifest.size(),
-                hash.low, hash.high};
+  Header header{
+      {},       kArtefactVersion, static_cast<std::uint32_t>(sections.size()), manifest.size(),
+      hash.low, hash.high};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
 
   const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
@@ -319,8 +340,6 @@ Status write_file(const std::string& manifest, const std::vector<std::string_vie
   return Ok{};
 }
 
-}  // namespace
-
 Status write_artefact(const Program& program, const std::string& path) {
   std::vector<std::string_view> bodies;
   for (const std::string& object : program.objects) bodies.push_back(object);
@@ -328,12 +347,6 @@ Status write_artefact(const Program& program, const std::string& path) {
   return write_file(manifest_json(program).dump(), bodies, path);
 }
 
-namespace {
-
-/// Section numbers of a program's objects, then its constants.
-using Numbers = std::vector<std::size_t>;
-
-/// A program whose bytes are these sections.
 Result<Program> program_of(const json& j, const Numbers& numbers, const Parts& parts,
                            const std::byte* data, const std::shared_ptr<const void>& owner) {
   Program program;
@@ -350,13 +363,11 @@ Result<Program> program_of(const json& j, const Numbers& numbers, const Parts& p
       program.objects.emplace_back(view_of(data + s.offset, s.bytes));
       continue;
     }
-    program.constants.push_back(
-        HEDDLE_TRY(tensor_of(constants.at(i - objects), s, data, owner)));
+    program.constants.push_back(HEDDLE_TRY(tensor_of(constants.at(i - objects), s, data, owner)));
   }
   return program_from(j, std::move(program));
 }
 
-/// The manifest, once every section matches its checksum.
 Result<json> manifest_of(const Parts& parts, const std::byte* data, std::string_view format,
                          Checksums checksums) {
   std::optional<json> j = parse_whole_json(parts.manifest);
@@ -368,8 +379,6 @@ Result<json> manifest_of(const Parts& parts, const std::byte* data, std::string_
     HEDDLE_TRY(check_section(data, parts.sections[i], i));
   return *std::move(j);
 }
-
-}  // namespace
 
 Result<Program> parse_artefact(const std::byte* data, std::size_t size,
                                std::shared_ptr<const void> owner, Checksums checksums) {
@@ -384,109 +393,13 @@ Result<Program> parse_artefact(const std::byte* data, std::size_t size,
   }
 }
 
-namespace {
-
-json case_json(const SizeCase& row) {
-  return {{"sizes", row.sizes},     {"program", row.program}, {"inputs", row.inputs},
-          {"outputs", row.outputs}, {"given", row.given}};
-}
-
-/// The shapes of a case fit the ports of its program.
-bool fits(const std::vector<Shape>& shapes, const std::vector<Port>& ports) {
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
-    const Shape& whole = ports[i].type.shape;
-    if (shapes[i].size() != whole.size()) return false;
-    for (std::size_t d = 0; d < whole.size(); ++d)
-      if (shapes[i][d] < 0 || shapes[i][d] > whole[d]) return false;
-  }
-  return true;
-}
-
-Result<SizeCase> case_from(const json& j, const SizedProgram& sized) {
-  SizeCase row;
-  row.sizes = j.at("sizes").get<std::map<std::string, std::int64_t>>();
-  row.program = j.at("program").get<std::size_t>();
-  row.inputs = j.at("inputs").get<std::vector<Shape>>();
-  row.outputs = j.at("outputs").get<std::vector<Shape>>();
-  row.given = j.at("given").get<std::vector<std::size_t>>();
-  if (row.program >= sized.programs.size())
-    return fail("artefact: found program {} of {}", row.program, sized.programs.size());
-  const Program& p = *sized.programs[row.program];
-  bool sound = row.inputs.size() + row.given.size() == p.inputs.size() &&
-               row.outputs.size() == p.outputs.size() && fits(row.inputs, p.inputs) &&
-               fits(row.outputs, p.outputs);
-  for (std::size_t i = 0; sound && i < row.given.size(); ++i)
-    sound = row.given[i] < sized.values.size() &&
-            sized.values[row.given[i]].type() == p.inputs[row.inputs.size() + i].type;
-  if (!sound) return fail("artefact: a row of the dispatch table does not fit its program");
-  return row;
-}
-
-}  // namespace
-
-Status write_sized_artefact(const SizedProgram& sized, const std::string& path) {
-  std::vector<std::string_view> bodies;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> known;
-  const auto section = [&](std::string_view body) {
-    const Hash hash = hash_bytes(body);
-    const auto [at, fresh] = known.try_emplace({hash.low, hash.high}, bodies.size());
-    if (fresh) bodies.push_back(body);
-    return at->second;
-  };
-  json j = {{"format", kSizedFormat}};
-  j["programs"] = j["values"] = j["cases"] = json::array();
-  for (const auto& program : sized.programs) {
-    json entry = manifest_json(*program);
-    entry["sections"] = json::array();
-    for (const std::string& object : program->objects) entry["sections"].push_back(section(object));
-    for (const Tensor& c : program->constants) entry["sections"].push_back(section(bytes_of(c)));
-    j["programs"].push_back(std::move(entry));
-  }
-  for (const Tensor& v : sized.values)
-    j["values"].push_back({{"dtype", name_of(v.dtype())},
-                           {"shape", v.shape()},
-                           {"section", section(bytes_of(v))}});
-  for (const SizeCase& row : sized.cases) j["cases"].push_back(case_json(row));
-  return write_file(j.dump(), bodies, path);
-}
-
-Result<SizedProgram> parse_sized_artefact(const std::byte* data, std::size_t size,
-                                          std::shared_ptr<const void> owner, Checksums checksums) {
-  const Parts parts = HEDDLE_TRY(split(data, size, checksums));
-  try {
-    const json j = HEDDLE_TRY(manifest_of(parts, data, kSizedFormat, checksums));
-    SizedProgram sized;
-    for (const json& entry : j.at("programs"))
-      sized.programs.push_back(std::make_shared<const Program>(HEDDLE_TRY(
-          program_of(entry, entry.at("sections").get<Numbers>(), parts, data, owner))));
-    for (const json& entry : j.at("values")) {
-      const auto number = entry.at("section").get<std::size_t>();
-      if (number >= parts.sections.size())
-        return fail("artefact: found section {} of {}", number, parts.sections.size());
-      sized.values.push_back(HEDDLE_TRY(tensor_of(entry, parts.sections[number], data, owner)));
-    }
-    for (const json& entry : j.at("cases"))
-      sized.cases.push_back(HEDDLE_TRY(case_from(entry, sized)));
-    if (sized.cases.empty()) return fail("artefact: the dispatch table is empty");
-    return sized;
-  } catch (const json::exception& e) {
-    return fail("artefact: malformed manifest: {}", e.what());
-  }
-}
-
-Result<SizedProgram> read_sized_artefact(const std::string& path) {
-  auto [owner, size] = HEDDLE_TRY(map_file(path));
-  auto sized = parse_sized_artefact(static_cast<const std::byte*>(owner.get()), size, owner);
-  if (!sized) return fail(sized.error().code, "{}: {}", path, sized.error().message);
-  return sized;
-}
-
-bool is_sized_artefact(const std::string& path) {
-  if (!is_artefact(path)) return false;
+std::string format_of(const std::string& path) {
+  if (!is_artefact(path)) return "";
   const Result<std::string> manifest = read_manifest(path);
-  if (!manifest) return false;
+  if (!manifest) return "";
   const std::optional<json> j = parse_whole_json(*manifest);
-  return j && j->is_object() && j->contains("format") && j->at("format") == kSizedFormat;
+  if (!j || !j->is_object() || !j->contains("format") || !j->at("format").is_string()) return "";
+  return j->at("format").get<std::string>();
 }
 
 Result<Program> read_artefact(const std::string& path) {

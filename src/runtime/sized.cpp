@@ -44,12 +44,63 @@ class SizeSession final : public Session {
 
 }  // namespace
 
-Result<std::size_t> SizedProgram::find(const std::vector<Shape>& inputs) const {
-  for (std::size_t c = 0; c < cases.size(); ++c)
-    if (cases[c].inputs == inputs) return c;
+std::map<std::string, std::string> SizedProgram::described() const {
+  std::map<std::string, std::string> all;
+  for (std::size_t i = 0; i < dimensions.size(); ++i)
+    for (std::size_t d = 0; d < dimensions[i].size(); ++d)
+      all.try_emplace(dimensions[i][d],
+                      fmt::format("'{}' (input '{}', dimension {})", dimensions[i][d],
+                                  programs[cases[0].program]->inputs[i].name, d));
+  return all;
+}
+
+/// Whether there can be inputs of such shapes at all: one name stands for one extent.
+Status SizedProgram::agree(const std::map<std::string, Shape>& inputs,
+                           std::map<std::string, std::int64_t> sizes) const {
+  std::map<std::string, std::string> from;
+  for (std::size_t i = 0; i < dimensions.size(); ++i) {
+    const std::string& name = programs[cases[0].program]->inputs[i].name;
+    const auto given = inputs.find(name);
+    if (given == inputs.end()) continue;
+    if (given->second.size() != dimensions[i].size())
+      return fail(ErrorCode::usage, "input '{}': found shape {}, want rank {}", name,
+                  to_string(given->second), dimensions[i].size());
+    for (std::size_t d = 0; d < dimensions[i].size(); ++d) {
+      const std::int64_t extent = given->second[d], fixed = cases[0].inputs[i][d];
+      const std::string& dimension = dimensions[i][d];
+      if (dimension.empty() && extent != fixed)
+        return fail(ErrorCode::usage, "input '{}': dimension {} is {}, want {}", name, d, extent,
+                    fixed);
+      if (dimension.empty()) continue;
+      const auto [at, fresh] = sizes.emplace(dimension, extent);
+      if (!fresh && at->second != extent)
+        return fail(ErrorCode::usage, "input '{}': dimension {} ('{}') is {}, want {} as {}", name,
+                    d, dimension, extent, at->second,
+                    from.contains(dimension) ? from.at(dimension) : "given");
+      from.try_emplace(dimension, fmt::format("in input '{}'", name));
+    }
+  }
+  return derive(facts, sizes, described());
+}
+
+Result<std::size_t> SizedProgram::find(const std::map<std::string, Shape>& inputs,
+                                       const std::map<std::string, std::int64_t>& sizes) const {
+  for (std::size_t c = cases.size(); c-- > 0;) {
+    const SizeCase& row = cases[c];
+    bool fits = std::includes(row.sizes.begin(), row.sizes.end(), sizes.begin(), sizes.end());
+    for (std::size_t i = 0; fits && i < row.inputs.size(); ++i) {
+      const auto given = inputs.find(programs[row.program]->inputs[i].name);
+      fits = given == inputs.end() || given->second == row.inputs[i];
+    }
+    if (fits) return c;
+  }
+  HEDDLE_TRY(agree(inputs, sizes));
   std::string found;
-  for (const Shape& shape : inputs) found += (found.empty() ? "" : ", ") + to_string(shape);
-  return fail(ErrorCode::usage, "found inputs of shapes {}, want one of these sizes:\n{}", found,
+  for (const auto& [name, shape] : inputs)
+    found += fmt::format("{} {} {}", found.empty() ? "" : ",", name, to_string(shape));
+  for (const auto& [name, size] : sizes)
+    found += fmt::format("{} {}={}", found.empty() ? "" : ",", name, size);
+  return fail(ErrorCode::usage, "no program for these sizes, found{}, want one of:\n{}", found,
               table());
 }
 
@@ -65,6 +116,10 @@ Program SizedProgram::at(std::size_t number) const {
 
 std::string SizedProgram::table() const {
   std::string text;
+  const std::map<std::string, std::string> where = described();
+  for (const auto& [name, expr] : facts)
+    if (where.contains(name))
+      text += fmt::format("  dimension {} = {}\n", where.at(name), expr.text());
   for (std::size_t p = 0; p < programs.size(); ++p) {
     std::map<std::string, std::pair<std::int64_t, std::int64_t>> range;
     std::size_t count = 0;

@@ -7,6 +7,7 @@
 #include "runtime/artefact.h"
 #include "runtime/program.h"
 #include "runtime/session.h"
+#include "support/dimensions.h"
 
 namespace heddle::runtime {
 
@@ -26,13 +27,26 @@ struct SizedProgram {
   std::vector<std::shared_ptr<const Program>> programs;
   std::vector<Tensor> values;  ///< that SizeCase::given counts
   std::vector<SizeCase> cases;
+  /// What the model's dimensions are called, by input and axis ("": the extent is fixed), and those
+  /// that follow from others.
+  std::vector<std::vector<std::string>> dimensions;
+  DimensionFacts facts;
 
-  /// The case for inputs of these shapes, by position; the error lists what there is.
-  Result<std::size_t> find(const std::vector<Shape>& inputs) const;
+  /// The last case for inputs of these shapes, by name, and these sizes of dimensions; what is not
+  /// there fits all. The error names the dimension that disagrees with another input or with a
+  /// fact, else lists what there is.
+  Result<std::size_t> find(const std::map<std::string, Shape>& inputs,
+                           const std::map<std::string, std::int64_t>& sizes = {}) const;
   /// The model at the sizes of a case: the program with the ports of that size.
   Program at(std::size_t number) const;
-  /// The dispatch table: one line per run of sizes that share a program.
+  /// The dispatch table: the facts, and a line for each program and its sizes.
   std::string table() const;
+
+ private:
+  Status agree(const std::map<std::string, Shape>& inputs,
+               std::map<std::string, std::int64_t> sizes) const;
+  /// Where each dimension is met first.
+  std::map<std::string, std::string> described() const;
 };
 
 /// Runs case `number` through a session of its program. Inputs of a smaller size are copied into

@@ -133,6 +133,33 @@ class Dynamic(CommandTest):
             for n in (1, 2, 5, 6, 7):
                 self.agrees(path, artefact, rng.normal(size=(n, 2, 3)).astype(np.float32))
 
+    def test_what_is_read_backwards_has_any_length(self):
+        turn = [constant("start", np.array([-1])), constant("end", np.array([-(1 << 40)])),
+                constant("axis", np.array([0])), constant("step", np.array([-1])),
+                constant("two", np.array([-2]))]
+        reverse = lambda to, step="step": helper.make_node(
+            "Slice", ["x", "start", "end", "axis", step], [to], name=to)
+        for name, nodes in {
+                "flip": [reverse("r"), helper.make_node("Softmax", ["r"], ["y"], axis=0)],
+                "every_other": [reverse("r", "two"),
+                                helper.make_node("ReduceSum", ["r"], ["y"], keepdims=0)],
+                "both_ways": [reverse("r"), helper.make_node("Concat", ["r", "x", "r"], ["c"], axis=0),
+                              helper.make_node("CumSum", ["c", "axis0"], ["y"])],
+                "reverse": [helper.make_node("Shape", ["x"], ["s"], end=1),
+                            helper.make_node("Expand", ["s", "three"], ["lengths"]),
+                            helper.make_node("ReverseSequence", ["x", "lengths"], ["r"], time_axis=0,
+                                             batch_axis=1),
+                            helper.make_node("CumSum", ["r", "axis0"], ["y"])]}.items():
+            path = self.save(name, model(nodes, [("x", ["T", 3])], [("y", None)], turn + [
+                constant("axis0", np.array(0)), constant("three", np.array([3]))]))
+            artefact = self.path / f"{name}.heddle"
+            done = heddle("compile", path, "--dynamic", "T=1..9@4,9", "-o", artefact, "--json")
+            self.assertEqual(done.returncode, 0, name + done.stderr)
+            self.assertLessEqual(json.loads(done.stdout)["programs"], 4, name)
+            for n in (1, 2, 3, 4, 5, 8, 9):
+                self.agrees(path, artefact,
+                            np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32))
+
     def test_what_changes_form_is_refused_or_listed(self):
         ends = [helper.make_node("Shape", ["x"], ["n"], name="size"),
                 helper.make_node("Loop", ["n", "", "x"], ["y"], name="loop",
@@ -156,7 +183,7 @@ class Dynamic(CommandTest):
         path = self.save("attention", attention())
         self.assert_fails(2, "no symbolic dimension 'N', it has 'S'", "compile", path, "--dynamic",
                           "N=1..4")
-        for text in ("S", "S=", "S=0..4", "S=4..1", "S=1..", "S=1..9@20", "S=1..99999999"):
+        for text in ("S", "S=", "S=-1..4", "S=4..1", "S=1..", "S=1..9@20", "S=1..99999999"):
             self.assert_fails(2, "--dynamic: found", "compile", path, "--dynamic", text)
         artefact = self.path / "a.heddle"
         heddle("compile", path, "--dynamic", "S=1..4", "-o", artefact)

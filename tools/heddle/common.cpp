@@ -29,10 +29,12 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
                   "compile for this GPU (sm_80, sm_89, sm_90a), which need not be here");
   verb.add_option("--shape,--shapes", flags.shapes,
                   "extents of an input with symbolic ones: x=1x3x224x224 (or x:1x3x224x224)");
-  verb.add_option("--dynamic", flags.dynamic,
-                  "sizes of a symbolic dimension that one program shall run: NAME=1..512, "
-                  "NAME=32..640:32 (steps), NAME=1..512@128,512 (padded to these), NAME=8,16 (only "
-                  "these, nothing padded); NAME is the model's, or INPUT.AXIS where it has none");
+  verb.add_option(
+      "--dynamic", flags.dynamic,
+      "sizes of a symbolic dimension that one program shall run: NAME=1..512, "
+      "NAME=32..640:32 (steps), NAME=1..512@128,512 (padded to these), NAME=8,16 (only "
+      "these, nothing padded); NAME is the model's, or INPUT.AXIS where it has none; "
+      "or what one follows from: total=past+1 (names like 'past + 1' say so themselves)");
   verb.add_option("--size", flags.sizes,
                   "of the sizes of --dynamic, the one to run now: NAME=77 (default: that of the "
                   "inputs given, else the largest)");
@@ -76,7 +78,7 @@ Status want_graph(const ModelFlags& flags, std::string_view verb) {
 }
 
 Status want_one_size(const ModelFlags& flags, std::string_view verb) {
-  if (flags.dynamic.empty() && flags.sizes.empty()) return Ok{};
+  if (!wants_sizes(flags) && flags.sizes.empty()) return Ok{};
   return fail(ErrorCode::usage, "{}: found --dynamic or --size, want one size: --shape", verb);
 }
 
@@ -124,6 +126,7 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
   options.options = global_options();
   options.progress = progress_line();
   for (const std::string& text : flags.shapes) options.shapes.insert(HEDDLE_TRY(parse_shape(text)));
+  options.facts = HEDDLE_TRY(driver::parse_sizes(flags.dynamic)).facts;
   return options;
 }
 
@@ -156,11 +159,13 @@ Status within(double limit_mb, const runtime::Program& p, int threads) {
 
 }  // namespace
 
+bool wants_sizes(const ModelFlags& flags) {
+  const auto wishes = driver::parse_sizes(flags.dynamic);
+  return !wishes || !wishes->ranges.empty();
+}
+
 Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags) {
-  std::vector<driver::SizeRange> ranges;
-  for (const std::string& text : flags.dynamic)
-    ranges.push_back(HEDDLE_TRY(driver::parse_size_range(text)));
-  return ranges;
+  return HEDDLE_TRY(driver::parse_sizes(flags.dynamic)).ranges;
 }
 
 Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelFlags& flags) {
@@ -170,22 +175,8 @@ Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelF
     if (const std::size_t split = text.find('='); split != std::string::npos)
       shapes[text.substr(0, split)] = HEDDLE_TRY(onnx::read_tensor(text.substr(split + 1))).shape();
   std::map<std::string, std::int64_t> sizes;
-  for (const std::string& text : flags.sizes) {
-    const driver::SizeRange range = HEDDLE_TRY(driver::parse_size_range(text));
-    if (range.sizes.size() != 1)
-      return fail(ErrorCode::usage, "--size: found '{}', want NAME=SIZE", text);
-    sizes[range.name] = range.sizes[0];
-  }
-  for (std::size_t c = sized.cases.size(); c-- > 0;) {
-    const runtime::SizeCase& row = sized.cases[c];
-    bool fits = std::includes(row.sizes.begin(), row.sizes.end(), sizes.begin(), sizes.end());
-    for (std::size_t i = 0; i < row.inputs.size(); ++i) {
-      const auto given = shapes.find(sized.programs[row.program]->inputs[i].name);
-      fits &= given == shapes.end() || given->second == row.inputs[i];
-    }
-    if (fits) return c;
-  }
-  return fail(ErrorCode::usage, "no program for these sizes, want one of:\n{}", sized.table());
+  for (const std::string& text : flags.sizes) sizes.insert(HEDDLE_TRY(driver::parse_size(text)));
+  return sized.find(shapes, sizes);
 }
 
 namespace {
@@ -224,7 +215,7 @@ Result<Model> compile_model(const ModelFlags& flags) {
       model.program =
           std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
-  } else if (!flags.dynamic.empty()) {
+  } else if (wants_sizes(flags)) {
     options.shapes.clear();  // they choose among the sizes
     const auto compiled =
         HEDDLE_TRY(driver::compile_sizes(flags.model, HEDDLE_TRY(size_ranges(flags)), options));

@@ -58,7 +58,8 @@ Result<Model> open_model(const ModelFlags& flags);
 /// The case of the dispatch table that the flags ask for: --size, --shape, the shapes of --input
 /// files; of those that fit the largest.
 Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelFlags& flags);
-/// --dynamic.
+/// --dynamic says sizes (not only what dimensions follow from).
+bool wants_sizes(const ModelFlags& flags);
 Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags);
 
 /// The first test_data_set of a test-data folder, by position; empty where there is none.

@@ -133,7 +133,7 @@ Status run_sized(const CompileFlags& flags) {
 
 Status run(const CompileFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "compile"));
-  if (!flags.dynamic.empty()) return run_sized(flags);
+  if (wants_sizes(flags)) return run_sized(flags);
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
   if (lists("prim,plan,kernel,llvm,cuda", flags.emit)) {

@@ -47,6 +47,8 @@ Status run(const ExplainFlags& flags) {
     if (model.sized)
       for (const runtime::SizeCase& row : model.sized->cases)
         report["dispatch"].push_back({{"sizes", row.sizes}, {"program", row.program}});
+    if (model.sized)
+      for (const auto& [name, expr] : model.sized->facts) report["facts"][name] = expr.text();
     fmt::print("{}\n", report.dump(2));
     return Ok{};
   }

@@ -132,8 +132,7 @@ Result<bool> is_staged(const std::string& model) {
 }
 
 bool works_in_stages(const ModelFlags& flags, const Error& why) {
-  if (why.code != ErrorCode::unsupported || !flags.dynamic.empty() ||
-      runtime::is_artefact(flags.model))
+  if (why.code != ErrorCode::unsupported || wants_sizes(flags) || runtime::is_artefact(flags.model))
     return false;
   const auto options = compile_options(flags);
   if (!options) return false;

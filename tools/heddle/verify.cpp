@@ -130,7 +130,7 @@ Result<Verified> verify_size(const VerifyFlags& flags, const Tolerance& toleranc
 }
 
 Result<Verified> verified(const VerifyFlags& flags, const Tolerance& tolerance) {
-  if (!flags.dynamic.empty()) return verify_size(flags, tolerance);
+  if (wants_sizes(flags)) return verify_size(flags, tolerance);
   if (!HEDDLE_TRY(is_staged(flags.model))) {
     auto program = verify_program(flags, tolerance);
     if (program || !works_in_stages(flags, program.error())) return program;

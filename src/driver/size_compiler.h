@@ -1,0 +1,51 @@
+#pragma once
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "driver/sizes.h"
+#include "prim/sizes.h"
+#include "support/hash.h"
+
+namespace heddle::driver {
+
+/// By the names of dimensions.
+using Sizes = std::map<std::string, std::int64_t>;
+/// "H=64, W=32".
+std::string text_of(const Sizes& sizes);
+/// What sizes may combine to, at most.
+constexpr std::size_t kMaxCases = 4096;
+
+/// Makes the programs of a dispatch table, bucket by bucket.
+class SizeCompiler {
+ public:
+  explicit SizeCompiler(const CompileOptions& options) : options_(options) {}
+  /// A bucket: sizes, of which the last are the largest, and the model at each of them. Those that
+  /// do not fit the others get programs of their own, if they are few.
+  Status add(const std::vector<Sizes>& sizes, const std::vector<prim::Graph>& graphs);
+
+  struct Made {
+    runtime::SizedProgram program;
+    std::vector<SizeBucket> buckets;
+    std::vector<PhaseTime> times;  ///< since the compiler was made
+  };
+  Made take();
+
+ private:
+  /// One program for these sizes, the last of which is the largest.
+  Status add_program(prim::Sizes merged, const std::vector<Sizes>& sizes,
+                     const std::vector<const prim::Graph*>& graphs, std::string note);
+  /// The last case of the last program is as large as that: without padding, where that is faster.
+  Status own_program(const Sizes& sizes, const prim::Graph& graph);
+  std::size_t value(const Tensor& tensor);
+  double lap();
+
+  const CompileOptions& options_;
+  Made out_;
+  std::map<std::string, double> seconds_;
+  std::map<Hash, std::size_t> values_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace heddle::driver

@@ -1,0 +1,62 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/artefact.h"
+
+/// What files of one program, of several sizes and of chains have in common.
+namespace heddle::runtime {
+
+struct Section {
+  std::uint64_t offset, bytes, checksum_low, checksum_high;
+};
+struct Parts {
+  std::string_view manifest;
+  std::vector<Section> sections;
+};
+/// Section numbers of a program's objects, then its constants.
+using Numbers = std::vector<std::size_t>;
+/// The bytes of sections; what is there already is not added again.
+class SectionTable {
+ public:
+  std::size_t add(std::string_view body);
+  const std::vector<std::string_view>& bodies() const { return bodies_; }
+
+ private:
+  std::vector<std::string_view> bodies_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> known_;
+};
+
+Result<std::pair<std::shared_ptr<const void>, std::size_t>> map_file(const std::string& path);
+/// Header, manifest and table, all within the file and with the right checksum.
+Result<Parts> split(const std::byte* data, std::size_t size,
+                    Checksums checksums = Checksums::compared);
+/// The manifest, once every section matches its checksum.
+Result<nlohmann::json> manifest_of(const Parts& parts, const std::byte* data,
+                                   std::string_view format, Checksums checksums);
+/// Header, manifest, table and sections, one for each body.
+Status write_file(const std::string& manifest, const std::vector<std::string_view>& bodies,
+                  const std::string& path);
+
+nlohmann::json port_json(const Port& port);
+nlohmann::json manifest_json(const Program& p);
+std::string_view bytes_of(const Tensor& t);
+Result<TensorType> type_from(const nlohmann::json& j);
+/// A tensor of the type that the manifest tells, over a section.
+Result<Tensor> tensor_of(const nlohmann::json& j, const Section& s, const std::byte* data,
+                         const std::shared_ptr<const void>& owner);
+/// A program whose bytes are these sections.
+Result<Program> program_of(const nlohmann::json& j, const Numbers& numbers, const Parts& parts,
+                           const std::byte* data, const std::shared_ptr<const void>& owner);
+struct SizedProgram;
+nlohmann::json sized_json(const SizedProgram& sized, SectionTable& sections);
+Result<SizedProgram> sized_from(const nlohmann::json& j, const Parts& parts, const std::byte* data,
+                                const std::shared_ptr<const void>& owner);
+/// The "format" of the file's manifest; empty if it is no artefact.
+std::string format_of(const std::string& path);
+
+}  // namespace heddle::runtime
