@@ -20,7 +20,8 @@ enum class Coordinates {
   tf_half_pixel_for_nn,
   tf_crop_and_resize
 };
-enum class Nearest { round_prefer_floor, round_prefer_ceil, floor, ceil };
+/// `before_11` is the rule of Resize-10: up when shrinking, down when growing.
+enum class Nearest { round_prefer_floor, round_prefer_ceil, floor, ceil, before_11 };
 
 struct Options {
   Mode mode = Mode::nearest;
@@ -69,7 +70,7 @@ double source_position(const Options& o, const ResizeAxis& a, std::int64_t posit
   return 0;
 }
 
-std::int64_t nearest_index(Nearest how, double x) {
+std::int64_t nearest_index(Nearest how, double x, double scale) {
   switch (how) {
     case Nearest::round_prefer_floor:
       return static_cast<std::int64_t>(std::ceil(x - 0.5));
@@ -79,6 +80,8 @@ std::int64_t nearest_index(Nearest how, double x) {
       return static_cast<std::int64_t>(std::floor(x));
     case Nearest::ceil:
       return static_cast<std::int64_t>(std::ceil(x));
+    case Nearest::before_11:  // positions were f32: 3 / (1 / 3) is 9
+      return static_cast<std::int64_t>(scale < 1 ? std::ceil(static_cast<float>(x)) : std::floor(x));
   }
   return 0;
 }
@@ -116,7 +119,7 @@ Taps make_taps(const Options& o, const ResizeAxis& a) {
     const double base = o.mode == Mode::nearest ? 0 : std::floor(x);
     double total = 0;
     for (std::int64_t t = 0; t < count; ++t) {
-      const std::int64_t at = o.mode == Mode::nearest ? nearest_index(o.nearest, x)
+      const std::int64_t at = o.mode == Mode::nearest ? nearest_index(o.nearest, x, a.scale)
                                                       : static_cast<std::int64_t>(base) + first + t;
       double weight =
           o.mode == Mode::nearest ? 1 : kernel_value(o, (static_cast<double>(at) - x) * squeeze);
@@ -286,8 +289,9 @@ Result<Options> options_of(const Call& call) {
              {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
               "asymmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize"})));
   o.nearest = static_cast<Nearest>(
-      HEDDLE_TRY(choice(call, "nearest_mode", call.opset < 11 ? "floor" : "round_prefer_floor",
+      HEDDLE_TRY(choice(call, "nearest_mode", "round_prefer_floor",
                         {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"})));
+  if (call.opset < 11) o.nearest = Nearest::before_11;
   o.cubic_a = call.attribute_float("cubic_coeff_a", -0.75);
   o.extrapolation = call.attribute_float("extrapolation_value", 0);
   o.exclude_outside = call.attribute_int("exclude_outside", 0) != 0 && o.mode == Mode::cubic;
@@ -353,7 +357,7 @@ Result<Values> resize(const Call& call, Builder& b) {
 Result<Values> upsample(const Call& call, Builder& b) {
   Options o;
   o.coordinates = Coordinates::asymmetric;
-  o.nearest = Nearest::floor;
+  o.nearest = Nearest::before_11;
   const int mode =
       HEDDLE_TRY(choice(call, "mode", "nearest", {"nearest", "linear", "bilinear", "cubic"}));
   o.mode = mode == 0 ? Mode::nearest : mode == 3 ? Mode::cubic : Mode::linear;
