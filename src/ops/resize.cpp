@@ -81,7 +81,8 @@ std::int64_t nearest_index(Nearest how, double x, double scale) {
     case Nearest::ceil:
       return static_cast<std::int64_t>(std::ceil(x));
     case Nearest::before_11:  // positions were f32: 3 / (1 / 3) is 9
-      return static_cast<std::int64_t>(scale < 1 ? std::ceil(static_cast<float>(x)) : std::floor(x));
+      return static_cast<std::int64_t>(scale < 1 ? std::ceil(static_cast<float>(x))
+                                                 : std::floor(x));
   }
   return 0;
 }

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from command import CommandTest, heddle
 
@@ -83,6 +84,38 @@ class Staged(CommandTest):
         page = self.path / "page.html"
         self.assert_fails(3, "--html", "explain", self.model, "--html", page)
         self.assertFalse(page.exists())
+
+    def test_samples_by_the_size_of_regions(self):
+        graph = helper.make_graph(
+            [helper.make_node("RoiAlign", ["x", "r", "b"], ["a"], name="regions", output_height=3,
+                              output_width=2, spatial_scale=0.5),
+             helper.make_node("Relu", ["a"], ["y"], name="after")], "g",
+            [helper.make_tensor_value_info(*port) for port in
+             (("x", TensorProto.FLOAT, [2, 3, 11, 13]), ("r", TensorProto.FLOAT, [4, 4]),
+              ("b", TensorProto.INT64, [4]))],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 3, 3, 2])])
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)])
+        random = np.random.default_rng(3)
+        corner = random.uniform(0, 12, (4, 2))
+        feeds = {"x": random.standard_normal((2, 3, 11, 13)).astype(np.float32),
+                 "r": np.concatenate([corner, corner + random.uniform(1, 14, (4, 2))],
+                                     1).astype(np.float32),
+                 "b": np.array([0, 1, 1, 0])}
+        path, data = self.save("model", proto), self.path / "test_data_set_0"
+        data.mkdir(exist_ok=True)
+        for k, (name, value) in enumerate(feeds.items()):
+            (data / f"input_{k}.pb").write_bytes(
+                onnx.numpy_helper.from_array(value, name).SerializeToString())
+        want = ReferenceEvaluator(proto).run(None, feeds)[0]
+        for factor, code in ((1, 0), (1.01, 4)):
+            (data / "output_0.pb").write_bytes(onnx.numpy_helper.from_array(
+                (want * factor).astype(np.float32), "y").SerializeToString())
+            for verb in ("run", "verify"):
+                done = heddle(verb, self.path)
+                self.assertEqual(done.returncode, code, f"{verb}: {done.stdout}{done.stderr}")
+        self.assertIn("host: RoiAlign 'regions'", heddle("explain", path).stdout)
+        self.assert_fails(3, "takes the number of samples from the regions' sizes", "compile", path,
+                          "-o", self.path / "o")
 
     def test_verify(self):
         done = heddle("verify", self.model)

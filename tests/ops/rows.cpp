@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/host.h"
 #include "prim/interpret.h"
 
 namespace heddle::ops::rows {
@@ -52,7 +53,15 @@ Result<Built> build(const Row& row) {
       inputs.push_back(to_tensor(v));
     }
   }
-  const Values values = HEDDLE_TRY(expand(call, b));
+  Result<Values> expanded = expand(call, b);
+  if (!expanded && expanded.error().code == ErrorCode::unsupported && may_run_on_host(call)) {
+    std::vector<Tensor> args;
+    for (const Value& v : row.inputs) args.push_back(v.absent ? Tensor() : to_tensor(v));
+    expanded = Values();
+    for (const HostValue& value : HEDDLE_TRY(run_on_host(call, args)))
+      expanded->push_back(graph.add_constant(value.tensor));
+  }
+  const Values values = HEDDLE_TRY(std::move(expanded));
   if (values.size() < row.want.size()) return fail("{} results", values.size());
   for (std::size_t i = 0; i < std::max<std::size_t>(1, row.want.size()); ++i)
     graph.outputs.push_back({"y" + std::to_string(i), values[i]});

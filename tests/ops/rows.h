@@ -65,7 +65,8 @@ struct Built {
   prim::Graph graph;
   std::vector<Tensor> inputs;
 };
-/// The operator's primitives, with its first output and all that the row wants.
+/// The operator's primitives (or, where the host computes it, what that makes), with its first
+/// output and all that the row wants.
 Result<Built> build(const Row& row);
 /// Builds the operator, interprets it, compares: shapes and types exactly, values to 1e-5.
 void check(const Row& row);
