@@ -99,6 +99,22 @@ Result<Values> softplus(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
   return Values{softplus_of(b, call.in(0))};
 }
+/// Attributes alpha and beta, which ParametricSoftplus and ScaledTanh have no defaults for.
+Status want_alpha_beta(const Call& call, Builder& b) {
+  for (const char* key : {"alpha", "beta"})
+    if (!call.has_attribute(key)) return call.error("attribute {} is missing", key);
+  return want_float(call, b, 0);
+}
+Result<Values> parametric_softplus(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_alpha_beta(call, b));
+  const NodeId inner = b.mul(call.in(0), call.attribute_float("beta", 1));
+  return Values{b.mul(softplus_of(b, inner), call.attribute_float("alpha", 1))};
+}
+Result<Values> scaled_tanh(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_alpha_beta(call, b));
+  const NodeId inner = b.mul(call.in(0), call.attribute_float("beta", 1));
+  return Values{b.mul(b.tanh(inner), call.attribute_float("alpha", 1))};
+}
 Result<Values> softsign(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
   return Values{b.div(call.in(0), b.add(b.map(ScalarFn::abs, {call.in(0)}), 1.0))};
@@ -199,6 +215,8 @@ constexpr OpDef kOps[] = {
     {"HardSigmoid", 1, 1, 1, hard_sigmoid},
     {"HardSwish", 14, 1, 1, hard_swish},
     {"Softplus", 1, 1, 1, softplus},
+    {"ParametricSoftplus", 1, 1, 1, parametric_softplus},
+    {"ScaledTanh", 1, 1, 1, scaled_tanh},
     {"Softsign", 1, 1, 1, softsign},
     {"Mish", 18, 1, 1, mish},
     {"Swish", 24, 1, 1, swish},

@@ -235,7 +235,20 @@ Result<Values> reciprocal(const Call& call, Builder& b) {
 }
 
 using enum Domain;
+/// alpha·x + beta
+Result<Values> affine(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_float(call, b, 0));
+  const NodeId scaled = b.mul(call.in(0), call.attribute_float("alpha", 1));
+  return Values{b.add(scaled, call.attribute_float("beta", 0))};
+}
+Result<Values> scale(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_float(call, b, 0));
+  return Values{b.mul(call.in(0), call.attribute_float("scale", 1))};
+}
+
 constexpr OpDef kOps[] = {
+    {"Affine", 1, 1, 1, affine},
+    {"Scale", 1, 1, 1, scale},
     {"Abs", 1, 1, 1, unary<ScalarFn::abs, number>},
     {"Neg", 1, 1, 1, unary<ScalarFn::neg, number>},
     {"Exp", 1, 1, 1, unary<ScalarFn::exp, floating>},

@@ -292,6 +292,7 @@ constexpr OpDef kIndexOps[] = {
     {"Split", 1, 1, 2, split, moves},
     {"Slice", 1, 1, 1, slice, moves},
     {"Slice", 10, 3, 5, slice, moves},
+    {"DynamicSlice", 1, 3, 4, slice, moves},
     {"Pad", 1, 1, 1, pad},
     {"Pad", 11, 2, 4, pad},
     {"CenterCropPad", 18, 2, 2, center_crop_pad},

@@ -167,6 +167,20 @@ Result<Values> mean_variance_normalization(const Call& call, Builder& b) {
   return Values{b.div(centred, b.add(b.sqrt(b.mean(b.mul(centred, centred), axes)), 1e-9))};
 }
 
+/// Before opset 9: over all of the batch, and per channel or not. As in ONNX Runtime; the
+/// standard's text leaves the batch open.
+Result<Values> mean_variance_1(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_float(call, b, 0));
+  HEDDLE_TRY(want_rank(call, b, 0, 2, 8));
+  const NodeId x = call.in(0);
+  const bool across = call.attribute_int("across_channels", 0) != 0;
+  std::vector<int> axes = axes_from(across ? 1 : 2, b.rank(x));
+  axes.insert(axes.begin(), 0);
+  const NodeId centred = b.sub(x, b.mean(x, axes));
+  if (call.attribute_int("normalize_variance", 1) == 0) return Values{centred};
+  return Values{b.div(centred, b.add(b.sqrt(b.mean(b.mul(centred, centred), axes)), 1e-9))};
+}
+
 /// Training: each element is zero with probability `ratio`, or scaled so that the mean stays.
 Result<Values> drop(const Call& call, Builder& b, double ratio) {
   const NodeId x = call.in(0);
@@ -204,6 +218,7 @@ constexpr OpDef kNormOps[] = {
     {"GroupNormalization", 18, 3, 3, group_normalization},
     {"LRN", 1, 1, 1, lrn},
     {"LpNormalization", 1, 1, 1, lp_normalization},
+    {"MeanVarianceNormalization", 1, 1, 1, mean_variance_1},
     {"MeanVarianceNormalization", 9, 1, 1, mean_variance_normalization},
     {"Dropout", 1, 1, 3, dropout},
 };

@@ -234,6 +234,48 @@ Result<Values> constant_of_shape(const Call& call, Builder& b) {
   return Values{b.broadcast(b.constant(value), out)};
 }
 
+/// What GivenTensorFill and ConstantFill fill: attribute `shape`, or the input's shape, or its
+/// numbers; then `extra_shape`.
+Result<Shape> filled_shape(const Call& call, Builder& b, DType type) {
+  Shape shape = call.attribute_ints("shape", {});
+  if (call.has(0) && call.attribute_int("input_as_shape", 0) != 0) {
+    const Tensor* given = HEDDLE_TRY(call.constant_tensor(0));
+    if (given->shape().size() != 1 || given->count() > 64)
+      return call.error("input 0 has shape {}, want a list of extents", to_string(given->shape()));
+    shape.clear();
+    for (std::int64_t i = 0; i < given->count(); ++i) {  // numbers of any type
+      const double extent = given->at(i);
+      if (!(extent >= 0 && extent < 1e12)) return call.error("input 0 holds {}", extent);
+      shape.push_back(static_cast<std::int64_t>(extent));
+    }
+  } else if (call.has(0)) {
+    shape = b.shape(call.in(0));
+  }
+  const Shape extra = call.attribute_ints("extra_shape", {});
+  shape.insert(shape.end(), extra.begin(), extra.end());
+  return checked(call, shape, type);
+}
+
+/// ONNX 1.2's: the floats in attribute `values`.
+Result<Values> given_tensor_fill(const Call& call, Builder& b) {
+  const Shape shape = HEDDLE_TRY(filled_shape(call, b, DType::f32));
+  const auto found = call.attributes.find("values");
+  const auto* values =
+      found == call.attributes.end() ? nullptr : std::get_if<std::vector<double>>(&found->second);
+  const std::size_t count = values == nullptr ? 0 : values->size();
+  if (static_cast<std::int64_t>(count) != element_count(shape))
+    return call.error("{} values for a tensor of shape {}", count, to_string(shape));
+  if (count == 0) return Values{b.full({DType::f32, shape}, 0)};
+  return Values{constant_real(b, DType::f32, *values, shape)};
+}
+
+/// ONNX 1.2's: one value everywhere.
+Result<Values> constant_fill(const Call& call, Builder& b) {
+  const DType type = HEDDLE_TRY(attribute_dtype(call, "dtype", DType::f32));
+  const Shape shape = HEDDLE_TRY(filled_shape(call, b, type));
+  return Values{b.full({type, shape}, call.attribute_float("value", 0))};
+}
+
 template <class T>
 Tensor list_tensor(DType type, const std::vector<T>& values, bool is_scalar) {
   Tensor t(TensorType{type, is_scalar ? Shape{} : Shape{static_cast<std::int64_t>(values.size())}});
@@ -385,6 +427,8 @@ constexpr OpDef kShapeOps[] = {
     {"Identity", 1, 1, 1, identity, moves},
     {"ConstantOfShape", 9, 1, 1, constant_of_shape},
     {"Constant", 1, 0, 0, constant, knows},
+    {"GivenTensorFill", 1, 0, 1, given_tensor_fill},
+    {"ConstantFill", 1, 0, 1, constant_fill},
     {"DepthToSpace", 1, 1, 1, depth_to_space, moves},
     {"SpaceToDepth", 1, 1, 1, space_to_depth, moves},
     {"Range", 11, 3, 3, range},

@@ -414,10 +414,51 @@ Result<Values> deform_conv(const Call& call, Builder& b) {
   return Values{y};
 }
 
+/// ONNX 1.2's: `border` is left, top, right, bottom; with `scale` (height, width) of what is left,
+/// the last two do not count.
+Result<Values> crop(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_rank(call, b, 0, 4, 4));
+  const Shape in = b.shape(call.in(0));
+  const Shape border = call.attribute_ints("border", {}), size = call.attribute_ints("scale", {});
+  if (border.size() != 4 || (!size.empty() && size.size() != 2))
+    return call.error("border is {} and scale {}, want four numbers, and none or two",
+                      to_string(border), to_string(size));
+  Shape start{0, 0, border[1], border[0]}, kept = in;
+  for (std::size_t d = 2; d < 4; ++d) {
+    const std::int64_t from = start[d], after = border[5 - d];
+    if (from < 0 || from > in[d] || after < 0 || after > in[d])
+      return call.error("border is {}, input 0 has shape {}", to_string(border), to_string(in));
+    kept[d] = size.empty() ? in[d] - from - after : size[d - 2];
+    if (kept[d] < 0 || kept[d] > in[d] - from)
+      return call.error("border is {} and scale {}, input 0 has shape {}", to_string(border),
+                        to_string(size), to_string(in));
+  }
+  if (element_count(kept) == 0) return Values{b.full({b.dtype(call.in(0)), kept}, 0)};
+  return Values{b.slice(call.in(0), start, kept, {1, 1, 1, 1})};
+}
+
+/// ONNX 1.2's: scale·x + bias of the channel.
+Result<Values> image_scaler(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_rank(call, b, 0, 4, 4));
+  HEDDLE_TRY(want_float(call, b, 0));
+  const NodeId x = call.in(0);
+  const std::int64_t channels = b.shape(x)[1];
+  const auto found = call.attributes.find("bias");
+  const auto* bias =
+      found == call.attributes.end() ? nullptr : std::get_if<std::vector<double>>(&found->second);
+  if (bias == nullptr || static_cast<std::int64_t>(bias->size()) != channels)
+    return call.error("bias has {} values for {} channels", bias == nullptr ? 0 : bias->size(),
+                      channels);
+  const NodeId scaled = b.mul(x, call.attribute_float("scale", 1));
+  if (channels == 0) return Values{scaled};
+  return Values{b.add(scaled, constant_real(b, b.dtype(x), *bias, {channels, 1, 1}))};
+}
+
 constexpr OpDef kVisionOps[] = {
-    {"DeformConv", 19, 3, 5, deform_conv}, {"GridSample", 16, 2, 2, grid_sample},
-    {"MaxUnpool", 9, 2, 3, max_unpool},    {"Col2Im", 18, 3, 3, col2im},
-    {"AffineGrid", 20, 2, 2, affine_grid},
+    {"DeformConv", 19, 3, 5, deform_conv},  {"GridSample", 16, 2, 2, grid_sample},
+    {"MaxUnpool", 9, 2, 3, max_unpool},     {"Col2Im", 18, 3, 3, col2im},
+    {"AffineGrid", 20, 2, 2, affine_grid},  {"Crop", 1, 1, 1, crop},
+    {"ImageScaler", 1, 1, 1, image_scaler},
 };
 
 }  // namespace

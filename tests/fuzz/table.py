@@ -12,11 +12,14 @@ MAKERS = {**make_elementwise.MAKERS, **make_shapes.MAKERS, **make_networks.MAKER
 
 DRAWS = "it draws, so no two implementations agree"
 NONE = "onnx's reference evaluator does not have it"
+GONE = "gone since ONNX 1.3, where it was experimental: " + NONE
 LEFT_OUT = {
     **dict.fromkeys(["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike",
                      "RandomUniform", "RandomUniformLike"], DRAWS),
     **dict.fromkeys(["GlobalLpPool", "MaxRoiPool", "Scatter", "SimplifiedLayerNormalization",
                      "ai.onnx.preview.training::Gradient"], NONE),
+    **dict.fromkeys(["Affine", "ConstantFill", "Crop", "DynamicSlice", "GivenTensorFill",
+                     "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"], GONE),
     "ImageDecoder": "its input is a file; tests/ops/images_test.cpp and the image fuzzer test it",
     "OptionalGetElement": "the reference gives the element in a list",
     "Upsample": "gone since opset 10; the reference has no opset before 13 for most others",
