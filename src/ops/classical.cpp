@@ -5,7 +5,7 @@
 #include "ops/families.h"
 #include "support/text_id.h"
 
-/// ai.onnx.ml: scaling, encoding, linear models and support vector machines.
+/// ai.onnx.ml: scaling, encoding and linear models.
 namespace heddle::ops {
 
 using ir::ScalarFn;
@@ -250,7 +250,8 @@ Result<Values> label_encoder(const Call& call, Builder& b) {
   return Values{y};
 }
 
-/// x·coefficientsᵀ + intercepts, coefficients [rows, features].
+}  // namespace
+
 Result<NodeId> linear_scores(const Call& call, Builder& b, NodeId x, std::int64_t rows) {
   const auto weights = HEDDLE_TRY(number_list(call, "coefficients"));
   const std::int64_t features = b.shape(x)[1];
@@ -265,6 +266,8 @@ Result<NodeId> linear_scores(const Call& call, Builder& b, NodeId x, std::int64_
     return call.error("{} intercepts, want {}", intercepts.size(), rows);
   return b.add(y, constant_real(b, b.dtype(x), intercepts, {rows}));
 }
+
+namespace {
 
 Result<Values> linear_regressor(const Call& call, Builder& b) {
   const NodeId x = HEDDLE_TRY(feature_rows(call, b));
@@ -286,162 +289,6 @@ Result<Values> linear_classifier(const Call& call, Builder& b) {
                 scores};
 }
 
-/// The kernel function of each row of x with each support vector: [N, vectors].
-Result<NodeId> svm_kernel(const Call& call, Builder& b, NodeId x, NodeId vectors) {
-  const int kind =
-      HEDDLE_TRY(choice(call, "kernel_type", "LINEAR", {"LINEAR", "POLY", "RBF", "SIGMOID"}));
-  std::vector<double> p = HEDDLE_TRY(number_list(call, "kernel_params"));
-  p.resize(3, 0);
-  const NodeId products = b.matmul(x, b.transpose(vectors, {1, 0}));
-  if (kind == 0) return products;
-  if (kind == 2) {
-    const NodeId away = b.sub(b.unsqueeze(x, {1}), b.unsqueeze(vectors, {0}));
-    return b.exp(b.mul(b.reduce_sum(b.mul(away, away), {2}, false), -p[0]));
-  }
-  const NodeId scaled = b.add(b.mul(products, p[0]), p[1]);
-  if (kind == 3) return b.tanh(scaled);
-  return b.map(ScalarFn::pow, {scaled, b.scalar(b.dtype(x), p[2])});
-}
-
-Result<Values> svm_regressor(const Call& call, Builder& b) {
-  const NodeId x = HEDDLE_TRY(feature_rows(call, b));
-  const std::int64_t vectors = call.attribute_int("n_supports", 0), features = b.shape(x)[1];
-  const auto rho = HEDDLE_TRY(number_list(call, "rho"));
-  if (rho.empty()) return call.error("attribute rho is missing");
-  NodeId y;
-  if (vectors > 0) {
-    const auto support = HEDDLE_TRY(number_list(call, "support_vectors"));
-    const auto weights = HEDDLE_TRY(number_list(call, "coefficients"));
-    if (static_cast<std::int64_t>(support.size()) != vectors * features ||
-        static_cast<std::int64_t>(weights.size()) != vectors)
-      return call.error("{} support values and {} coefficients for {} vectors of {}",
-                        support.size(), weights.size(), vectors, features);
-    const NodeId kernel = HEDDLE_TRY(
-        svm_kernel(call, b, x, constant_real(b, b.dtype(x), support, {vectors, features})));
-    y = b.matmul(kernel, constant_real(b, b.dtype(x), weights, {vectors, 1}));
-  } else {
-    y = HEDDLE_TRY(linear_scores(call, b, x, 1));
-  }
-  y = b.add(y, rho[0]);
-  if (call.attribute_int("one_class", 0) != 0) {
-    const DType type = b.dtype(y);
-    y = b.select(b.map(ScalarFn::greater, {y, b.scalar(type, 0)}), b.scalar(type, 1),
-                 b.scalar(type, -1));
-  }
-  return Values{transformed(b, y, HEDDLE_TRY(post_of(call)))};
-}
-
-/// Support vectors by class, and the sign of the decision between each two classes (libsvm).
-struct Machines {
-  NodeId scores;  ///< [N, pairs]
-  NodeId votes;   ///< [N, classes]
-  std::int64_t classes = 0;
-};
-
-Result<Machines> svm_scores(const Call& call, Builder& b, NodeId x,
-                            const std::vector<std::int64_t>& counts) {
-  std::int64_t vectors = 0;
-  for (const std::int64_t c : counts) {
-    if (c < 0 || c > kMaxTableElements) return call.error("vectors_per_class holds {}", c);
-    vectors += c;
-  }
-  const DType type = b.dtype(x);
-  const auto classes = static_cast<std::int64_t>(counts.size());
-  const std::int64_t features = b.shape(x)[1], pairs = classes * (classes - 1) / 2;
-  const auto support = HEDDLE_TRY(number_list(call, "support_vectors"));
-  const auto weights = HEDDLE_TRY(number_list(call, "coefficients"));
-  const auto rho = HEDDLE_TRY(number_list(call, "rho"));
-  if (classes < 2 || classes > 256 || vectors < 1 ||
-      static_cast<std::int64_t>(support.size()) != vectors * features ||
-      static_cast<std::int64_t>(weights.size()) != vectors * (classes - 1) ||
-      static_cast<std::int64_t>(rho.size()) != pairs)
-    return call.error(
-        "{} support values, {} coefficients and {} offsets for {} vectors of {} in {} "
-        "classes",
-        support.size(), weights.size(), rho.size(), vectors, features, classes);
-  // Column p holds the coefficients of pair p (i, j): row j-1 for vectors of i, row i for those of
-  // j.
-  std::vector<double> columns(static_cast<std::size_t>(vectors * pairs), 0);
-  std::vector<double> votes(static_cast<std::size_t>(pairs * classes), 0), losses = votes;
-  std::int64_t pair = 0, first_i = 0;
-  for (std::int64_t i = 0; i < classes; first_i += counts[static_cast<std::size_t>(i++)]) {
-    std::int64_t first_j = first_i + counts[static_cast<std::size_t>(i)];
-    for (std::int64_t j = i + 1; j < classes; first_j += counts[static_cast<std::size_t>(j++)]) {
-      const auto put = [&](std::int64_t first, std::int64_t of, std::int64_t row) {
-        for (std::int64_t v = first; v < first + counts[static_cast<std::size_t>(of)]; ++v)
-          columns[static_cast<std::size_t>(v * pairs + pair)] =
-              weights[static_cast<std::size_t>(row * vectors + v)];
-      };
-      put(first_i, i, j - 1);
-      put(first_j, j, i);
-      votes[static_cast<std::size_t>(pair * classes + i)] = 1;
-      losses[static_cast<std::size_t>(pair * classes + j)] = 1;
-      ++pair;
-    }
-  }
-  const NodeId kernel =
-      HEDDLE_TRY(svm_kernel(call, b, x, constant_real(b, type, support, {vectors, features})));
-  Machines m;
-  m.classes = classes;
-  m.scores = b.add(b.matmul(kernel, constant_real(b, type, columns, {vectors, pairs})),
-                   constant_real(b, type, rho, {pairs}));
-  const NodeId won = b.cast(b.map(ScalarFn::greater, {m.scores, b.scalar(type, 0)}), type);
-  const NodeId lost = b.sub(b.full(b.type(won), 1), won);
-  m.votes = b.add(b.matmul(won, constant_real(b, type, votes, {pairs, classes})),
-                  b.matmul(lost, constant_real(b, type, losses, {pairs, classes})));
-  return m;
-}
-
-/// Probabilities of two classes from their score (Platt): 1 - σ(a·s + b), and what libsvm's
-/// iteration over pairs makes of it, which does not start where both are almost equal.
-Result<NodeId> svm_probabilities(const Call& call, Builder& b, const Machines& m) {
-  const auto pa = HEDDLE_TRY(number_list(call, "prob_a"));
-  const auto pb = HEDDLE_TRY(number_list(call, "prob_b"));
-  if (m.classes != 2) return call.unsupported("probabilities of {} classes", m.classes);
-  if (pa.size() != 1 || pb.size() != 1) return call.error("prob_a and prob_b do not fit");
-  const DType type = b.dtype(m.scores);
-  const NodeId raw = b.sigmoid(b.neg(b.add(b.mul(m.scores, pa[0]), pb[0])));
-  const NodeId p = b.min(b.max(raw, b.scalar(type, 1e-7)), b.scalar(type, 1 - 1e-7));
-  const NodeId q = b.sub(b.full(b.type(p), 1), p), apart = b.sub(q, p);
-  const NodeId level = b.mul(b.mul(apart, apart), 0.25);
-  const auto error = [&](NodeId r, NodeId d) {
-    return b.map(ScalarFn::abs, {b.sub(b.mul(b.mul(r, d), 0.5), level)});
-  };
-  const NodeId worst = b.max(error(q, apart), error(p, b.neg(apart)));
-  const NodeId even = b.map(ScalarFn::less, {worst, b.scalar(type, 0.005 / 2)});
-  return b.select(even, b.scalar(type, 0.5), b.concat({p, q}, 1));
-}
-
-/// Label of the most votes (or, without support vectors, of the largest linear score) and scores.
-Result<Values> svm_classifier(const Call& call, Builder& b) {
-  const NodeId x = HEDDLE_TRY(feature_rows(call, b));
-  const auto counts = call.attribute_ints("vectors_per_class", {});
-  const auto rho = HEDDLE_TRY(number_list(call, "rho"));
-  const std::size_t classes =
-      HEDDLE_TRY(labels_of(call, "classlabels_ints", "classlabels_strings")).size();
-  if (classes < 2 || rho.empty()) return call.unsupported("{} classes", classes);
-  NodeId scores, ranked;
-  if (counts.empty()) {
-    scores = ranked =
-        b.add(HEDDLE_TRY(linear_scores(call, b, x, static_cast<std::int64_t>(classes))), rho[0]);
-  } else {
-    if (counts.size() != classes)
-      return call.error("vectors of {} classes, {} labels", counts.size(), classes);
-    const Machines m = HEDDLE_TRY(svm_scores(call, b, x, counts));
-    scores = m.scores;
-    ranked = m.votes;
-    if (call.has_attribute("prob_a")) scores = HEDDLE_TRY(svm_probabilities(call, b, m));
-  }
-  const NodeId best = b.reduce(ir::Monoid::argmax, ranked, {1}, false);
-  const Post post = HEDDLE_TRY(post_of(call));
-  if (b.shape(scores)[1] == 1) {
-    if (post == Post::probit) return call.unsupported("PROBIT of a single score");
-    scores = b.concat({b.neg(scores), scores}, 1);
-  }
-  return Values{HEDDLE_TRY(labelled(call, b, best, "classlabels_ints", classes)),
-                b.cast(transformed(b, scores, post), DType::f32)};
-}
-
 constexpr OpDef kOps[] = {
     {"ai.onnx.ml::Scaler", 1, 1, 1, scaler},
     {"ai.onnx.ml::Binarizer", 1, 1, 1, binarizer},
@@ -453,8 +300,6 @@ constexpr OpDef kOps[] = {
     {"ai.onnx.ml::LabelEncoder", 2, 1, 1, label_encoder, OpDef::Stored::knows},
     {"ai.onnx.ml::LinearRegressor", 1, 1, 1, linear_regressor},
     {"ai.onnx.ml::LinearClassifier", 1, 1, 1, linear_classifier},
-    {"ai.onnx.ml::SVMRegressor", 1, 1, 1, svm_regressor},
-    {"ai.onnx.ml::SVMClassifier", 1, 1, 1, svm_classifier},
 };
 
 }  // namespace

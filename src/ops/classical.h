@@ -17,6 +17,8 @@ Result<Post> post_of(const Call& call);
 NodeId transformed(Builder& b, NodeId scores, Post post);
 /// The input as floats of rank 2: [N, features]; a vector is one row.
 Result<NodeId> feature_rows(const Call& call, Builder& b);
+/// x·coefficientsᵀ + intercepts, coefficients [rows, features]; `rows` 0: as many as there are.
+Result<NodeId> linear_scores(const Call& call, Builder& b, NodeId x, std::int64_t rows);
 /// The label at each position of `chosen`; only integer labels are supported.
 Result<NodeId> labelled(const Call& call, Builder& b, NodeId chosen, const std::string& key,
                         std::size_t classes);
