@@ -9,12 +9,14 @@ namespace heddle::onnx {
 using ::onnx::AttributeProto;
 using ::onnx::GraphProto;
 using ::onnx::NodeProto;
+using ::onnx::TensorProto;
 using prim::NodeId;
 
 namespace {
 
-/// Nesting of functions and bodies, at most.
-constexpr int kMaxDepth = 16;
+/// Nesting of functions and bodies, at most, for the sake of the native stack; how much they make
+/// is bounded by the number of nodes (importer.cpp).
+constexpr int kMaxDepth = 256;
 
 /// Scope::path of a call or body of the node, whose outputs' names are its own.
 std::string path_inside(const Scope& scope, const NodeProto& node, std::int64_t turn) {
@@ -70,6 +72,8 @@ Opsets Importer::opsets_of(const ::onnx::FunctionProto& function) const {
 
 Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProto& function,
                                Scope& scope) {
+  if (std::find(calls_.begin(), calls_.end(), &function) != calls_.end())
+    return node_error(node, "function '{}' calls itself", function.name());
   if (scope.depth >= kMaxDepth)
     return node_error(node, "functions are nested deeper than {}", kMaxDepth);
   if (node.input_size() > function.input_size())
@@ -93,7 +97,10 @@ Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProt
   body.call_attributes = &attributes;
   for (int i = 0; i < function.input_size(); ++i)
     bind(body, function.input(i), *HEDDLE_TRY(argument(node, i, scope)));
-  HEDDLE_TRY(add_nodes(function.node(), opsets_of(function), body));
+  calls_.push_back(&function);
+  const Status added = add_nodes(function.node(), opsets_of(function), body);
+  calls_.pop_back();
+  HEDDLE_TRY(added);
   std::vector<Value> results;
   for (const std::string& name : function.output()) {
     const Value* value = body.find(name);
@@ -124,14 +131,45 @@ Result<std::vector<Value>> Importer::run_body(const NodeProto& node, const Body&
   for (const auto& output : body.graph->output()) {
     const Value* value = scope.find(output.name());
     if (value == nullptr) return node_error(node, "nothing in its body makes '{}'", output.name());
+    if (value->is_tensor()) {
+      const Status fits = check_declared(
+          output, fmt::format("{} '{}': its body's output", node.op_type(), label_of(node)),
+          builder_.type(value->node()), body.turn == 0);
+      if (!fits) return fits.error();
+    }
     results.push_back(*value);
   }
   return results;
 }
 
+namespace {
+
+/// That the branches declare as many outputs as the node has, of the same types; also where only
+/// one of them is ever taken.
+Status check_branches(const NodeProto& node) {
+  const GraphProto* yes = HEDDLE_TRY(body_of(node, "then_branch"));
+  const GraphProto* no = HEDDLE_TRY(body_of(node, "else_branch"));
+  if (yes->output_size() != no->output_size() || yes->output_size() < node.output_size())
+    return node_error(node, "the branches make {} and {} outputs, want {}", yes->output_size(),
+                      no->output_size(), node.output_size());
+  for (int i = 0; i < yes->output_size(); ++i) {
+    const auto &a = yes->output(i).type(), &b = no->output(i).type();
+    if (!a.has_tensor_type() || !b.has_tensor_type()) continue;
+    const auto one = static_cast<TensorProto::DataType>(a.tensor_type().elem_type());
+    const auto other = static_cast<TensorProto::DataType>(b.tensor_type().elem_type());
+    if (one != other && one != TensorProto::UNDEFINED && other != TensorProto::UNDEFINED)
+      return node_error(node, "output {} is {} in one branch and {} in the other", i,
+                        TensorProto::DataType_Name(one), TensorProto::DataType_Name(other));
+  }
+  return Ok{};
+}
+
+}  // namespace
+
 /// With a known condition, the branch it takes; otherwise both, and a choice between their results,
 /// which must be tensors of equal types. If they are not, a later stage has the condition.
 Status Importer::add_if(const NodeProto& node, const Opsets& opsets, Scope& scope) {
+  HEDDLE_TRY(check_branches(node));
   const Value condition = *HEDDLE_TRY(argument(node, 0, scope));
   if (const auto known = known_int(&condition)) {
     const GraphProto* taken =
@@ -178,8 +216,6 @@ Status Importer::add_choice(const NodeProto& node, const Opsets& opsets, const V
           i);
     a[i] = Value::of(builder_.select(choice, a[i].node(), b[i].node()), a[i].format);
   }
-  if (a.size() != b.size())
-    return node_error(node, "the branches make {} and {} outputs", a.size(), b.size());
   return bind_outputs(node, a, scope);
 }
 

@@ -129,6 +129,10 @@ class Importer {
                             const ::onnx::TypeProto::Tensor& declared) const;
   Status add_outputs(const ::onnx::GraphProto& graph, const Scope& scope);
   Status add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node);
+  /// What a model declares of an output must be of its type; extents are only hints in many
+  /// exported models: with `warn`, others are said.
+  static Status check_declared(const ::onnx::ValueInfoProto& output, const std::string& subject,
+                               const TensorType& type, bool warn);
 
   // control.cpp: what has a body. All are expanded where trip counts are known.
   Status call_function(const ::onnx::NodeProto& node, const ::onnx::FunctionProto& function,
@@ -246,6 +250,7 @@ class Importer {
   prim::Builder builder_;
   Opsets opsets_;
   std::map<std::string, const ::onnx::FunctionProto*> functions_;
+  std::vector<const ::onnx::FunctionProto*> calls_;  ///< the functions around what is imported
   std::map<std::string, std::int64_t> dimensions_;  ///< symbolic extents, from the shapes given
   DimensionFacts facts_;                            ///< of those that follow from others
   std::vector<bool> fixed_;                         ///< by node: depends on constants only

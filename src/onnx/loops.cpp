@@ -1,6 +1,7 @@
 // Loops: unrolled, or run by the host with a body that is a model of its own.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "onnx/importer.h"
 
@@ -66,7 +67,9 @@ Result<Tensor> stacked(const std::string& label, const std::vector<Tensor>& part
 
 Result<std::vector<ops::HostValue>> HostLoop::run(std::span<const Tensor> args, bool counted,
                                                   bool conditional, const Engine& engine) {
-  constexpr std::int64_t kMost = 1 << 20, kMostBytes = std::int64_t{1} << 30;
+  // As often as is said; a loop that only its condition ends might never end.
+  constexpr std::int64_t kMostCounted = std::int64_t{1} << 31, kMost = 1 << 20;
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30, kMostScanned = 8 * kMostBytes;
   if (!body_) body_.emplace(model_, options_, engine);
   const std::size_t carried = names_.inputs.size() - 2;
   const std::size_t scans = names_.outputs.size() - 1 - carried;
@@ -80,8 +83,11 @@ Result<std::vector<ops::HostValue>> HostLoop::run(std::span<const Tensor> args, 
   bool go = !conditional || args[1].int_at(0) != 0;
   std::vector<std::vector<Tensor>> parts(scans);
   std::vector<ops::Format> formats(scans, ops::Format::plain);
-  for (std::int64_t i = 0; go && (!counted || i < args[0].int_at(0)); ++i) {
-    if (i >= kMost) return fail("{}: runs more than {} iterations", label_, kMost);
+  const std::int64_t trips = counted ? args[0].int_at(0) : std::numeric_limits<std::int64_t>::max();
+  const std::int64_t most = trips <= kMostCounted ? trips : kMost;
+  std::int64_t scanned = 0;
+  for (std::int64_t i = 0; go && i < trips; ++i) {
+    if (i >= most) return fail("{}: runs more than {} iterations", label_, most);
     Tensor number({DType::i64, {}}), condition({DType::b1, {}});
     number.set_int(0, i);
     condition.set_int(0, 1);
@@ -108,6 +114,10 @@ Result<std::vector<ops::HostValue>> HostLoop::run(std::span<const Tensor> args, 
       if (k > 0 && k <= carried) state[k - 1] = {tensor, format};
       if (k > carried) {
         parts[k - 1 - carried].push_back(tensor);
+        scanned += tensor.bytes() + 128;  // and what holds it
+        if (scanned > kMostScanned)
+          return fail(ErrorCode::out_of_memory,
+                      "{}: after iteration {} its scan outputs are {} bytes", label_, i, scanned);
         formats[k - 1 - carried] = format;
       }
     }
@@ -148,6 +158,9 @@ Result<Importer::LoopParts> Importer::loop_parts(const NodeProto& node, const Sc
                  *HEDDLE_TRY(argument(node, 1, scope)),
                  {}};
   const int carried = std::max(0, node.input_size() - 2);
+  if (loop.body->input_size() != carried + 2)
+    return node_error(node, "its body wants {} inputs, there are {}", loop.body->input_size(),
+                      carried + 2);
   if (loop.body->output_size() < carried + 1)
     return node_error(node, "its body makes {} outputs, want at least {}", loop.body->output_size(),
                       carried + 1);
@@ -211,9 +224,6 @@ Result<bool> Importer::add_host_loop(const NodeProto& node, const Opsets& opsets
       (conditional && !fits(loop.condition)) ||
       !std::all_of(loop.state.begin(), loop.state.end(), fits))
     return false;
-  if (loop.body->input_size() != static_cast<int>(loop.state.size()) + 2)
-    return node_error(node, "its body wants {} inputs, there are {}", loop.body->input_size(),
-                      loop.state.size() + 2);
   const auto model = body_model(*loop.body, opsets);
   GraphProto& graph = *model->mutable_graph();
   HostLoop::Names names;

@@ -43,8 +43,10 @@ Result<Value> Importer::add_input(const ::onnx::ValueInfoProto& input) {
         ops::format_of_onnx(port.tensor->elem_type()));
   const auto given = options_.sequences.find(name);
   if (given == options_.sequences.end())
-    return unsupported("input '{}': it is a sequence; say how many items it has and their shapes",
-                       name);
+    return unsupported(
+        "input '{0}': it is a sequence; how many items it has and their shapes come from a "
+        "file: run --as-given --input {0}=FILE.pb",
+        name);
   std::vector<NodeId> items;
   for (const Shape& shape : given->second)
     items.push_back(
@@ -94,14 +96,13 @@ Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
   return Ok{};
 }
 
-/// What a model declares of an output must be so; extents are only hints in many exported models.
-Status Importer::add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node) {
+Status Importer::check_declared(const ::onnx::ValueInfoProto& output, const std::string& subject,
+                                const TensorType& type, bool warn) {
   const auto& declared = output.type().tensor_type();
-  const TensorType& type = graph_[node].type;
   if (output.type().has_tensor_type() && declared.elem_type() != 0) {
     const DType want = HEDDLE_TRY(tensor_type(output, "output"));
     if (want != type.dtype)
-      return fail("output '{}': the model declares {}, its nodes make {}", output.name(),
+      return fail("{} '{}': the model declares {}, its nodes make {}", subject, output.name(),
                   name_of(want), to_string(type));
   }
   bool differs =
@@ -109,9 +110,14 @@ Status Importer::add_output(const ::onnx::ValueInfoProto& output, prim::NodeId n
   for (int d = 0; declared.has_shape() && !differs && d < declared.shape().dim_size(); ++d)
     differs = declared.shape().dim(d).has_dim_value() &&
               declared.shape().dim(d).dim_value() != type.shape[static_cast<std::size_t>(d)];
-  if (differs)
-    log(LogLevel::warning, "output '{}': the model declares another shape than {}", output.name(),
-        to_string(type));
+  if (differs && warn)
+    log(LogLevel::warning, "{} '{}': the model declares another shape than {}", subject,
+        output.name(), to_string(type));
+  return Ok{};
+}
+
+Status Importer::add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node) {
+  HEDDLE_TRY(check_declared(output, "output", graph_[node].type, true));
   graph_.outputs.push_back({output.name(), node});
   return Ok{};
 }
@@ -121,8 +127,10 @@ Result<Shape> Importer::input_shape(const std::string& name,
   const auto given = options_.shapes.find(name);
   if (!declared.has_shape()) {
     if (given != options_.shapes.end()) return given->second;
-    return unsupported("input '{}': the model gives no shape; give one: --shape {}=1x3x224x224",
-                       name, name);
+    return unsupported(
+        "input '{0}': the model gives no shape; give one: --shape {0}=1x3x224x224, "
+        "or run --as-given with inputs",
+        name);
   }
   const int rank = declared.shape().dim_size();
   if (given != options_.shapes.end() && static_cast<int>(given->second.size()) != rank)
@@ -146,10 +154,11 @@ Result<Shape> Importer::input_shape(const std::string& name,
     if (!extent) {
       const auto fact = facts_.find(dimension_name(name, d, dim));
       return unsupported(
-          "input '{}': dimension {} is symbolic ('{}'{}); give the shape: --shape {}=…", name, d,
-          dim.dim_param(),
+          "input '{0}': dimension {1} is symbolic ('{2}'{3}); give the shape, --shape {0}=…, or the "
+          "sizes of it, --dynamic {4}=1..N, or run --as-given with inputs",
+          name, d, dim.dim_param(),
           fact == facts_.end() ? "" : fmt::format(", which follows from {}", fact->second.text()),
-          name);
+          dimension_name(name, d, dim));
     }
     if (*extent < 0) return fail("input '{}': dimension {} is {}", name, d, *extent);
     shape.push_back(*extent);

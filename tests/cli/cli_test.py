@@ -330,5 +330,21 @@ class Cli(CommandTest):
         self.assert_fails(1, "damaged", "run", artefact)
 
 
+class Extents(CommandTest):
+    def test_errors_say_what_gives_them(self):
+        nodes = [helper.make_node("Relu", ["x"], ["y"])]
+        symbolic = self.save("symbolic", model(nodes, [("x", ["N", 3])], [("y", ["N", 3])]))
+        for part in ("'N'", "--shape x=", "--dynamic N=", "--as-given"):
+            self.assert_fails(3, part, "compile", symbolic, "-o", self.path / "o")
+        items = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+        graph = helper.make_graph(
+            [helper.make_node("SequenceLength", ["s"], ["n"])], "g", [items],
+            [helper.make_tensor_value_info("n", TensorProto.INT64, [])])
+        sequence = self.save("sequence", helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 18)]))
+        for part in ("it is a sequence", "--as-given --input s=FILE.pb"):
+            self.assert_fails(3, part, "compile", sequence, "-o", self.path / "o")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -197,7 +197,7 @@ const Row kRows[] = {
        add_input(body, "s", {2});
        add_node(body, "Identity", {"go"}, {"on"});
        add_node(body, "Exp", {"s"}, {"t"});
-       add_output(body, "on");
+       add_output(body, "on", TensorProto::BOOL);
        add_output(body, "t");
      },
      "Loop 'l': runs more than"},
@@ -215,7 +215,70 @@ const Row kRows[] = {
        n.add_output("b");
        add_node(g, "F", {"x"}, {"y"}).set_domain("d");
      },
-     "functions are nested deeper than"},
+     "function 'F' calls itself"},
+    {"function_depth",
+     [](GraphProto& g, ModelProto& m) {
+       for (int level = 0; level < 300; ++level) {
+         auto& f = *m.add_functions();
+         f.set_name("F" + std::to_string(level));
+         f.set_domain("d");
+         f.add_input("a");
+         f.add_output("b");
+         NodeProto& n = *f.add_node();
+         n.set_op_type(level == 299 ? "Exp" : "F" + std::to_string(level + 1));
+         n.set_domain(level == 299 ? "" : "d");
+         n.add_input("a");
+         n.add_output("b");
+       }
+       add_node(g, "F0", {"x"}, {"y"}).set_domain("d");
+     },
+     "functions are nested deeper than 256"},
+    {"loop_inputs",
+     [](GraphProto& g, ModelProto&) {
+       add_input(g, "n", {}, TensorProto::INT64);
+       GraphProto& body = set_graph(add_node(g, "Loop", {"n", "", "x"}, {"y"}, "l"), "body");
+       add_input(body, "i", {}, TensorProto::INT64);
+       add_input(body, "go", {}, TensorProto::BOOL);
+       add_node(body, "Identity", {"go"}, {"on"});
+       add_node(body, "Identity", {"x"}, {"t"});
+       add_output(body, "on", TensorProto::BOOL);
+       add_output(body, "t");
+     },
+     "Loop 'l': its body wants 2 inputs, there are 3"},
+    {"if_types",
+     [](GraphProto& g, ModelProto&) {
+       add_input(g, "c", {}, TensorProto::BOOL);
+       NodeProto& n = add_node(g, "If", {"c"}, {"y"}, "i");
+       GraphProto& yes = set_graph(n, "then_branch");
+       add_node(yes, "Identity", {"x"}, {"a"});
+       add_output(yes, "a");
+       GraphProto& no = set_graph(n, "else_branch");
+       add_node(no, "Shape", {"x"}, {"b"});
+       add_output(no, "b", TensorProto::INT64);
+     },
+     "If 'i': output 0 is FLOAT in one branch and INT64 in the other"},
+    {"if_counts",
+     [](GraphProto& g, ModelProto&) {
+       add_input(g, "c", {}, TensorProto::BOOL);
+       NodeProto& n = add_node(g, "If", {"c"}, {"y", "z"}, "i");
+       for (const char* name : {"then_branch", "else_branch"}) {
+         GraphProto& branch = set_graph(n, name);
+         add_node(branch, "Identity", {"x"}, {"a"});
+         add_output(branch, "a");
+       }
+     },
+     "If 'i': the branches make 1 and 1 outputs, want 2"},
+    {"body_type",
+     [](GraphProto& g, ModelProto&) {
+       add_input(g, "c", {}, TensorProto::BOOL);
+       NodeProto& n = add_node(g, "If", {"c"}, {"y"}, "i");
+       for (const char* name : {"then_branch", "else_branch"}) {
+         GraphProto& branch = set_graph(n, name);
+         add_node(branch, "Identity", {"x"}, {"a"});
+         add_output(branch, "a", TensorProto::INT64);
+       }
+     },
+     "If 'i': its body's output 'a': the model declares i64, its nodes make f32"},
     {"function_bomb",  // each level calls the next eight times: 8^12 nodes
      [](GraphProto& g, ModelProto& m) {
        for (int level = 0; level < 12; ++level) {

@@ -37,8 +37,8 @@ inline void add_input(GraphProto& g, const std::string& name, const Shape& shape
                       int type = TensorProto::FLOAT) {
   add_value(*g.add_input(), name, shape, type);
 }
-inline void add_output(GraphProto& g, const std::string& name) {
-  add_value(*g.add_output(), name, {});
+inline void add_output(GraphProto& g, const std::string& name, int type = TensorProto::FLOAT) {
+  add_value(*g.add_output(), name, {}, type);
 }
 inline NodeProto& add_node(GraphProto& g, const std::string& op,
                            const std::vector<std::string>& inputs,
