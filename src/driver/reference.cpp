@@ -127,6 +127,163 @@ std::vector<Tensor> evaluate(const Graph& g, const lower::Cluster& cluster, cons
   return outputs;
 }
 
+/// A value, and how far each element may be away: empty where none is.
+struct Ranged {
+  Tensor exact, low, high;
+  bool wide() const { return low.data() != nullptr; }
+};
+
+/// f(i, exact, low, high) for each element; low and high are not empty then.
+template <class F>
+void each_element(Ranged& r, F&& f) {
+  if (!r.wide()) {
+    r.low = prim::to_reference(r.exact);
+    r.high = prim::to_reference(r.exact);
+  }
+  const auto all = [&](auto zero) {
+    using T = decltype(zero);
+    const auto exact = r.exact.as<T>();
+    for (std::size_t i = 0; i < exact.size(); ++i)
+      f(i, exact[i], r.low.as_mutable<T>()[i], r.high.as_mutable<T>()[i]);
+  };
+  r.exact.dtype() == DType::f64 ? all(double{}) : all(std::int64_t{});
+}
+
+/// Makes the range hold another value too; what is no number tells nothing.
+void hold(Ranged& r, const Tensor& value) {
+  each_element(r, [&](std::size_t i, auto, auto& low, auto& high) {
+    using T = std::remove_reference_t<decltype(low)>;
+    const T v = value.as<T>()[i];
+    if (v < low) low = v;
+    if (v > high) high = v;
+  });
+}
+
+/// Drops ranges of width 0.
+void tidy(Ranged& r) {
+  bool wide = false;
+  if (r.wide())
+    each_element(r, [&](std::size_t, auto, auto low, auto high) { wide |= low != high; });
+  if (!wide) r.low = r.high = Tensor();
+}
+
+/// f(exact, low, high) for each element.
+template <class F>
+Tensor of_each(Ranged r, F&& f) {
+  Tensor out(r.exact.type());
+  each_element(r, [&](std::size_t i, auto exact, auto low, auto high) {
+    const auto v = f(exact, low, high);
+    out.as_mutable<decltype(exact)>()[i] = v == v ? v : 0;
+  });
+  return out;
+}
+Tensor size(const Ranged& r) {
+  return of_each(r, [](auto exact, auto, auto) { return exact < 0 ? -exact : exact; });
+}
+/// high - low; and twice how far the middle is from the exact value.
+Tensor width(const Ranged& r) {
+  return of_each(r, [](auto, auto low, auto high) { return high - low; });
+}
+Tensor lean(const Ranged& r) {
+  return of_each(r, [](auto exact, auto low, auto high) { return (high - exact) + (low - exact); });
+}
+
+bool is_sum(const Node& n) {
+  if (const auto* r = std::get_if<prim::Reduce>(&n.op)) return r->fn == Monoid::sum;
+  const auto* s = std::get_if<prim::Scan>(&n.op);
+  return s != nullptr && s->fn == Monoid::sum;
+}
+
+/// A sum, or one of products, each of whose terms may be away on its own: exact + (Σ w·lean ±
+/// Σ |w|·width) / 2. Where both factors may be, the range is a bound.
+void widen_sum(const Graph& g, NodeId id, const std::vector<Ranged>& args, Ranged& out) {
+  const auto sum = [&](std::vector<Tensor> terms) { return prim::evaluate_node(g, id, terms); };
+  const auto add = [&](const Tensor& leans, const Tensor& widths) {
+    each_element(out, [&](std::size_t i, auto, auto& low, auto& high) {
+      using T = std::remove_reference_t<decltype(low)>;
+      const T l = leans.as<T>()[i], w = widths.as<T>()[i];
+      if (l != l || w != w) return;
+      low += (l - w) / 2;
+      high += (l + w) / 2;
+    });
+  };
+  if (is_sum(g[id])) return add(sum({lean(args[0])}), sum({width(args[0])}));
+  if (args[0].wide())
+    add(sum({lean(args[0]), args[1].exact}), sum({width(args[0]), size(args[1])}));
+  if (args[1].wide())
+    add(sum({args[0].exact, lean(args[1])}), sum({size(args[0]), width(args[1])}));
+  if (args[0].wide() && args[1].wide()) {
+    const Tensor both = sum({width(args[0]), width(args[1])});
+    each_element(out, [&](std::size_t i, auto, auto& low, auto& high) {
+      using T = std::remove_reference_t<decltype(low)>;
+      low -= both.as<T>()[i];
+      high += both.as<T>()[i];
+    });
+  }
+}
+
+/// What a node may give for arguments in these ranges: exactly so for functions that rise or fall
+/// in each argument alone, and products; sums by how far each term may be away.
+Ranged ranged(const Graph& g, NodeId id, const std::vector<Ranged>& args, Tensor exact) {
+  Ranged out{std::move(exact), {}, {}};
+  std::vector<std::size_t> wide;
+  for (std::size_t i = 0; i < args.size(); ++i)
+    if (args[i].wide()) wide.push_back(i);
+  if (wide.empty()) return out;
+  if (std::holds_alternative<prim::Contract>(g[id].op) || is_sum(g[id])) {
+    widen_sum(g, id, args, out);
+    return out;
+  }
+  const bool corners = std::holds_alternative<prim::Map>(g[id].op);  // else all together
+  const std::size_t ways = corners ? std::size_t{1} << wide.size() : 2;
+  for (std::size_t way = 0; way < ways; ++way) {
+    std::vector<Tensor> values;
+    for (const Ranged& arg : args) values.push_back(arg.exact);
+    for (std::size_t k = 0; k < wide.size(); ++k)
+      values[wide[k]] =
+          (way >> (corners ? k : 0)) % 2 == 1 ? args[wide[k]].high : args[wide[k]].low;
+    hold(out, prim::evaluate_node(g, id, values));
+  }
+  return out;
+}
+
+/// The outputs' ranges if each element of a step's argument is moved by its slack alone: a step may
+/// be taken of sums of steps (a product of rounded numbers, rounded again).
+std::vector<Ranged> ranges(const Graph& g, const lower::Cluster& cluster, const NodeValues& read,
+                           const std::map<NodeId, double>& slack) {
+  std::map<NodeId, Ranged> values;
+  for (const NodeId id : cluster.nodes) {
+    const bool steps = step_of(g, g[id]) == Step::value && is_uncertain_step(g, id, slack);
+    std::vector<Ranged> args;
+    std::vector<Tensor> exact;
+    for (const NodeId a : g[id].args) {
+      const auto inside = values.find(a);
+      const Tensor* constant = g.constant_of(a);
+      args.push_back(
+          inside != values.end()
+              ? inside->second
+              : Ranged{prim::to_reference(constant != nullptr ? *constant : read.at(a)), {}, {}});
+      Ranged& arg = args.back();
+      exact.push_back(arg.exact);
+      const auto loose = slack.find(a);
+      if (!steps || loose == slack.end() || loose->second == 0) continue;
+      if (arg.wide()) {  // its bytes are another node's
+        arg.low = prim::to_reference(arg.low);
+        arg.high = prim::to_reference(arg.high);
+      }
+      const Tensor low = moved(arg.wide() ? arg.low : arg.exact, -loose->second, Step::value);
+      const Tensor high = moved(arg.wide() ? arg.high : arg.exact, loose->second, Step::value);
+      hold(arg, low);
+      hold(arg, high);
+    }
+    values[id] = ranged(g, id, args, prim::evaluate_node(g, id, exact));
+    tidy(values[id]);
+  }
+  std::vector<Ranged> outputs;
+  for (const NodeId id : cluster.outputs) outputs.push_back(values.at(id));
+  return outputs;
+}
+
 /// Makes [low, high] hold `value`, element by element; NaN wherever one is.
 void widen(Allowed& allowed, const Tensor& value) {
   if (allowed.low.data() == nullptr)
@@ -199,6 +356,12 @@ std::vector<Allowed> reference_of(const Graph& graph, const lower::Cluster& clus
   for (const Way way : ways) {
     const std::vector<Tensor> values = evaluate(graph, cluster, read, slack, way);
     for (std::size_t o = 0; o < out.size(); ++o) widen(out[o], values[o]);
+  }
+  const std::vector<Ranged> apart = ranges(graph, cluster, read, slack);
+  for (std::size_t o = 0; o < out.size(); ++o) {
+    if (!apart[o].wide()) continue;
+    widen(out[o], apart[o].low);
+    widen(out[o], apart[o].high);
   }
   return out;
 }

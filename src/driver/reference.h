@@ -26,8 +26,8 @@ struct Allowed {
 /// The float64 interpreter's values of a cluster's outputs, from what the kernel reads. If steps
 /// are uncertain they are taken again, with their arguments moved up and down by what rounding in
 /// the kernel may change (1e-5 of the scale, which is what --accuracy standard promises, or the
-/// step of a 16-bit type on the way), and with values of 16-bit types stored. A sum of steps that
-/// go up and down may still leave the range between these.
+/// step of a 16-bit type on the way), all together and each alone, and with values of 16-bit types
+/// stored.
 std::vector<Allowed> reference_of(const prim::Graph& graph, const lower::Cluster& cluster,
                                   const NodeValues& read);
 

@@ -53,9 +53,7 @@ struct Steps : testing::TestWithParam<ScalarFn> {
     const NodeId step = ir::info(fn).arity == 1 ? b.map(fn, {s}) : b.map(fn, {s, other});
     const NodeId y = b.cast(step, DType::f32);
     graph.outputs = {{"s", s}, {"y", y}};
-    // Its steps go down while it goes up: see reference_of.
-    if (fn != ScalarFn::fmod)
-      graph.outputs.push_back({"z", b.reduce_sum(b.mul(y, 0.5), {1})});
+    graph.outputs.push_back({"z", b.reduce_sum(b.mul(y, 0.5), {1})});
   }
 };
 
@@ -104,6 +102,32 @@ TEST(Reference, StepsOfWhatIsReadAreExact) {
     for (int i = 0; i < 5; ++i) found.set(i, rest[i]);
     EXPECT_EQ(allowed[1].error_of(found) == 0, first == 2 || first == 3) << first;
   }
+}
+
+/// A difference of two rounded numbers, rounded again: each may lie on either side, so all from -2
+/// to 0 is right, and nothing else.
+TEST(Reference, StepsOfSumsOfSteps) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {1, 2}});
+  const NodeId w = b.constant(Tensor::from<float>(DType::f32, {2, 1}, std::vector<float>{1, -1}));
+  const NodeId first = b.map(ScalarFn::round, {b.mul(x, 3.0)});
+  const NodeId second = b.map(ScalarFn::round, {b.matmul(first, w)});
+  g.outputs = {{"y", second}};
+  lower::Cluster all;
+  for (const NodeId id : prim::live_nodes(g))
+    if (id != x && g.constant_of(id) == nullptr) all.nodes.push_back(id);
+  all.outputs = {second};
+  const auto error = [&](std::vector<float> values, float given) {
+    const auto allowed =
+        reference_of(g, all, {{x, Tensor::from<float>(DType::f32, {1, 2}, values)}});
+    return allowed[0].error_of(Tensor::from<float>(DType::f32, {1, 1}, std::vector<float>{given}));
+  };
+  for (const float right : {-2.F, -1.F, 0.F}) EXPECT_EQ(error({0.5, 2.5F / 3}, right), 0) << right;
+  for (const float wrong : {-3.F, 1.F}) EXPECT_GT(error({0.5, 2.5F / 3}, wrong), 0.1) << wrong;
+  // Away from a step there is one result.
+  EXPECT_EQ(error({1, 1.1F}, 0), 0);
+  for (const float wrong : {-1.F, 1.F}) EXPECT_GT(error({1, 1.1F}, wrong), 0.1) << wrong;
 }
 
 TEST(Reference, IntegersAreExact) {
