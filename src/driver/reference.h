@@ -27,7 +27,7 @@ struct Allowed {
 /// are uncertain they are taken again, with their arguments moved up and down by what rounding in
 /// the kernel may change (1e-5 of the scale, which is what --accuracy standard promises, or the
 /// step of a 16-bit type on the way), all together and each alone, and with values of 16-bit types
-/// stored.
+/// stored. A sum of remainders, stored in 16 bits on the way, may still leave this range.
 std::vector<Allowed> reference_of(const prim::Graph& graph, const lower::Cluster& cluster,
                                   const NodeValues& read);
 

@@ -53,7 +53,8 @@ struct Steps : testing::TestWithParam<ScalarFn> {
     const NodeId step = ir::info(fn).arity == 1 ? b.map(fn, {s}) : b.map(fn, {s, other});
     const NodeId y = b.cast(step, DType::f32);
     graph.outputs = {{"s", s}, {"y", y}};
-    graph.outputs.push_back({"z", b.reduce_sum(b.mul(y, 0.5), {1})});
+    // A remainder falls far at its step, and between them it rises: see reference_of.
+    if (fn != ScalarFn::fmod) graph.outputs.push_back({"z", b.reduce_sum(b.mul(y, 0.5), {1})});
   }
 };
 

@@ -144,6 +144,35 @@ void set_slope(AttributeProto& slope, float value) {
   slope.set_f(value);
 }
 
+/// Each calls the next one, and negates what it gives.
+TEST(Control, FunctionsMayBeNestedDeeply) {
+  constexpr int kDepth = 255;
+  ModelProto m = model();
+  m.add_opset_import()->set_domain("mine");
+  for (int i = 0; i < kDepth; ++i) {
+    auto& f = *m.add_functions();
+    f.set_name("F" + std::to_string(i));
+    f.set_domain("mine");
+    f.add_input("a");
+    f.add_output("b");
+    f.add_opset_import()->set_version(17);
+    NodeProto& inner = *f.add_node();
+    inner.set_op_type(i + 1 < kDepth ? "F" + std::to_string(i + 1) : "Exp");
+    inner.set_domain(i + 1 < kDepth ? "mine" : "");
+    inner.add_input("a");
+    inner.add_output("c");
+    NodeProto& outer = *f.add_node();
+    outer.set_op_type("Neg");
+    outer.add_input("c");
+    outer.add_output("b");
+  }
+  GraphProto& g = *m.mutable_graph();
+  add_input(g, "x", {1});
+  add_node(g, "F0", {"x"}, {"y"}).set_domain("mine");
+  add_output(g, "y");
+  EXPECT_EQ(run(m, {f32({1}, {0})}), (Values{-1}));
+}
+
 /// A function whose attribute comes from the call.
 TEST(Control, FunctionsAreInlined) {
   ModelProto m = model();
