@@ -154,7 +154,8 @@ Result<Shape> Importer::input_shape(const std::string& name,
     if (!extent) {
       const auto fact = facts_.find(dimension_name(name, d, dim));
       return unsupported(
-          "input '{0}': dimension {1} is symbolic ('{2}'{3}); give the shape, --shape {0}=…, or the "
+          "input '{0}': dimension {1} is symbolic ('{2}'{3}); give the shape, --shape {0}=…, or "
+          "the "
           "sizes of it, --dynamic {4}=1..N, or run --as-given with inputs",
           name, d, dim.dim_param(),
           fact == facts_.end() ? "" : fmt::format(", which follows from {}", fact->second.text()),
