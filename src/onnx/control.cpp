@@ -134,7 +134,8 @@ Result<std::vector<Value>> Importer::run_body(const NodeProto& node, const Body&
     if (value->is_tensor()) {
       const Status fits = check_declared(
           output, fmt::format("{} '{}': its body's output", node.op_type(), label_of(node)),
-          builder_.type(value->node()), body.turn == 0);
+          builder_.type(value->node()),
+          body.turn == 0 && (staging_ == nullptr || staging_->made->empty()));
       if (!fits) return fits.error();
     }
     results.push_back(*value);

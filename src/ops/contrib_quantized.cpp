@@ -253,7 +253,8 @@ Result<Values> gather_block_quantized(const Call& call, Builder& b) {
   const int axis = HEDDLE_TRY(call.axis("gather_axis", 0, rank));
   const int blocks = HEDDLE_TRY(call.axis("quantize_axis", 1, rank));
   const std::int64_t block = call.attribute_int("block_size", 128);
-  if (block < 16 || axis == blocks || (bytes && (axis != 0 || blocks != rank - 1)))
+  if (block < 16 || block > kMaxTableElements || axis == blocks ||
+      (bytes && (axis != 0 || blocks != rank - 1)))
     return call.error("gather_axis is {}, quantize_axis {}, block_size {}", axis, blocks, block);
   HEDDLE_TRY(want_rank(call, b, 2, rank, rank));
   if (call.has(3)) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "ops/families.h"
@@ -43,7 +44,7 @@ Result<Axis> axis_of(const Call& call, Builder& b) {
   const std::int64_t given = call.attribute_int("axis", 1);
   const bool per_tensor = element_count(b.shape(call.in(1))) == 1;
   return Axis{per_tensor ? 0 : HEDDLE_TRY(call.normalize_axis(given, rank)),
-              std::max<std::int64_t>(0, call.attribute_int("block_size", 0))};
+              std::clamp<std::int64_t>(call.attribute_int("block_size", 0), 0, kMaxTableElements)};
 }
 
 struct Limits {
