@@ -92,8 +92,10 @@ json sized_json(const SizedProgram& sized, SectionTable& sections) {
                            {"shape", v.shape()},
                            {"section", sections.add(bytes_of(v))}});
   for (const SizeCase& row : sized.cases) j["cases"].push_back(case_json(row));
-  j["dimensions"] = sized.dimensions;
-  j["facts"] = facts_json(sized.facts);
+  if (!sized.dimensions.empty()) {
+    j["dimensions"] = sized.dimensions;
+    j["facts"] = facts_json(sized.facts);
+  }
   return j;
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "runtime/artefact.h"
+#include "runtime/chain.h"
 #include "runtime/sized.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -13,6 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (Checksums checksums : {Checksums::compared, Checksums::ignored}) {
     (void)heddle::runtime::parse_artefact(copy.data(), size, nullptr, checksums).ok();
     (void)heddle::runtime::parse_sized_artefact(copy.data(), size, nullptr, checksums).ok();
+    (void)heddle::runtime::parse_chain_artefact(copy.data(), size, nullptr, checksums).ok();
   }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "driver/cache.h"
 #include "driver/measure.h"
 #include "onnx/reader.h"
 #include "onnx/tensor_file.h"
@@ -34,7 +35,9 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
       "sizes of a symbolic dimension that one program shall run: NAME=1..512, "
       "NAME=32..640:32 (steps), NAME=1..512@128,512 (padded to these), NAME=8,16 (only "
       "these, nothing padded); NAME is the model's, or INPUT.AXIS where it has none; "
-      "or what one follows from: total=past+1 (names like 'past + 1' say so themselves)");
+      "or what one follows from: total=past+1 (names like 'past + 1' say so themselves); or "
+      "how many there can be of what a node finds (NonZero, NonMaxSuppression): "
+      "NODE=0..300");
   verb.add_option("--size", flags.sizes,
                   "of the sizes of --dynamic, the one to run now: NAME=77 (default: that of the "
                   "inputs given, else the largest)");
@@ -168,6 +171,25 @@ Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags) {
   return HEDDLE_TRY(driver::parse_sizes(flags.dynamic)).ranges;
 }
 
+Result<bool> wants_sizes_of_values(const ModelFlags& flags) {
+  const auto ranges = HEDDLE_TRY(size_ranges(flags));
+  if (ranges.empty() || runtime::is_artefact(flags.model)) return false;
+  const onnx::ImportOptions options = driver::import_options(HEDDLE_TRY(compile_options(flags)));
+  const std::set<std::string> known = HEDDLE_TRY(onnx::dimensions(flags.model, options)).names;
+  const auto is_dimension = [&](const driver::SizeRange& range) {
+    return known.contains(range.name);
+  };
+  const bool any = std::ranges::any_of(ranges, is_dimension);
+  const auto stage = onnx::import_stage(flags.model, options);
+  if (!stage || stage->is_last()) return false;
+  if (any)
+    return unsupported(
+        "--dynamic: values decide shapes in this model; give the shapes of its inputs (--shape), "
+        "and "
+        "sizes of what it computes only");
+  return true;
+}
+
 Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelFlags& flags) {
   std::map<std::string, Shape> shapes;
   for (const std::string& text : flags.shapes) shapes.insert(HEDDLE_TRY(parse_shape(text)));
@@ -208,13 +230,21 @@ Result<Model> compile_model(const ModelFlags& flags) {
                   flags.precision);
     if (!flags.dynamic.empty())
       return fail(ErrorCode::usage, "--dynamic: found an artefact, whose sizes are decided");
-    if (runtime::is_sized_artefact(flags.model))
+    if (runtime::is_chain_artefact(flags.model))
+      model.chain = std::make_shared<const runtime::Chain>(
+          HEDDLE_TRY(runtime::read_chain_artefact(flags.model)));
+    else if (runtime::is_sized_artefact(flags.model))
       model.sized = std::make_shared<const runtime::SizedProgram>(
           HEDDLE_TRY(runtime::read_sized_artefact(flags.model)));
     else
       model.program =
           std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
+  } else if (HEDDLE_TRY(wants_sizes_of_values(flags))) {
+    const auto compiled =
+        HEDDLE_TRY(driver::compile_chain(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
+    model.chain = compiled.chain;
+    for (const std::string& note : compiled.notes) model.notes += "  " + note + "\n";
   } else if (wants_sizes(flags)) {
     options.shapes.clear();  // they choose among the sizes
     const auto compiled =
@@ -229,6 +259,8 @@ Result<Model> compile_model(const ModelFlags& flags) {
     model.from_cache = compiled.from_cache;
   }
   model.compile_seconds = seconds_since(start);
+  if (model.chain)
+    model.program = std::make_shared<const runtime::Program>(model.chain->as_program());
   if (model.sized) {
     const runtime::SizeCase& row = model.sized->cases[HEDDLE_TRY(wanted_case(*model.sized, flags))];
     for (const auto& [name, size] : row.sizes)
@@ -246,7 +278,10 @@ Result<Model> open_model(const ModelFlags& flags) {
   const auto start = Clock::now();
   if (model.sized) HEDDLE_TRY(open_sized(flags, options, model));
   HEDDLE_TRY(within(flags.memory_limit_mb, *model.program, options.threads));
-  if (!model.sized) model.session = HEDDLE_TRY(driver::load(model.program, options));
+  if (model.chain)
+    model.session = HEDDLE_TRY(driver::load_chain(model.chain, options));
+  else if (!model.sized)
+    model.session = HEDDLE_TRY(driver::load(model.program, options));
   model.load_seconds = seconds_since(start);
   return model;
 }

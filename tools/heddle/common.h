@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/chain.h"
 #include "driver/driver.h"
 #include "driver/sizes.h"
 
@@ -47,6 +48,7 @@ struct Model {
   std::shared_ptr<const runtime::Program> program;
   std::shared_ptr<runtime::Session> session;           ///< null after compile_model()
   std::shared_ptr<const runtime::SizedProgram> sized;  ///< null: for one size of inputs only
+  std::shared_ptr<const runtime::Chain> chain;         ///< null: values decide no shapes
   std::string notes, sizes;                            ///< of compile_sizes(); those that are run
   bool from_artefact = false, from_cache = false;
   double compile_seconds = 0, load_seconds = 0;
@@ -60,6 +62,8 @@ Result<Model> open_model(const ModelFlags& flags);
 Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelFlags& flags);
 /// --dynamic says sizes (not only what dimensions follow from).
 bool wants_sizes(const ModelFlags& flags);
+/// They are not of the model's dimensions, but of what it computes (driver/chain.h).
+Result<bool> wants_sizes_of_values(const ModelFlags& flags);
 Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags);
 
 /// The first test_data_set of a test-data folder, by position; empty where there is none.

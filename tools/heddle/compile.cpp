@@ -131,8 +131,40 @@ Status run_sized(const CompileFlags& flags) {
   return Ok{};
 }
 
+/// One artefact of a model in which values decide shapes.
+Status run_chain(const CompileFlags& flags) {
+  if (flags.emit != "artefact")
+    return fail(ErrorCode::usage, "--emit {}: values decide shapes, want an artefact", flags.emit);
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
+  const driver::CompiledChain compiled =
+      HEDDLE_TRY(driver::compile_chain(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
+  HEDDLE_TRY(runtime::write_chain_artefact(*compiled.chain, output));
+  const double seconds = total(compiled.times);
+  const auto bytes = std::filesystem::file_size(output);
+  std::size_t programs = 0;
+  for (const runtime::Chain::Link& link : compiled.chain->links)
+    programs += link.programs.programs.size();
+  if (flags.json) {
+    nlohmann::json j = {{"output", output},
+                        {"bytes", bytes},
+                        {"seconds", seconds},
+                        {"links", compiled.chain->links.size()},
+                        {"programs", programs}};
+    print_phases(compiled.times, j);
+    return Ok{};
+  }
+  fmt::print("{}: values decide shapes: {} links, {} programs, file {:.1f} MB, {:.2f} s\n{}",
+             output, compiled.chain->links.size(), programs, static_cast<double>(bytes) / 1e6,
+             seconds, compiled.chain->table());
+  for (const std::string& note : compiled.notes) fmt::print("  {}\n", note);
+  print_phases(compiled.times);
+  return Ok{};
+}
+
 Status run(const CompileFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "compile"));
+  if (HEDDLE_TRY(wants_sizes_of_values(flags))) return run_chain(flags);
   if (wants_sizes(flags)) return run_sized(flags);
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
@@ -141,8 +173,10 @@ Status run(const CompileFlags& flags) {
     fmt::print("{}\n", output);
     return Ok{};
   }
-  const driver::Compiled compiled =
-      HEDDLE_TRY(or_stages(flags, driver::compile_file(flags.model, options)));
+  auto program = driver::compile_file(flags.model, options);
+  if (!program && flags.emit == "artefact" && works_in_stages(flags, program.error()))
+    return run_chain(flags);
+  const driver::Compiled compiled = HEDDLE_TRY(or_stages(flags, std::move(program)));
   HEDDLE_TRY(write_program(*compiled.program, flags, output));
   const double seconds = total(compiled.times);
   const auto bytes = std::filesystem::file_size(output);

@@ -1,7 +1,9 @@
 #include <fstream>
+#include <set>
 
 #include "common.h"
 #include "driver/report.h"
+#include "onnx/reader.h"
 #include "staged.h"
 
 namespace heddle::tool {
@@ -12,10 +14,15 @@ struct ExplainFlags : ModelFlags {
   int top = 0;
 };
 
+/// Without what sizes are told by.
 nlohmann::json ports_json(const std::vector<runtime::Port>& ports) {
+  std::set<std::string> extents;
+  for (const runtime::Port& port : ports)
+    for (std::size_t axis = 0; axis < port.type.shape.size(); ++axis)
+      extents.insert(onnx::extent_name(port.name, static_cast<int>(axis)));
   nlohmann::json list = nlohmann::json::array();
   for (const runtime::Port& port : ports)
-    if (!port.name.starts_with("heddle:"))
+    if (!port.name.starts_with("heddle:") && !extents.contains(port.name))
       list.push_back({{"name", port.name}, {"type", to_string(port.type)}});
   return list;
 }
@@ -48,10 +55,19 @@ Status run(const ExplainFlags& flags) {
       for (const runtime::SizeCase& row : model.sized->cases)
         report["dispatch"].push_back({{"sizes", row.sizes}, {"program", row.program}});
     if (model.sized)
+      for (const auto& program : model.sized->programs)
+        report["programs"].push_back(ports_json(program->inputs));
+    if (model.chain) report["links"] = model.chain->links.size();
+    if (model.sized)
       for (const auto& [name, expr] : model.sized->facts) report["facts"][name] = expr.text();
     fmt::print("{}\n", report.dump(2));
     return Ok{};
   }
+  if (model.chain)
+    fmt::print(
+        "values decide shapes: {} links run one after another:\n{}{}below: the largest program "
+        "of the last one\n",
+        model.chain->links.size(), model.chain->table(), model.notes);
   if (model.sized)
     fmt::print("dispatch table, {} sizes:\n{}{}below: the program of {}\n",
                model.sized->cases.size(), model.sized->table(), model.notes, model.sizes);

@@ -148,6 +148,9 @@ void print_rows(json rows, const ProfileFlags& flags) {
 
 Status run(const ProfileFlags& flags) {
   const Model model = HEDDLE_TRY(open_model(flags));
+  if (model.chain)
+    return unsupported("profile: values decide shapes in '{}', want a model that is one program",
+                       flags.model);
   const Inputs inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
   const json report = json::parse(model.program->manifest, nullptr, false);
   const Profiles measured = HEDDLE_TRY(profiles(model, inputs.values, flags.iterations));

@@ -1,0 +1,45 @@
+#include "onnx/stage_cases.h"
+
+#include "onnx/importer.h"
+
+namespace heddle::onnx {
+namespace {
+
+const ::onnx::NodeProto* maker(const Loaded& model, const std::string& key) {
+  for (const auto& node : model.model->graph().node())
+    for (const std::string& output : node.output())
+      if (output == key && !output.empty()) return &node;
+  return nullptr;
+}
+
+}  // namespace
+
+Result<StageImporter> StageImporter::open(const std::string& path, ImportOptions options) {
+  StageImporter out;
+  out.model_ = std::make_shared<const Loaded>(HEDDLE_TRY(load_model(path)));
+  out.options_ = std::move(options);
+  return out;
+}
+
+Result<Stage> StageImporter::import(const StageCase& of) {
+  Importer importer(model_->model, model_->folder, options_, nullptr);
+  if (shared_) importer.share(*shared_, initializers_);
+  Stage stage = HEDDLE_TRY(importer.run_stage(of.made, of.done));
+  if (!shared_) {
+    shared_ = std::make_shared<const prim::Graph>(stage.graph);
+    initializers_ = importer.initializers();
+  }
+  return stage;
+}
+
+std::string StageImporter::label_of_maker(const std::string& key) const {
+  const ::onnx::NodeProto* node = maker(*model_, key);
+  return node == nullptr ? "" : label_of(*node);
+}
+
+std::string StageImporter::maker_of(const std::string& key) const {
+  const ::onnx::NodeProto* node = maker(*model_, key);
+  return node == nullptr ? "" : fmt::format("{} '{}'", node->op_type(), label_of(*node));
+}
+
+}  // namespace heddle::onnx

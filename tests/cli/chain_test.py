@@ -1,0 +1,232 @@
+"""Artefacts of models in which values decide shapes: programs in a row, none compiled later."""
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+import numpy as np
+import onnx.numpy_helper
+import onnxruntime
+from onnx import TensorProto, helper
+
+from command import HEDDLE, CommandTest, heddle
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+node = helper.make_node
+
+
+def constant(name, value, dtype=None):
+    return onnx.numpy_helper.from_array(np.asarray(value, dtype), name)
+
+
+def graph(nodes, inputs, outputs, initializers=()):
+    """Outputs of any shape."""
+    return helper.make_model(helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(n, t, s) for n, t, s in inputs],
+        [helper.make_tensor_value_info(n, t, None) for n, t in outputs], list(initializers)),
+        opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def detector():
+    """40 boxes of 3 classes; what suppression leaves goes on as rows (class, score, box)."""
+    nodes = [node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["chosen"],
+                  name="nms"),
+             node("Slice", ["chosen", "two", "three", "one"], ["which"]),
+             node("Slice", ["chosen", "one", "two", "one"], ["class"]),
+             node("Squeeze", ["which", "one"], ["index"]),
+             node("Squeeze", ["boxes", "zero"], ["all"]),
+             node("Gather", ["all", "index"], ["picked"], name="pick"),
+             node("GatherND", ["scores", "chosen"], ["score"], name="score"),
+             node("Unsqueeze", ["score", "one"], ["column"]),
+             node("Cast", ["class"], ["kind"], to=FLOAT),
+             node("Concat", ["kind", "column", "picked"], ["rows"], axis=1),
+             node("Softmax", ["scores"], ["all_scores"], axis=1, name="soft")]
+    return graph(nodes, [("boxes", FLOAT, [1, 40, 4]), ("scores", FLOAT, [1, 3, 40])],
+                 [("rows", FLOAT), ("index", INT), ("all_scores", FLOAT)],
+                 [constant("most", 6), constant("overlap", 0.4, np.float32),
+                  constant("least", 0.6, np.float32)] +
+                 [constant(n, [v]) for v, n in enumerate(("zero", "one", "two", "three"))])
+
+
+def detections(seed, level):
+    rng = np.random.default_rng(seed)
+    corner = rng.uniform(0, 8, size=(1, 40, 2))
+    boxes = np.concatenate([corner, corner + rng.uniform(1, 4, size=(1, 40, 2))], axis=2)
+    return {"boxes": boxes.astype(np.float32),
+            "scores": (level * rng.uniform(size=(1, 3, 40))).astype(np.float32)}
+
+
+class Chains(CommandTest):
+    def compiled(self, name, proto, *more):
+        path, artefact = self.save(name, proto), self.path / f"{name}.heddle"
+        done = heddle("compile", path, "-o", artefact, "--json", *more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return path, artefact, json.loads(done.stdout)
+
+    def given(self, inputs):
+        arguments = []
+        for name, value in inputs.items():
+            np.save(self.path / f"{name}.npy", value)
+            arguments += ["--input", f"{name}={self.path / name}.npy"]
+        return arguments
+
+    def agrees(self, path, artefact, inputs):
+        wanted = onnxruntime.InferenceSession(
+            path, providers=["CPUExecutionProvider"]).run(None, inputs)
+        saved = self.path / "saved"
+        saved.mkdir(exist_ok=True)
+        done = heddle("run", artefact, *self.given(inputs), "--save", saved)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for k, value in enumerate(wanted):
+            found = np.load(saved / f"output_{k}.npy")
+            self.assertEqual(found.shape, value.shape)
+            np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+        return wanted
+
+    def test_what_suppression_leaves_goes_on(self):
+        path, artefact, report = self.compiled("detector", detector())
+        self.assertEqual(report["links"], 2)
+        self.assertLessEqual(report["programs"], 10)
+        counts = set()
+        for seed, level in enumerate((0.5, 0.603, 0.61, 0.65, 0.7, 0.8, 1, 1.5, 3)):
+            rows = self.agrees(path, artefact, detections(seed, level))[0]
+            counts.add(len(rows))
+        self.assertIn(0, counts)
+        self.assertGreater(len(counts), 5)
+        shown = heddle("explain", artefact).stdout
+        self.assertIn("chosen is extent 0 of", shown)
+        self.assertIn("chosen=", shown)
+        # Nothing is compiled when it runs: it does without the cache's folder, and in no time.
+        os.environ["HEDDLE_CACHE_DIR"] = str(self.path / "none")
+        self.agrees(path, artefact, detections(3, 1))
+        self.assertFalse((self.path / "none" / "programs").exists())
+
+    def test_python_opens_it(self):
+        import heddle as package
+        os.environ["HEDDLE"] = HEDDLE
+        path, artefact, _ = self.compiled("detector", detector())
+        session = package.InferenceSession(artefact)
+        self.assertEqual(session.output_names, ["rows", "index", "all_scores"])
+        inputs = detections(1, 1)
+        wanted = onnxruntime.InferenceSession(
+            path, providers=["CPUExecutionProvider"]).run(None, inputs)
+        for found, value in zip(session.run(None, inputs), wanted):
+            np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+
+    def test_a_bound_makes_fewer_programs_and_is_checked(self):
+        for name in ("nms", "chosen"):
+            path, artefact, report = self.compiled("detector", detector(), "--dynamic",
+                                                   f"{name}=0..5@5")
+            self.assertLessEqual(report["programs"], 4)
+            self.agrees(path, artefact, detections(1, 0.62))
+            self.assert_fails(3, "the values computed decide chosen=", "run", artefact,
+                              *self.given(detections(8, 3)))
+
+    def test_rows_of_what_is_not_zero(self):
+        """Weights, normalisation, a mean over the rows, and the best three of them at most."""
+        rng = np.random.default_rng(2)
+        nodes = [node("Greater", ["x", "least"], ["high"]),
+                 node("NonZero", ["high"], ["where"], name="find"),
+                 node("Transpose", ["where"], ["places"], perm=[1, 0]),
+                 node("GatherND", ["x", "places"], ["values"]),
+                 node("Unsqueeze", ["values", "one"], ["column"]),
+                 node("MatMul", ["column", "w"], ["wide"]),
+                 node("Softmax", ["wide"], ["soft"], axis=0, name="over_rows"),
+                 node("ReduceMax", ["wide"], ["top"], keepdims=0),
+                 node("Shape", ["values"], ["count"]),
+                 node("Min", ["count", "three"], ["k"]),
+                 node("TopK", ["values", "k"], ["best", "positions"], name="best"),
+                 node("Size", ["values"], ["size"])]
+        path, artefact, _ = self.compiled(
+            "rows", graph(nodes, [("x", FLOAT, [4, 5])],
+                          [("soft", FLOAT), ("best", FLOAT), ("positions", INT), ("size", INT)],
+                          [constant("least", 0, np.float32), constant("one", [1]),
+                           constant("three", [3]),
+                           constant("w", rng.normal(size=(1, 4)), np.float32)]))
+        for shift in (-9, -1.8, -1.2, -0.7, 0, 0.5, 9):
+            x = (rng.normal(size=(4, 5)) + shift).astype(np.float32)
+            self.agrees(path, artefact, {"x": x})
+
+    def test_distinct_values_and_how_often(self):
+        nodes = [node("Unique", ["x"], ["y", "first", "inverse", "counts"], name="distinct"),
+                 node("Mul", ["y", "counts"], ["sums"]),
+                 node("Gather", ["sums", "inverse"], ["back"])]
+        path, artefact, report = self.compiled(
+            "unique", graph(nodes, [("x", INT, [12])], [("sums", INT), ("back", INT)]))
+        self.assertEqual(report["links"], 2)
+        for high in (1, 2, 5, 100):
+            self.agrees(path, artefact, {"x": np.random.default_rng(high).integers(0, high, 12)})
+
+    def test_one_count_after_another(self):
+        nodes = [node("Greater", ["x", "least"], ["high"]),
+                 node("Compress", ["x", "high"], ["kept"], axis=0, name="keep"),
+                 node("Less", ["kept", "most"], ["low"]),
+                 node("Compress", ["kept", "low"], ["rest"], axis=0, name="again"),
+                 node("Neg", ["rest"], ["y"]), node("Abs", ["kept"], ["z"])]
+        path, artefact, report = self.compiled(
+            "twice", graph(nodes, [("x", FLOAT, [9])], [("y", FLOAT), ("z", FLOAT)],
+                           [constant("least", -0.5, np.float32),
+                            constant("most", 0.5, np.float32)]), "--dynamic", "keep=1..9")
+        self.assertEqual(report["links"], 3)
+        for seed in range(6):
+            self.agrees(path, artefact,
+                        {"x": np.random.default_rng(seed).normal(size=9).astype(np.float32)})
+
+    def test_numbers_that_are_computed(self):
+        nodes = [node("Greater", ["x", "least"], ["high"]),
+                 node("Cast", ["high"], ["ones"], to=INT),
+                 node("ReduceSum", ["ones"], ["k"], keepdims=1, name="how_many"),
+                 node("TopK", ["x", "k"], ["best", "positions"], name="best")]
+        proto = graph(nodes, [("x", FLOAT, [10])], [("best", FLOAT), ("positions", INT)],
+                      [constant("least", 0.3, np.float32)])
+        path = self.save("k", proto)
+        self.assert_fails(3, "'k' (ReduceSum 'how_many') decides shapes, and nothing says how large",
+                          "compile", path, "-o", self.path / "none")
+        path, artefact, _ = self.compiled("k", proto, "--dynamic", "k=0..10")
+        for shift in (-5, -1, 0, 0.5, 5):
+            x = (np.random.default_rng(3).normal(size=10) + shift).astype(np.float32)
+            self.agrees(path, artefact, {"x": x})
+
+    def test_branches_on_computed_conditions(self):
+        body = lambda op, name: helper.make_graph(
+            [node(op, ["y"], [name])], name, [], [helper.make_tensor_value_info(name, FLOAT, None)])
+        nodes = [node("ReduceSum", ["x"], ["s"], keepdims=0), node("Exp", ["x"], ["y"]),
+                 node("Greater", ["s", "zero"], ["c"]),
+                 node("If", ["c"], ["z"], then_branch=body("Sqrt", "a"), name="choose",
+                      else_branch=body("Neg", "b"))]
+        path, artefact, _ = self.compiled(
+            "if", graph(nodes, [("x", FLOAT, [3])], [("z", FLOAT)],
+                        [constant("zero", 0, np.float32)]))
+        for sign in (1, -1):
+            self.agrees(path, artefact, {"x": np.full(3, sign, np.float32)})
+
+    def test_what_cannot_be_is_named(self):
+        find = [node("NonZero", ["x"], ["where"], name="find"), node("Neg", ["where"], ["y"])]
+        path = self.save("large", graph(find, [("x", FLOAT, [50, 50])], [("y", INT)]))
+        self.assert_fails(3, "'where' (NonZero 'find') may have up to 2500 positions, more than 1024",
+                          "compile", path, "-o", self.path / "none")
+        self.assert_fails(2, "'elsewhere' is no extent or number that the model computes; found "
+                             "'where' (NonZero 'find')", "compile", path, "-o", self.path / "none",
+                          "--dynamic", "elsewhere=0..3", "--dynamic", "find=0..5")
+        text = [node("NonZero", ["x"], ["where"], name="find"), node("Cast", ["where"], ["s"], to=8),
+                node("StringConcat", ["s", "s"], ["t"], name="join"), node("Cast", ["t"], ["y"], to=INT)]
+        path = self.save("text", graph(text, [("x", FLOAT, [3])], [("y", INT)]))
+        self.assert_fails(3, "works on the host", "compile", path, "-o", self.path / "none")
+        several = [node("Cast", ["x"], ["shape"], to=INT), node("Expand", ["one", "shape"], ["y"])]
+        path = self.save("several", graph(several, [("x", FLOAT, [3])], [("y", FLOAT)],
+                                          [constant("one", [1], np.float32)]))
+        self.assert_fails(3, "the numbers of 'shape' (Cast 'shape'), i64[3], decide shapes", "compile",
+                          path, "-o", self.path / "none")
+        _, artefact, _ = self.compiled("detector", detector(), "--dynamic", "nms=0..2")
+        data = bytearray(artefact.read_bytes())
+        data[300] ^= 1
+        artefact.write_bytes(data)
+        self.assert_fails(1, "artefact: damaged", "run", artefact)
+        artefact.write_bytes(data[:5000])
+        self.assert_fails(1, "artefact: truncated", "run", artefact)
+
+
+if __name__ == "__main__":
+    unittest.main()
