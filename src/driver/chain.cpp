@@ -29,13 +29,6 @@ struct Question {
   std::string value;  ///< what tells the size at run time
 };
 
-Error other_way(const Branch& branch, std::string_view what) {
-  return unsupported(
-      "at {} {}, so there can be no artefact of it; give sizes that are alike (--dynamic "
-      "NAME=1..20), or run it in stages: `heddle run`",
-      text_of(branch.sizes), what);
-}
-
 class ChainCompiler {
  public:
   ChainCompiler(onnx::StageImporter importer, const std::vector<SizeRange>& ranges,
@@ -60,6 +53,7 @@ class ChainCompiler {
   std::string found_sizes() const;
   Status add_ports(const onnx::Ports& ports);
   std::string label(const std::string& key) const;
+  Error other_way(const Branch& branch, std::string_view what) const;
 
   onnx::StageImporter importer_;
   const std::vector<SizeRange>& ranges_;
@@ -120,6 +114,12 @@ std::string ChainCompiler::label(const std::string& key) const {
   return maker.empty() ? "'" + key + "'" : fmt::format("'{}' ({})", key, maker);
 }
 
+Error ChainCompiler::other_way(const Branch& branch, std::string_view what) const {
+  const std::string name = counts_.empty() ? "NAME" : counts_.back().name;
+  return unsupported("at {} {}; give sizes that are alike: --dynamic '{}=1..20'",
+                     text_of(branch.sizes), what, name);
+}
+
 /// A size at which a node has an error (it picks from nothing) is none that a run can go on from.
 Result<ChainCompiler::Stages> ChainCompiler::import_all() {
   Stages stages;
@@ -147,8 +147,8 @@ Status ChainCompiler::check_alike(const Stages& stages) const {
     const onnx::Stage& stage = stages[b];
     if (!stage.calls.empty())
       return unsupported(
-          "{} '{}' works on the host, between compiled programs, which no artefact holds; `heddle "
-          "run` does that, in stages",
+          "{} '{}' works on the host, between compiled programs, which no artefact "
+          "holds",
           stage.calls[0].op, stage.calls[0].name);
     if (stage.waiting != typical.waiting) {
       const auto [mine, theirs] = std::ranges::mismatch(stage.waiting, typical.waiting);
@@ -266,7 +266,7 @@ Result<std::vector<Question>> ChainCompiler::questions_of(const onnx::Stage& sta
         (!is_int(type.dtype) && type.dtype != DType::b1))
       return unsupported(
           "the numbers of {}, {}, decide shapes or branches; an artefact can be made where that is "
-          "one whole number; `heddle run` runs the model in stages",
+          "one whole number",
           label(key), to_string(type));
     questions.push_back({key, {{key, -1}}, -1, value});
   }
@@ -384,7 +384,7 @@ Status ChainCompiler::add_ports(const onnx::Ports& ports) {
     if (found == outputs_.end())
       return unsupported(
           "output '{}' is no tensor, which an artefact of several programs cannot "
-          "hold; `heddle run` runs the model in stages",
+          "hold",
           port.name);
     chain_.results.push_back({found->second.value, chain_.outputs.size(), {}});
     chain_.outputs.push_back({port.name, found->second.most});
@@ -411,8 +411,7 @@ Result<CompiledChain> ChainCompiler::run(const onnx::Ports& ports) {
     last = stage.is_last();
     if (!last) HEDDLE_TRY(go_on(stages, given));
     if (chain_.links.size() > kMostLinks)
-      return unsupported("the model runs in more than {} stages; `heddle run` does that",
-                         kMostLinks);
+      return unsupported("the model runs in more than {} stages", kMostLinks);
   }
   for (const SizeRange& range : ranges_)
     if (!used_.contains(range.name))

@@ -46,7 +46,7 @@ Status check_link(const Chain::Link& link, std::size_t number, Types& there) {
     const auto found = there.find(count.value);
     if (found == there.end() || !counts.insert(count.name).second) return misfit(number);
     const auto [type, rank] = found->second;
-    if (count.axis < 0 ? !is_int(type) || rank > 1 || count.axis != -1
+    if (count.axis < 0 ? (!is_int(type) && type != DType::b1) || rank > 1 || count.axis != -1
                        : static_cast<std::size_t>(count.axis) >= rank)
       return misfit(number);
   }

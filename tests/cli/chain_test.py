@@ -201,6 +201,11 @@ class Chains(CommandTest):
                         [constant("zero", 0, np.float32)]))
         for sign in (1, -1):
             self.agrees(path, artefact, {"x": np.full(3, sign, np.float32)})
+        path, artefact, _ = self.compiled(
+            "given", graph(nodes[1:2] + nodes[3:], [("x", FLOAT, [3]), ("c", BOOL, [])],
+                           [("z", FLOAT)]))
+        for condition in (True, False):
+            self.agrees(path, artefact, {"x": np.ones(3, np.float32), "c": np.array(condition)})
 
     def test_what_cannot_be_is_named(self):
         find = [node("NonZero", ["x"], ["where"], name="find"), node("Neg", ["where"], ["y"])]

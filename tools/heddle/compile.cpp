@@ -137,8 +137,11 @@ Status run_chain(const CompileFlags& flags) {
     return fail(ErrorCode::usage, "--emit {}: values decide shapes, want an artefact", flags.emit);
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
-  const driver::CompiledChain compiled =
-      HEDDLE_TRY(driver::compile_chain(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
+  auto chain = driver::compile_chain(flags.model, HEDDLE_TRY(size_ranges(flags)), options);
+  if (!chain && chain.error().code == ErrorCode::unsupported)
+    return unsupported("{}; as an artefact: run, verify and explain take it in stages",
+                       chain.error().message);
+  const driver::CompiledChain compiled = HEDDLE_TRY(std::move(chain));
   HEDDLE_TRY(runtime::write_chain_artefact(*compiled.chain, output));
   const double seconds = total(compiled.times);
   const auto bytes = std::filesystem::file_size(output);
