@@ -131,16 +131,17 @@ Status run_sized(const CompileFlags& flags) {
   return Ok{};
 }
 
-/// One artefact of a model in which values decide shapes.
-Status run_chain(const CompileFlags& flags) {
+/// One artefact of a model in which values decide shapes; `why` it is no single program, if that is
+/// known.
+Status run_chain(const CompileFlags& flags, const std::string& why) {
   if (flags.emit != "artefact")
     return fail(ErrorCode::usage, "--emit {}: values decide shapes, want an artefact", flags.emit);
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
   auto chain = driver::compile_chain(flags.model, HEDDLE_TRY(size_ranges(flags)), options);
   if (!chain && chain.error().code == ErrorCode::unsupported)
-    return unsupported("{}; as an artefact: run, verify and explain take it in stages",
-                       chain.error().message);
+    return unsupported("{}{}; as an artefact: run, verify and explain take it in stages",
+                       why.empty() ? "" : why + "; as one program: ", chain.error().message);
   const driver::CompiledChain compiled = HEDDLE_TRY(std::move(chain));
   HEDDLE_TRY(runtime::write_chain_artefact(*compiled.chain, output));
   const double seconds = total(compiled.times);
@@ -167,7 +168,7 @@ Status run_chain(const CompileFlags& flags) {
 
 Status run(const CompileFlags& flags) {
   HEDDLE_TRY(want_graph(flags, "compile"));
-  if (HEDDLE_TRY(wants_sizes_of_values(flags))) return run_chain(flags);
+  if (HEDDLE_TRY(wants_sizes_of_values(flags))) return run_chain(flags, "");
   if (wants_sizes(flags)) return run_sized(flags);
   driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   const std::string output = flags.output.empty() ? default_output(flags) : flags.output;
@@ -178,7 +179,7 @@ Status run(const CompileFlags& flags) {
   }
   auto program = driver::compile_file(flags.model, options);
   if (!program && flags.emit == "artefact" && works_in_stages(flags, program.error()))
-    return run_chain(flags);
+    return run_chain(flags, program.error().message);
   const driver::Compiled compiled = HEDDLE_TRY(or_stages(flags, std::move(program)));
   HEDDLE_TRY(write_program(*compiled.program, flags, output));
   const double seconds = total(compiled.times);
