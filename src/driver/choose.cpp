@@ -1,6 +1,8 @@
 #include "driver/choose.h"
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_map>
 
 #include "driver/cuda_code.h"
 #include "support/log.h"
@@ -18,13 +20,48 @@ std::string source_of(const prim::Graph& graph, const plan::Kernel& kernel) {
                      prim::kind_name(graph[kernel.cluster.outputs[0]].op));
 }
 
+using Supports = std::function<bool(const prim::Graph&, const lower::Cluster&)>;
+
+Hash hash_of(const lower::Cluster& c) {
+  std::string bytes;
+  const auto add = [&](const std::vector<prim::NodeId>& ids) {
+    for (const prim::NodeId id : ids)
+      bytes.append(reinterpret_cast<const char*>(&id.value), sizeof id.value);
+    bytes.append(sizeof(prim::NodeId::value), '\xff');
+  };
+  add(c.nodes);
+  add(c.outputs);
+  return hash_bytes(bytes);
+}
+
+/// Of one graph, asked once for each cluster (plans with alternatives and without hold much the
+/// same), on any thread.
+Supports asked_once(Supports supports) {
+  struct Answers {
+    std::mutex mutex;
+    std::unordered_map<Hash, bool> known;
+  };
+  return [supports = std::move(supports), answers = std::make_shared<Answers>()](
+             const prim::Graph& g, const lower::Cluster& c) {
+    const Hash key = hash_of(c);
+    {
+      std::lock_guard lock(answers->mutex);
+      if (const auto at = answers->known.find(key); at != answers->known.end()) return at->second;
+    }
+    const bool answer = supports(g, c);
+    std::lock_guard lock(answers->mutex);
+    answers->known.emplace(key, answer);
+    return answer;
+  };
+}
+
 }  // namespace
 
 Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
                               const Platform& platform, const Orchestrate& orchestrate,
                               Learnt learnt) {
   std::set<Hash>& refused = learnt.refused;
-  const auto supports = planning.legality.supports;
+  const Supports supports = asked_once(planning.legality.supports);
   planning.legality.supports = [&](const prim::Graph& g, const lower::Cluster& c) {
     const bool small = std::all_of(c.outputs.begin(), c.outputs.end(), [&](prim::NodeId id) {
       const auto most = learnt.most.find(id);

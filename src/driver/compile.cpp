@@ -30,6 +30,28 @@ class Stopwatch {
     last_ = now;
   }
 
+  /// While it lives, time counts for the phase `name` and not for the lap it is in.
+  class Pause {
+   public:
+    Pause(Stopwatch& watch, std::string name) : watch_(watch), name_(std::move(name)) {}
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+    ~Pause() {
+      const auto took = std::chrono::steady_clock::now() - begin_;
+      watch_.last_ += took;
+      auto& times = watch_.times_;
+      auto at = std::find_if(times.begin(), times.end(),
+                             [&](const PhaseTime& t) { return t.name == name_; });
+      if (at == times.end()) at = times.insert(times.end(), {name_, 0});
+      at->seconds += std::chrono::duration<double>(took).count();
+    }
+
+   private:
+    Stopwatch& watch_;
+    const std::string name_;
+    const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  };
+
  private:
   std::vector<PhaseTime>& times_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
@@ -120,9 +142,11 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   compiled.graph = plan::with_copied_outputs(graph);
   watch.lap("passes");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
+  planning.pool = &pool;
   const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0 || !options.locked.empty();
   if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
   const Orchestrate orchestrate = [&](const plan::Options& with) -> Result<plan::Plan> {
+    const Stopwatch::Pause planning_time(watch, "plan");
     if (!measured) return plan::orchestrate(compiled.graph, with);
     const int timed = std::exchange(compiled.measured, {}).timed;
     auto plan = plan_measured(compiled.graph, with, options, platform, pool, &compiled.measured);
@@ -145,7 +169,7 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   dumper.write("plan", "plan", plan::print(compiled.graph, compiled.plan));
   for (const CompiledKernel& kernel : compiled.kernels)
     dumper.write("kernel", kernel.lowered.kernel.name, kernel::to_string(kernel.lowered.kernel));
-  watch.lap(platform.cuda && objects ? "plan, lower, code" : "plan, lower");
+  watch.lap(platform.cuda && objects ? "lower, code" : "lower");
   return compiled;
 }
 

@@ -94,7 +94,8 @@ json phase_json(const KernelCode& code, const runtime::Phase& phase, const Platf
 }
 
 /// The kernel's tensors once at memory bandwidth, its arithmetic at the peak: no kernel is faster.
-json roofline_json(const prim::Graph& graph, const CompiledKernel& kernel, const Platform& platform) {
+json roofline_json(const prim::Graph& graph, const CompiledKernel& kernel,
+                   const Platform& platform) {
   const plan::MachineModel m = platform.model();
   const plan::Cost& cost = kernel.planned.cost;
   bool half = true, contract = false;
@@ -162,7 +163,8 @@ json report_of(const Compiled& compiled, const Platform& platform) {
                    {"primitives", plan.stats.nodes},
                    {"candidates", plan.stats.candidates},
                    {"regions", plan.stats.regions},
-                   {"unique_regions", plan.stats.unique_regions}}},
+                   {"unique_regions", plan.stats.unique_regions},
+                   {"cuts_per_node", plan.stats.cuts_per_node}}},
                  {"kernels", json::array()},
                  {"times", json::array()}};
   for (const CompiledKernel& kernel : compiled.kernels) {

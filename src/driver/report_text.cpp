@@ -50,14 +50,15 @@ std::string row(std::size_t number, const json& kernel) {
 std::string launches(const json& kernel) {
   std::string text;
   for (const json& p : kernel.value("phases", json::array())) {
-    text += fmt::format("     {} x {} threads, {} bytes of shared memory", p["blocks"].get<std::int64_t>(),
-                        p["threads"].get<int>(), p["shared_bytes"].get<std::int64_t>());
+    text += fmt::format("     {} x {} threads, {} bytes of shared memory",
+                        p["blocks"].get<std::int64_t>(), p["threads"].get<int>(),
+                        p["shared_bytes"].get<std::int64_t>());
     if (p.contains("registers"))
-      text += fmt::format(", {} registers, {} bytes spilled, occupancy {:.0f} % ({} blocks, by {})",
-                          p["registers"].get<int>(), p["spill_bytes"].get<int>(),
-                          100 * p["occupancy"].get<double>(),
-                          p["blocks_per_multiprocessor"].get<int>(),
-                          p["occupancy_limit"].get<std::string>());
+      text +=
+          fmt::format(", {} registers, {} bytes spilled, occupancy {:.0f} % ({} blocks, by {})",
+                      p["registers"].get<int>(), p["spill_bytes"].get<int>(),
+                      100 * p["occupancy"].get<double>(), p["blocks_per_multiprocessor"].get<int>(),
+                      p["occupancy_limit"].get<std::string>());
     text += "\n";
   }
   return text;
@@ -86,11 +87,12 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
   const json& plan = report["plan"];
   std::string text = fmt::format(
       "plan: {} kernels for {} primitives, {:.1f} us {} (lower bound {:.1f} us, gap {:.2f} %)\n"
-      "      strategy {}, {} candidates, {} regions of which {} distinct\n",
+      "      strategy {}, {} candidates ({} cuts per primitive), {} regions of which {} distinct\n",
       plan["kernels"].get<int>(), plan["primitives"].get<int>(), plan["cost_us"].get<double>(),
       plan.value("provenance", "modelled"), plan["lower_bound_us"].get<double>(),
       100 * plan["gap"].get<double>(), plan["strategy"].get<std::string>(),
-      plan["candidates"].get<int>(), plan["regions"].get<int>(), plan["unique_regions"].get<int>());
+      plan["candidates"].get<int>(), plan["cuts_per_node"].get<int>(), plan["regions"].get<int>(),
+      plan["unique_regions"].get<int>());
   if (report.value("precision", "f32") != "f32") {
     text +=
         fmt::format("      precision {}: kernels write", report["precision"].get<std::string>());
@@ -108,8 +110,8 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
                         report["machine"]["gpu"].get<std::string>(),
                         report["machine"]["arch"].get<std::string>(),
                         report["machine"]["here"].get<bool>() ? "" : ", not in this machine");
-  text += fmt::format("{:>4} {:>9} {:>8} {:>9} {:>9} {:>9} {} covers\n", "#", "us", "bound", "cost is",
-                      "MB", "GFLOP", cuda ? " regs  shKB  occ% roof%   " : "");
+  text += fmt::format("{:>4} {:>9} {:>8} {:>9} {:>9} {:>9} {} covers\n", "#", "us", "bound",
+                      "cost is", "MB", "GFLOP", cuda ? " regs  shKB  occ% roof%   " : "");
   std::vector<std::size_t> order;
   for (std::size_t k = 0; k < kernels.size(); ++k)
     if (node.empty() || covers(kernels[k], node)) order.push_back(k);

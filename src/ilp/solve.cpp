@@ -38,6 +38,8 @@ void set_parameters(Cbc_Model* cbc, const SolveOptions& options, int nodes_left)
   // cuts and preprocessing take ten times as long and close nothing more.
   Cbc_setParameter(cbc, "cuts", "off");
   Cbc_setParameter(cbc, "preprocess", "off");
+  // Trying five variables at each node before branching took a third more time for equal plans.
+  Cbc_setParameter(cbc, "strong", "1");
   if (!options.start.empty()) Cbc_setParameter(cbc, "heur", "off");
   Cbc_setParameter(cbc, "maxNodes", std::to_string(nodes_left).c_str());
   Cbc_setParameter(cbc, "ratioGap", fmt::format("{}", options.gap).c_str());
@@ -64,6 +66,9 @@ struct Round {
 
 Result<Round> solve_round(const Model& model, const std::vector<Row>& cuts,
                           const SolveOptions& options, int nodes_left) {
+  // CBC keeps state in statics.
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
   Cbc cbc = build(model, cuts);
   set_parameters(cbc.get(), options, nodes_left);
   if (!options.start.empty()) set_start(cbc.get(), options.start);
@@ -226,6 +231,8 @@ Result<Solution> improve_start(const Model& model, const SolveOptions& options) 
   const double most = options.work_budget / entries * kStepsOfANode;
   const int steps = options.work_budget > 0 && most < 1e9 ? static_cast<int>(most) + 1
                                                           : std::numeric_limits<int>::max();
+  // Hopeless: not even a step for every tenth row.
+  if (steps < model.rows().size() / 10) return out;
   const std::optional<Relaxation> relaxation = relax(model, steps);
   out.work = (relaxation ? relaxation->iterations : steps) * entries / kStepsOfANode;
   if (!relaxation) return out;
@@ -255,9 +262,6 @@ Result<Solution> improve_start(const Model& model, const SolveOptions& options) 
 Result<Solution> solve(const Model& model, const SolveOptions& options) {
   HEDDLE_TRY(check_start(model, options.start));
   if (model.variables().size() == 0) return solve_empty(model);
-  // CBC keeps state in statics.
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
   return options.start.empty() ? branch_and_bound(model, options) : improve_start(model, options);
 }
 

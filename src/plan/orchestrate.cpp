@@ -1,17 +1,26 @@
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "plan/clusters.h"
 #include "plan/select.h"
+#include "support/thread_pool.h"
 
 namespace heddle::plan {
 namespace {
 
-/// What the solver may do for all regions: nodes times entries of the rows (ilp::SolveOptions), of
-/// which none gets more than a quarter of what is left. A count, so plans do not depend on the
-/// clock.
+/// What the solver may do for all regions: nodes times entries of the rows (ilp::SolveOptions). A
+/// count, so plans do not depend on the clock.
 constexpr double kWork = 2e6;
+/// Regions solved at the same time, each with an equal share of the work that is left. A constant,
+/// so plans do not depend on the number of threads.
+constexpr std::size_t kWave = 8;
+/// Primitives in distinct regions up to which every node keeps Options::cuts_per_node cones.
+/// Beyond, they keep fewer, so that the time of planning stays linear and the solver's work is
+/// enough for more of the regions (plans get cheaper, not dearer); but not fewer than kFewestCuts.
+constexpr std::size_t kManyNodes = 2000;
+constexpr int kFewestCuts = 6;
 
 /// A planned region by position in Region::nodes, so that it serves every region like it.
 struct Solved {
@@ -31,7 +40,8 @@ Cluster moved(const Cluster& c, const std::map<NodeId, NodeId>& to) {
 }
 
 Result<Solved> solve_region(const Facts& facts, const Region& region, const Options& options,
-                            CostModel& cost, double work) {
+                            double work) {
+  CostModel cost(facts, options.machine);
   Solved out;
   out.region = region;
   std::vector<Candidate> candidates = enumerate(facts, region, options, cost);
@@ -52,7 +62,7 @@ struct Known {
 
 struct Orchestrator {
   const Facts& facts;
-  const Options& options;
+  Options options;
   CostModel& cost;
   std::vector<Region> regions;
   Known& known;
@@ -79,9 +89,8 @@ struct Orchestrator {
                        [&](NodeId id) { return facts.members_of(id).size() > 1; });
   }
 
-  /// The solution of an equal region, or a new one.
-  Result<std::size_t> solution_for(const Region& region) {
-    const std::size_t hash = structural_hash(facts, region);
+  /// The solution of an equal region.
+  std::optional<std::size_t> known_solution(const Region& region, std::size_t hash) const {
     auto [begin, end] = known.by_structure.equal_range(hash);
     const bool any_alternatives = has_alternatives(region);
     for (auto it = begin; it != end; ++it) {
@@ -91,15 +100,74 @@ struct Orchestrator {
       if (likeness == Likeness::same) return it->second;
       if (likeness == Likeness::like && serves(other, region)) return it->second;
     }
-    Solved fresh = HEDDLE_TRY(solve_region(facts, region, options, cost, known.work_left / 4));
-    known.work_left = std::max(1.0, known.work_left - fresh.selection.work);
-    stats.candidates += fresh.candidates;
-    stats.solver_nodes += fresh.selection.solver_nodes;
-    stats.cut_rows += fresh.selection.cut_rows;
-    known.by_structure.emplace(hash, known.solved.size());
-    known.solved.push_back(std::move(fresh));
-    ++stats.unique_regions;
-    return known.solved.size() - 1;
+    return std::nullopt;
+  }
+
+  /// Regions to be solved at the same time, no two of one structure.
+  struct Wave {
+    std::vector<std::size_t> regions, hashes;
+    bool holds(std::size_t hash) const {
+      return std::find(hashes.begin(), hashes.end(), hash) != hashes.end();
+    }
+  };
+  Status solve_wave(Wave& wave, std::vector<std::size_t>& solutions) {
+    const double work = known.work_left / kWave;
+    std::vector<std::optional<Result<Solved>>> found(wave.regions.size());
+    const auto solve_one = [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      found[at] = solve_region(facts, regions[wave.regions[at]], options, work);
+    };
+    const auto count = static_cast<std::int64_t>(found.size());
+    if (options.pool) {
+      options.pool->for_each(count, solve_one);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) solve_one(i);
+    }
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      Solved fresh = HEDDLE_TRY(*std::move(found[i]));
+      known.work_left = std::max(1.0, known.work_left - fresh.selection.work);
+      stats.candidates += fresh.candidates;
+      stats.solver_nodes += fresh.selection.solver_nodes;
+      stats.cut_rows += fresh.selection.cut_rows;
+      ++stats.unique_regions;
+      solutions[wave.regions[i]] = known.solved.size();
+      known.by_structure.emplace(wave.hashes[i], known.solved.size());
+      known.solved.push_back(std::move(fresh));
+    }
+    wave = {};
+    return Ok{};
+  }
+
+  int cuts_for(const std::vector<std::size_t>& hashes) const {
+    std::set<std::size_t> distinct;
+    std::size_t nodes = 0;
+    for (std::size_t r = 0; r < regions.size(); ++r)
+      if (distinct.insert(hashes[r]).second) nodes += regions[r].nodes.size();
+    const int all = options.cuts_per_node;
+    if (nodes <= kManyNodes) return all;
+    return std::max(std::min(all, kFewestCuts),
+                    static_cast<int>(static_cast<std::size_t>(all) * kManyNodes / nodes));
+  }
+
+  /// By region, its place among the solved ones.
+  Result<std::vector<std::size_t>> solve_all() {
+    std::vector<std::size_t> solutions(regions.size()), hashes;
+    for (const Region& region : regions) hashes.push_back(structural_hash(facts, region));
+    options.cuts_per_node = stats.cuts_per_node = cuts_for(hashes);
+    Wave wave;
+    for (std::size_t r = 0; r < regions.size(); ++r) {
+      const std::size_t hash = hashes[r];
+      if (wave.holds(hash)) HEDDLE_TRY(solve_wave(wave, solutions));
+      if (const auto at = known_solution(regions[r], hash)) {
+        solutions[r] = *at;
+        continue;
+      }
+      wave.regions.push_back(r);
+      wave.hashes.push_back(hash);
+      if (wave.regions.size() == kWave) HEDDLE_TRY(solve_wave(wave, solutions));
+    }
+    HEDDLE_TRY(solve_wave(wave, solutions));
+    return solutions;
   }
 
   void instantiate(const Solved& s, const Region& region) {
@@ -117,10 +185,9 @@ struct Orchestrator {
   /// The plan of these regions; nullopt if their kernels wait for each other.
   Result<std::optional<Plan>> run() {
     stats.regions = static_cast<int>(regions.size());
-    for (const Region& region : regions) {
-      const std::size_t i = HEDDLE_TRY(solution_for(region));
-      instantiate(known.solved[i], region);
-    }
+    const std::vector<std::size_t> solutions = HEDDLE_TRY(solve_all());
+    for (std::size_t r = 0; r < regions.size(); ++r)
+      instantiate(known.solved[solutions[r]], regions[r]);
     std::optional<Plan> plan = assemble(facts, clusters, options, cost);
     if (!plan) return plan;
     for (Kernel& k : plan->kernels) {

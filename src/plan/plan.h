@@ -11,6 +11,10 @@
 #include "prim/graph.h"
 #include "support/result.h"
 
+namespace heddle {
+class ThreadPool;
+}
+
 namespace heddle::plan {
 
 using lower::Cluster;
@@ -77,6 +81,9 @@ struct Options {
   std::vector<NodeId> class_of = {};
   /// A measured time in microseconds overrides the model; nullopt: not measured.
   std::function<std::optional<double>(const prim::Graph&, const Cluster&)> measured = {};
+  /// Regions are solved on these threads, which call the functions above; null: on the caller's.
+  /// The plan is the same.
+  ThreadPool* pool = nullptr;
 };
 
 /// A candidate that could have produced what a chosen kernel produces, and what it would cost.
@@ -106,6 +113,7 @@ struct Substitute {
 struct PlanStats {
   int nodes = 0, regions = 0, unique_regions = 0, candidates = 0;
   int solver_nodes = 0, cut_rows = 0;
+  int cuts_per_node = 0;  ///< kept: Options::cuts_per_node, or fewer in a large graph
 };
 
 /// The chosen kernels in execution order.

@@ -6,6 +6,7 @@
 
 #include "plan/plan.h"
 #include "plan/test_graphs.h"
+#include "support/thread_pool.h"
 
 namespace heddle::plan {
 namespace {
@@ -72,6 +73,22 @@ TEST(Orchestrate, RandomGraphsOfTwoThousandNodesInTime) {
     // Nothing repeats here, and the rules of this test fuse without end: the worst there is.
     planned_within(60, m.g);
   }
+}
+
+TEST(Orchestrate, ThreadsDoNotChangeThePlan) {
+  Mini m;
+  NodeId x = m.input({128, 384}), mask = m.input({128});
+  for (int layer = 0; layer < 5; ++layer)
+    x = test::transformer_layer(m, x, 12, 1024 + 16 * layer, mask);
+  m.output(x);
+  Options options;
+  const auto alone = orchestrate(m.g, options);
+  ThreadPool pool(3);
+  options.pool = &pool;
+  const auto together = orchestrate(m.g, options);
+  ASSERT_TRUE(alone && together);
+  EXPECT_GT(alone->stats.unique_regions, 8) << "more than a wave";
+  EXPECT_EQ(print(m.g, *alone), print(m.g, *together));
 }
 
 }  // namespace

@@ -39,6 +39,36 @@ void add_need_rows(ilp::Model& model, const CoverProblem& p) {
                   key.second, group);
 }
 
+/// Rows Σ_{k computes one of the nodes} u_k ≥ 1 for nodes that every plan computes: implied for
+/// whole kernels, not for fractions of them, so they make the relaxation tight. Of rows of which
+/// one implies the other, that one.
+void add_necessary_rows(ilp::Model& model, const Region& region, const CoverProblem& p) {
+  std::map<std::vector<int>, NodeId> rows;  // the kernels that compute it
+  for (const std::vector<NodeId>& nodes : p.necessary(region)) {
+    std::vector<int> kernels;
+    for (std::size_t k = 0; k < p.all.size(); ++k) {
+      const auto& members = p.all[k].cluster.nodes;
+      const bool computes = std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) {
+        return std::binary_search(members.begin(), members.end(), id);
+      });
+      if (computes) kernels.push_back(static_cast<int>(k));
+    }
+    rows.emplace(std::move(kernels), nodes[0]);
+  }
+  const auto implied = [&](const std::vector<int>& row) {
+    return std::any_of(rows.begin(), rows.end(), [&](const auto& other) {
+      return other.first.size() < row.size() &&
+             std::includes(row.begin(), row.end(), other.first.begin(), other.first.end());
+    });
+  };
+  for (const auto& [kernels, node] : rows) {
+    if (implied(kernels)) continue;
+    ilp::Row row{fmt::format("computes_{}", node.value), {}, ilp::Sense::at_least, 1};
+    for (const int k : kernels) row.terms.push_back({var(k), 1});
+    model.add_row(std::move(row));
+  }
+}
+
 /// What Strategy::partition computes once only.
 bool counted(const Facts& f, NodeId id) { return !f.as<prim::View>(id) && !f.as<prim::Iota>(id); }
 
@@ -52,21 +82,7 @@ ilp::Model build(const Facts& f, const Region& region, const CoverProblem& p,
   }
   for (NodeId g : p.goals) add_maker_row(model, p, fmt::format("output_{}", g.value), g, {});
   add_need_rows(model, p);
-  for (const std::vector<NodeId>& nodes : p.necessary(region)) {
-    // Implied for whole kernels, not for fractions of them: this is what makes the relaxation
-    // tight.
-    ilp::Row row{fmt::format("computes_{}", nodes[0].value), {}, ilp::Sense::at_least, 1};
-    for (std::size_t k = 0; k < p.all.size(); ++k) {
-      const auto& members = p.all[k].cluster.nodes;
-      const bool computes = std::any_of(nodes.begin(), nodes.end(), [&](NodeId id) {
-        return std::binary_search(members.begin(), members.end(), id);
-      });
-      if (computes) {
-        row.terms.push_back({var(static_cast<int>(k)), 1});
-      }
-    }
-    model.add_row(std::move(row));
-  }
+  add_necessary_rows(model, region, p);
   if (options.strategy != Strategy::partition) return model;
   std::map<NodeId, ilp::Row> once;
   for (std::size_t k = 0; k < p.all.size(); ++k) {

@@ -4,13 +4,11 @@
 #include "lower/reduction.h"
 #include "lower/stitch/cluster.h"
 #include "lower/stitch/phases.h"
+#include "lower/stitch/recompute.h"
 
 namespace heddle::lower::stitch {
 namespace {
 
-constexpr double kMaxRecompute = 2;        // times a reduction may be done over
-constexpr std::int64_t kSmallWork = 4096;  // terms in all that are cheap however often
-constexpr std::size_t kMaxTouches = 3000;
 constexpr std::int64_t kMaxCases = 64;
 
 bool inside(const Cluster& c, NodeId id) {
@@ -50,51 +48,6 @@ bool few_cases(const prim::Graph& g, const Cluster& c) {
     }
     if (count > kMaxCases) return false;
     cases[id] = count;
-  }
-  return true;
-}
-
-/// Terms of all evaluations of `r` from the loops its position depends on.
-double evaluations(const Reduction& r, const ir::Ranges& ranges) {
-  std::vector<Var> used;
-  for (const Expr& e : r.depends) ir::collect_variables(e, used);
-  std::sort(used.begin(), used.end());
-  used.erase(std::unique(used.begin(), used.end()), used.end());
-  double count = 1;
-  for (Var v : used) {
-    const auto& range = ranges[static_cast<std::size_t>(v.index)];
-    if (range) count *= static_cast<double>(range->high - range->low + 1);
-  }
-  return count;
-}
-
-/// True if no reduction is repeated for each of many positions.
-bool recomputes_little(const prim::Graph& g, const Cluster& c) {
-  kernel::Kernel k;
-  Evaluator values(g);
-  const Target target;
-  Emitter emitter(g, k, target, values);
-  for (NodeId node : inputs_of(g, c)) {
-    const TensorType& type = g[node].type;
-    const Layout layout = row_major(type.shape);
-    values.place(node, k.add_buffer({"", type.dtype, layout.size, kernel::Scope::grid, -1}),
-                 layout);
-  }
-  for (NodeId o : c.outputs) {
-    bool fits = true;
-    Index position;
-    for (std::int64_t extent : g[o].type.shape)
-      position.push_back(extent == 1 ? Expr(0) : Expr(emitter.fresh(extent)));
-    const auto touches = emitter.touches_of(
-        [&](Evaluator& v) { return std::vector<Value>{v.at(o, position)}; },
-        [&](const Reduction& r) {
-          if (!r.node) return;
-          const double count = evaluations(r, values.ranges());
-          const double terms = static_cast<double>(element_count(r.extents));
-          const double natural = static_cast<double>(element_count(g[r.node].type.shape));
-          fits = fits && (count <= kMaxRecompute * natural || count * terms <= kSmallWork);
-        });
-    if (!fits || touches.size() > kMaxTouches) return false;
   }
   return true;
 }

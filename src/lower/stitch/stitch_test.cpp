@@ -108,5 +108,21 @@ TEST(StitchLegality, SmallReductionsAreNotBroadcastOverLargeOutputs) {
   EXPECT_TRUE(stitch::supports(g, whole(g)));
 }
 
+/// Sums of rows that are read at eight times as many positions as there are rows would be done over
+/// for each; at positions that are rows they are not.
+TEST(StitchLegality, ReductionsAreNotRepeated) {
+  const auto reads = [](std::int64_t positions, const ir::Expr& row) {
+    prim::Graph g;
+    Builder b(g);
+    const NodeId sums = b.reduce_sum(cases::in(g, {512, 64}), {1}, false);
+    cases::out(g, b.sqrt(b.view(sums, {positions, 2}, prim::Access{{row}, {}})));
+    return stitch::supports(g, whole(g));
+  };
+  const ir::Expr position(ir::Var{0});
+  EXPECT_FALSE(reads(4096, floor_div(position, 8)));
+  EXPECT_TRUE(reads(500, position + 12));
+  EXPECT_TRUE(reads(256, position * 2));
+}
+
 }  // namespace
 }  // namespace heddle::lower
