@@ -6,5 +6,6 @@ scripts/deps.sh
 scripts/build.sh
 scripts/venv.sh
 scripts/zoo.sh
+scripts/zoo.sh --trained
 python3 scripts/check_includes.py
 ctest --test-dir build --output-on-failure "$@"
