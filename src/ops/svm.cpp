@@ -173,12 +173,14 @@ Result<Values> svm_classifier(const Call& call, Builder& b) {
   }
   const NodeId best = b.reduce(ir::Monoid::argmax, ranked, {1}, false);
   const Post post = HEDDLE_TRY(post_of(call));
-  if (b.shape(scores)[1] == 1) {
-    if (post == Post::probit) return call.unsupported("PROBIT of a single score");
-    scores = b.concat({b.neg(scores), scores}, 1);
+  if (b.shape(scores)[1] == 1 && post == Post::probit) {  // the second is left 0 by ONNX Runtime
+    scores = b.concat({transformed(b, scores, post), b.full(b.type(scores), 0)}, 1);
+  } else {
+    if (b.shape(scores)[1] == 1) scores = b.concat({b.neg(scores), scores}, 1);
+    scores = transformed(b, scores, post);
   }
   return Values{HEDDLE_TRY(labelled(call, b, best, "classlabels_ints", classes)),
-                b.cast(transformed(b, scores, post), DType::f32)};
+                b.cast(scores, DType::f32)};
 }
 
 /// libsvm's iteration from the probabilities r [K, K] of pairs to those of classes (Wu, Lin and
@@ -220,6 +222,9 @@ Result<Tensor> coupled_probabilities(const Call& call, const Tensor& scores, std
   const auto pa = HEDDLE_TRY(number_list(call, "prob_a"));
   const auto pb = HEDDLE_TRY(number_list(call, "prob_b"));
   const std::int64_t rows = scores.shape()[0];
+  if (const std::size_t pairs = classes * (classes - 1) / 2;
+      pa.size() != pairs || pb.size() != pairs)
+    return call.error("{} prob_a and {} prob_b, want {}", pa.size(), pb.size(), pairs);
   Tensor out({DType::f32, {rows, static_cast<std::int64_t>(classes)}});
   std::vector<float> r(classes * classes, 0);
   std::int64_t at = 0, to = 0;
