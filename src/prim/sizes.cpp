@@ -85,20 +85,45 @@ NodeId SizeMerger::identity_of(ir::Monoid fn, DType type) {
                         : b_.scalar_int(type, ir::identity_int(fn, type));
 }
 
-NodeId SizeMerger::counts(const Shape& shape, std::size_t dim,
-                          const std::vector<std::int64_t>& extents) {
-  const NodeId position = b_.iota({DType::i32, shape}, static_cast<int>(dim));
-  return b_.map(ScalarFn::less, {position, number(extents)});
+NodeId SizeMerger::counts(const Nodes& value, std::size_t dim) {
+  Shape along(largest(value).type.shape.size(), 1);
+  along[dim] = largest(value).type.shape[dim];
+  const NodeId position = b_.iota({DType::i32, along}, static_cast<int>(dim));
+  return b_.map(ScalarFn::less, {position, number(extents(value, dim))});
 }
 
 NodeId SizeMerger::masked(NodeId x, const Nodes& extents_of, const std::vector<int>& dims,
                           NodeId fill) {
+  // One for all dimensions, and no larger than they are: many values share it.
+  std::optional<NodeId> mask;
   for (const int d : dims) {
     const auto dim = static_cast<std::size_t>(d);
     if (!varies(extents_of, dim)) continue;
-    x = b_.select(counts(b_.shape(x), dim, extents(extents_of, dim)), x, fill);
+    const NodeId along = counts(extents_of, dim);
+    mask = mask ? b_.map(ScalarFn::logical_and, {*mask, along}) : along;
   }
-  return x;
+  return mask ? b_.select(*mask, x, fill) : x;
+}
+
+NodeId SizeMerger::zeroed(const Nodes& value, const std::vector<int>& dims) {
+  std::vector<int> varying;
+  for (const int d : dims)
+    if (varies(value, static_cast<std::size_t>(d))) varying.push_back(d);
+  std::vector<int>& wanted = wanted_[value];
+  wanted.insert(wanted.end(), varying.begin(), varying.end());
+  std::sort(wanted.begin(), wanted.end());
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  const auto made = zeros_.find(value);
+  if (made != zeros_.end())
+    std::erase_if(varying, [&](int d) {
+      return std::binary_search(made->second.begin(), made->second.end(), d);
+    });
+  return masked(value, varying, zero(b_.dtype(merged(value))));
+}
+
+NodeId SizeMerger::with_zeros(const Nodes& nodes, NodeId made) {
+  const auto wanted = zeros_.find(nodes);
+  return wanted == zeros_.end() ? made : masked(made, nodes, wanted->second, zero(b_.dtype(made)));
 }
 
 /// The value of a node that depends on constants only; null if it does not, or is large.
@@ -188,7 +213,7 @@ Status SizeMerger::add_root(const Nodes& root) {
     }
     if (!ready) continue;
     out_.graph.set_origin(cases_[largest_].origin_id(nodes[largest_]));
-    const NodeId made = HEDDLE_TRY(merge(nodes, form));
+    const NodeId made = with_zeros(nodes, HEDDLE_TRY(merge(nodes, form)));
     HEDDLE_CHECK(b_.type(made) == largest(nodes).type, "merged {} as {}",
                  to_string(largest(nodes).type), to_string(b_.type(made)));
     merged_.emplace(nodes, made);
@@ -293,13 +318,16 @@ Status SizeMerger::run() {
     for (std::int32_t i = 0; i < cases_[c].size(); ++i)
       if (const auto* input = std::get_if<Input>(&cases_[c][NodeId{i}].op))
         slots[c][input->slot] = NodeId{i};
+  std::vector<Nodes> inputs;
   for (std::size_t i = 0; i < l.inputs.size(); ++i) {
-    Nodes nodes;
+    Nodes& nodes = inputs.emplace_back();
     for (std::size_t c = 0; c < cases_.size(); ++c)
       nodes.push_back(slots[c].at(static_cast<int>(i)));
     HEDDLE_TRY(form_of(nodes));
     merged_.emplace(nodes, out_.graph.add_input(l.inputs[i].name, l.inputs[i].type));
   }
+  // The model's inputs come first.
+  for (const Nodes& nodes : inputs) merged_[nodes] = with_zeros(nodes, merged_[nodes]);
   for (std::size_t o = 0; o < l.outputs.size(); ++o) {
     Nodes nodes;
     for (std::size_t c = 0; c < cases_.size(); ++c) nodes.push_back(cases_[c].outputs[o].node);
@@ -312,11 +340,18 @@ Status SizeMerger::run() {
 
 Result<Sizes> merge_sizes(std::span<const Graph> cases, std::size_t largest, Misfit* misfit) {
   HEDDLE_CHECK(largest < cases.size(), "case {} of {}", largest, cases.size());
-  SizeMerger merger(cases, largest);
-  const Status status = merger.run();
-  if (status) return merger.take();
-  if (misfit != nullptr) *misfit = {status.error(), merger.misfit()};
-  return status.error();
+  // Twice: what is read with zeros for padding is known in the end. A mask where the value is made
+  // costs a comparison for each element; where windows read it, one for each element of each
+  // window.
+  SizeMerger trial(cases, largest, {});
+  Status status = trial.run();
+  if (!status) {
+    if (misfit != nullptr) *misfit = {status.error(), trial.misfit()};
+    return status.error();
+  }
+  SizeMerger merger(cases, largest, trial.take_wanted());
+  HEDDLE_TRY(merger.run());
+  return merger.take();
 }
 
 }  // namespace heddle::prim

@@ -114,7 +114,9 @@ Result<NodeId> SizeMerger::merge_pieces(const Nodes& nodes, const Form& form,
     // With several parts, what is not inside one belongs to the next.
     if (!dims || (pieces.size() > 1 && !dims->empty())) break;
     view.pieces.push_back(*pieces[p][largest_]);
-    args.push_back(dims->empty() ? merged(form.args[p]) : masked(form.args[p], *dims, filler()));
+    args.push_back(dims->empty() ? merged(form.args[p])
+                   : fill == 0   ? zeroed(form.args[p], *dims)
+                                 : masked(form.args[p], *dims, filler()));
   }
   if (args.size() == pieces.size()) {
     if (args.size() == 1) return b_.view(args[0], type.shape, view.pieces[0], fill);
@@ -128,6 +130,21 @@ Result<NodeId> SizeMerger::merge_pieces(const Nodes& nodes, const Form& form,
   }
   return result;
 }
+
+namespace {
+
+/// `out` with extent 1 along what the expressions do not depend on: what they say is computed once
+/// for all positions there.
+Shape used_shape(const std::vector<Expr>& exprs, const Shape& out) {
+  std::vector<Var> used;
+  for (const Expr& e : exprs) ir::collect_variables(e, used);
+  Shape shape(out.size(), 1);
+  for (const Var v : used)
+    shape[static_cast<std::size_t>(v.index)] = out[static_cast<std::size_t>(v.index)];
+  return shape;
+}
+
+}  // namespace
 
 /// The elements that a part reads, anything where it is not inside.
 Result<NodeId> SizeMerger::read_piece(const Nodes& nodes, const Nodes& arg,
@@ -151,7 +168,8 @@ Result<NodeId> SizeMerger::read_piece(const Nodes& nodes, const Nodes& arg,
       continue;
     }
     if (same) exprs.assign(exprs.size(), l);
-    const NodeId index = HEDDLE_TRY(computed(nodes, std::move(exprs), out));
+    const Shape used = used_shape(exprs, out);
+    const NodeId index = HEDDLE_TRY(computed(nodes, std::move(exprs), used));
     gather.axes.push_back(static_cast<int>(k));
     gather.base.push_back(0);
     indices.push_back(b_.broadcast(index, out));
@@ -177,7 +195,8 @@ Result<std::optional<NodeId>> SizeMerger::inside_of(const Nodes& nodes,
       lows.push_back(a->inside[i].low);
       highs.push_back(a->inside[i].high);
     }
-    const NodeId value = HEDDLE_TRY(computed(nodes, std::move(exprs), out));
+    const Shape used = used_shape(exprs, out);
+    const NodeId value = HEDDLE_TRY(computed(nodes, std::move(exprs), used));
     const NodeId holds =
         b_.map(ScalarFn::logical_and, {b_.map(ScalarFn::greater_equal, {value, number(lows)}),
                                        b_.map(ScalarFn::less, {value, number(highs)})});
@@ -269,8 +288,20 @@ Result<NodeId> SizeMerger::computed(const Nodes& nodes, std::vector<Expr> exprs,
   if (kind == Kind::min) return b_.min(args[0], args[1]);
   if (kind == Kind::max) return b_.max(args[0], args[1]);
   std::vector<std::int64_t> divisors;
-  for (const Expr& e : exprs) divisors.push_back(e.node().constant);
+  bool natural = true;
+  for (const Expr& e : exprs) {
+    divisors.push_back(e.node().constant);
+    const auto range = ir::bounds(e.node().args[0], ir::ranges_of(shape));
+    natural &= range && range->low >= 0;
+  }
   const NodeId divisor = number(divisors);
+  if (natural) {
+    // f64 holds the quotient of two i32 exactly enough to be cut, and unlike that of integers its
+    // division has vectors.
+    const NodeId quotient =
+        b_.cast(b_.div(b_.cast(args[0], DType::f64), b_.cast(divisor, DType::f64)), DType::i32);
+    return kind == Kind::div ? quotient : b_.sub(args[0], b_.mul(quotient, divisor));
+  }
   const NodeId rest = b_.map(ScalarFn::floor_mod, {args[0], divisor});
   return kind == Kind::mod ? rest : b_.div(b_.sub(args[0], rest), divisor);
 }
@@ -308,9 +339,7 @@ Result<NodeId> SizeMerger::merge_kind(const Nodes& nodes, const Form& form, cons
           whole &= shape(c, arg)[k] == variables[c][rank + r];
         if (whole) covered[r] = true;
       }
-    const DType type = b_.dtype(merged(arg));
-    args.push_back(
-        masked(arg, *dims, is_float(type) ? b_.scalar(type, 0) : b_.scalar_int(type, 0)));
+    args.push_back(zeroed(arg, *dims));
   }
   for (std::size_t r = 0; r < op.reduced.size(); ++r)
     for (std::size_t c = 0; c < cases_.size(); ++c)

@@ -11,18 +11,24 @@ namespace heddle::prim {
 /// The state of merge_sizes().
 class SizeMerger {
  public:
-  SizeMerger(std::span<const Graph> cases, std::size_t largest)
-      : cases_(cases), largest_(largest), b_(out_.graph) {}
-  Status run();
-  Sizes take() { return std::move(out_); }
-  std::size_t misfit() const { return misfit_; }
-
- private:
   /// The node of each case that one node of the result stands for.
   using Nodes = std::vector<NodeId>;
   struct NodesHash {
     std::size_t operator()(const Nodes& nodes) const;
   };
+  /// Values and those of their dimensions along which padding is to be zero.
+  using Zeros = std::unordered_map<Nodes, std::vector<int>, NodesHash>;
+
+  /// Values in `zeros` get their padding where they are made, once and for all that read them.
+  SizeMerger(std::span<const Graph> cases, std::size_t largest, Zeros zeros)
+      : cases_(cases), largest_(largest), zeros_(std::move(zeros)), b_(out_.graph) {}
+  Status run();
+  Sizes take() { return std::move(out_); }
+  std::size_t misfit() const { return misfit_; }
+  /// What products and windows read with zeros for padding.
+  Zeros take_wanted() { return std::move(wanted_); }
+
+ private:
   struct Form {
     enum class Kind { alike, constant, view } kind = Kind::alike;
     std::vector<bool>
@@ -76,16 +82,23 @@ class SizeMerger {
   NodeId number(const std::vector<std::int64_t>& numbers);
   NodeId given(std::vector<Tensor> values);
   NodeId identity_of(ir::Monoid fn, DType type);
-  /// True at the positions that count along a dimension.
-  NodeId counts(const Shape& shape, std::size_t dim, const std::vector<std::int64_t>& extents);
+  /// True at the positions that count along a dimension; extent 1 along others.
+  NodeId counts(const Nodes& value, std::size_t dim);
   /// `x` with padding along `dims`, where the extents are those of `extents_of`, replaced.
   NodeId masked(NodeId x, const Nodes& extents_of, const std::vector<int>& dims, NodeId fill);
   NodeId masked(const Nodes& value, const std::vector<int>& dims, NodeId fill) {
     return masked(merged(value), value, dims, fill);
   }
+  NodeId zero(DType type) { return is_float(type) ? b_.scalar(type, 0) : b_.scalar_int(type, 0); }
+  /// The same with zeros, which it may have been made with.
+  NodeId zeroed(const Nodes& value, const std::vector<int>& dims);
+  /// `made` for these nodes, with zeros if they are wanted.
+  NodeId with_zeros(const Nodes& nodes, NodeId made);
 
   std::span<const Graph> cases_;
   std::size_t largest_;
+  const Zeros zeros_;
+  Zeros wanted_;
   Sizes out_;
   Builder b_;
   std::unordered_map<Nodes, NodeId, NodesHash> merged_;

@@ -111,6 +111,26 @@ TEST(Sizes, ConvolutionAndPoolingOfAnyExtent) {
       {3, 4, 5, 8, 9, 12});
 }
 
+TEST(Sizes, PaddingIsMaskedOnceWhereAValueIsMade) {
+  const Make two_readers = [](Builder& b, std::int64_t n) {
+    const NodeId x = input(b, {1, 2, n, n}), w = input(b, {2, 2, 3, 3}), v = input(b, {2, 2, 5, 5});
+    const Builder::Conv near{{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1},
+        far{{1, 1}, {1, 1}, {2, 2}, {2, 2}, 1};
+    const NodeId y = b.conv(x, w, near);
+    return b.add(b.conv(y, w, near), b.conv(y, v, far));
+  };
+  expect_same(two_readers, {4, 6, 7});
+  const std::vector<Graph> cases = {made(two_readers, 4), made(two_readers, 7)};
+  const Result<Sizes> merged = merge_sizes(cases, 1, nullptr);
+  ASSERT_TRUE(merged.ok()) << merged.error().message;
+  int masks = 0;
+  for (std::int32_t i = 0; i < merged->graph.size(); ++i) {
+    const auto* map = std::get_if<Map>(&merged->graph[NodeId{i}].op);
+    masks += map != nullptr && map->fn == ir::ScalarFn::select;
+  }
+  EXPECT_EQ(masks, 2) << "one of x and one of y, for both dimensions";
+}
+
 TEST(Sizes, ReshapesThatMergeDimensions) {
   expect_same(
       [](Builder& b, std::int64_t n) {

@@ -1,6 +1,7 @@
 #include "runtime/sized.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "support/resized.h"
 
@@ -20,26 +21,59 @@ class SizeSession final : public Session {
   Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                  std::vector<LaunchTime>* times) override {
     const Program& inner = session_->program();
-    std::vector<Tensor> larger;
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-      larger.push_back(resized(inputs[i], inner.inputs[i].type.shape));
-    for (const std::size_t value : case_.given) larger.push_back(sized_->values[value]);
-    if (times != nullptr) *times = HEDDLE_TRY(session_->profile(larger));
-    std::vector<Tensor> results;
-    for (std::size_t o = 0; o < outputs.size(); ++o) {
-      const bool own = outputs[o].shape() == inner.outputs[o].type.shape;
-      results.push_back(own ? outputs[o] : Tensor(inner.outputs[o].type));
+    Buffers own = take();
+    Buffers run = own;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].shape() == inner.inputs[i].type.shape) {
+        run.inputs[i] = inputs[i];
+      } else {
+        copy_common(inputs[i], run.inputs[i]);
+      }
     }
-    HEDDLE_TRY(session_->run_into(larger, results));
     for (std::size_t o = 0; o < outputs.size(); ++o)
-      if (results[o].data() != outputs[o].data()) copy_common(results[o], outputs[o]);
+      if (outputs[o].shape() == inner.outputs[o].type.shape) run.outputs[o] = outputs[o];
+    if (times != nullptr) *times = HEDDLE_TRY(session_->profile(run.inputs));
+    HEDDLE_TRY(session_->run_into(run.inputs, run.outputs));
+    for (std::size_t o = 0; o < outputs.size(); ++o)
+      if (run.outputs[o].data() != outputs[o].data()) copy_common(run.outputs[o], outputs[o]);
+    std::lock_guard lock(mutex_);
+    free_.push_back(std::move(own));
     return Ok{};
   }
 
  private:
+  /// What is padded and what is cut, kept from run to run: padding is written once. Null where the
+  /// caller's tensors do.
+  struct Buffers {
+    std::vector<Tensor> inputs, outputs;
+  };
+  Buffers take() {
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        Buffers out = std::move(free_.back());
+        free_.pop_back();
+        return out;
+      }
+    }
+    const Program& inner = session_->program();
+    const auto buffer = [](const TensorType& ours, const TensorType& theirs) {
+      return ours == theirs ? Tensor() : Tensor(theirs);
+    };
+    Buffers out;
+    for (std::size_t i = 0; i < program().inputs.size(); ++i)
+      out.inputs.push_back(buffer(program().inputs[i].type, inner.inputs[i].type));
+    for (const std::size_t value : case_.given) out.inputs.push_back(sized_->values[value]);
+    for (std::size_t o = 0; o < program().outputs.size(); ++o)
+      out.outputs.push_back(buffer(program().outputs[o].type, inner.outputs[o].type));
+    return out;
+  }
+
   std::shared_ptr<const SizedProgram> sized_;
   const SizeCase& case_;
   std::shared_ptr<Session> session_;
+  std::mutex mutex_;
+  std::vector<Buffers> free_;
 };
 
 }  // namespace
