@@ -57,34 +57,47 @@ Result<NodeId> after_past(const Call& call, Builder& b, int i, NodeId past, Node
   return given[2] == 0 ? fresh : b.concat({past, fresh}, 2);
 }
 
-/// What com.microsoft's Attention and QAttention want of input [B, S, n] and weights [n, 3·width].
-Status want_projection(const Call& call, Builder& b) {
+/// Columns of query, key and value in a projection.
+using Widths = std::vector<std::int64_t>;
+
+/// What com.microsoft's Attention and QAttention want of input [B, S, n] and weights [n, columns].
+Result<Widths> want_projection(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 3, 3));
   HEDDLE_TRY(want_rank(call, b, 1, 2, 2));
   const Shape in = b.shape(call.in(0)), w = b.shape(call.in(1));
-  const std::int64_t heads = call.attribute_int("num_heads", 0), width = w[1] / 3;
-  if (w[0] != in[2] || w[1] % 3 != 0 || heads < 1 || width < heads || width % heads != 0) {
-    return call.error("input {} and weights {} do not make {} heads", to_string(in), to_string(w),
-                      heads);
+  const std::int64_t heads = call.attribute_int("num_heads", 0);
+  Widths widths = call.attribute_ints("qkv_hidden_sizes", {});
+  if (widths.empty() && w[1] % 3 == 0) widths.assign(3, w[1] / 3);
+  bool fits = w[0] == in[2] && heads >= 1 && widths.size() == 3 && widths[0] == widths[1];
+  std::int64_t rest = w[1];
+  for (const std::int64_t width : widths) {
+    fits = fits && width >= heads && width % heads == 0 && width <= rest;
+    rest -= fits ? width : 0;
   }
+  if (!fits || rest != 0)
+    return call.error("input {} and weights {} do not make {} heads of {} columns", to_string(in),
+                      to_string(w), heads, to_string(widths));
   if (call.has(2)) HEDDLE_TRY(want_shape(call, b, 2, {w[1]}));
-  return Ok{};
+  return widths;
 }
 
-/// Attention of a projection [B, S, 3·width] to query, key and value; the inputs of these numbers
+/// Attention of a projection [B, S, columns] to query, key and value; the inputs of these numbers
 /// are the mask, the past (both may be absent) and a bias of the scores (-1: there is none).
-Result<Values> attend_projection(const Call& call, Builder& b, NodeId all, int mask_input,
-                                 int past_input, int bias_input) {
+Result<Values> attend_projection(const Call& call, Builder& b, NodeId all, const Widths& widths,
+                                 int mask_input, int past_input, int bias_input) {
   const Shape in = b.shape(all);
-  const std::int64_t heads = call.attribute_int("num_heads", 0), width = in[2] / 3;
+  const std::int64_t heads = call.attribute_int("num_heads", 0);
+  if (widths[2] != widths[1] && (call.has(past_input) || call.outputs > 1))
+    return call.unsupported("keys and values of different widths in one cache");
   Scores a;
   NodeId* parts[] = {&a.q, &a.k, &a.v};
-  for (int i = 0; i < 3; ++i) {
-    const NodeId part = b.slice_axis(all, 2, i * width, width);
+  std::int64_t from = 0;
+  for (std::size_t i = 0; i < 3; from += widths[i++]) {
+    const NodeId part = b.slice_axis(all, 2, from, widths[i]);
     *parts[i] = HEDDLE_TRY(split_heads(call, b, part, heads));
   }
   const DType type = b.dtype(all);
-  a.scale = call.attribute_float("scale", 1 / std::sqrt(static_cast<double>(width / heads)));
+  a.scale = call.attribute_float("scale", 1 / std::sqrt(static_cast<double>(widths[0] / heads)));
   a.softmax_type = compute_type(type);
   if (call.has(past_input)) {  // [2, B, heads, past, d]
     HEDDLE_TRY(want_rank(call, b, past_input, 5, 5));
@@ -111,22 +124,21 @@ Result<Values> attend_projection(const Call& call, Builder& b, NodeId all, int m
 /// com.microsoft Attention: one projection of the input to query, key and value.
 Result<Values> fused_attention(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
-  HEDDLE_TRY(want_projection(call, b));
+  const Widths widths = HEDDLE_TRY(want_projection(call, b));
   HEDDLE_TRY(want_type(call, b, 1, b.dtype(call.in(0))));
   if (call.has(6)) return call.unsupported("past keys and values in a shared buffer");
-  if (call.has_attribute("qkv_hidden_sizes")) return call.unsupported("qkv_hidden_sizes");
   NodeId all = b.matmul(call.in(0), call.in(1));
   if (call.has(2)) {
     HEDDLE_TRY(want_type(call, b, 2, b.dtype(all)));
     all = b.add(all, call.in(2));
   }
-  return attend_projection(call, b, all, 3, 4, 5);
+  return attend_projection(call, b, all, widths, 3, 4, 5);
 }
 
 /// com.microsoft QAttention: the same of integers. Inputs: input, weights, bias, their scales,
 /// mask, their zero points, past.
 Result<Values> quantised_attention(const Call& call, Builder& b) {
-  HEDDLE_TRY(want_projection(call, b));
+  const Widths widths = HEDDLE_TRY(want_projection(call, b));
   for (const char* key : {"do_rotary", "past_present_share_buffer"})
     if (call.attribute_int(key, 0) != 0) return call.unsupported("{} is not supported", key);
   Call product = call;
@@ -137,7 +149,7 @@ Result<Values> quantised_attention(const Call& call, Builder& b) {
   for (const int i : {0, 1, 3, 4, 6, 7, 2})
     product.args.push_back(call.has(i) ? call.args[static_cast<std::size_t>(i)] : std::nullopt);
   product.formats.clear();
-  return attend_projection(call, b, HEDDLE_TRY(expand(product, b))[0], 5, 8, -1);
+  return attend_projection(call, b, HEDDLE_TRY(expand(product, b))[0], widths, 5, 8, -1);
 }
 
 /// com.microsoft MultiHeadAttention: query, key, value, bias, key padding mask, attention bias.

@@ -250,6 +250,26 @@ Result<Values> label_encoder(const Call& call, Builder& b) {
   return Values{y};
 }
 
+/// Strings to integers or back: an encoder of labels whose direction is the input's type.
+Result<Values> category_mapper(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_type(call, b, 0, DType::i64));
+  const bool texts = call.format(0) == Format::text;
+  if (!texts && call.format(0) != Format::plain)
+    return call.error("input 0 is {}", name_of(call.format(0)));
+  Call encoder = call;
+  for (const auto& [from, suffix] :
+       {std::pair{"cats_strings", "strings"}, {"cats_int64s", "int64s"}}) {
+    const auto found = encoder.attributes.find(from);
+    if (found == encoder.attributes.end()) return call.error("attribute {} is missing", from);
+    const bool key = texts == (std::string_view(suffix) == "strings");
+    encoder.attributes[fmt::format("{}_{}", key ? "keys" : "values", suffix)] = found->second;
+  }
+  const auto y = label_encoder(encoder, b);
+  call.result_format = encoder.result_format;
+  call.misread = encoder.misread;
+  return y;
+}
+
 }  // namespace
 
 Result<NodeId> linear_scores(const Call& call, Builder& b, NodeId x, std::int64_t rows) {
@@ -298,6 +318,7 @@ constexpr OpDef kOps[] = {
     {"ai.onnx.ml::OneHotEncoder", 1, 1, 1, one_hot_encoder, OpDef::Stored::knows},
     {"ai.onnx.ml::ArrayFeatureExtractor", 1, 2, 2, array_feature_extractor, OpDef::Stored::moves},
     {"ai.onnx.ml::LabelEncoder", 2, 1, 1, label_encoder, OpDef::Stored::knows},
+    {"ai.onnx.ml::CategoryMapper", 1, 1, 1, category_mapper, OpDef::Stored::knows},
     {"ai.onnx.ml::LinearRegressor", 1, 1, 1, linear_regressor},
     {"ai.onnx.ml::LinearClassifier", 1, 1, 1, linear_classifier},
 };

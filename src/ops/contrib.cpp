@@ -82,7 +82,18 @@ Result<Values> simplified_layer_norm(const Call& call, Builder& b) {
   return Values{b.mul(y, b.cast(call.in(1), b.dtype(y)))};
 }
 
-/// LayerNorm(input + skip (+ bias)) · gamma (+ beta); outputs 1 and 2 (statistics) are not made.
+/// The mean of the last dimension (none: 0) and 1 / √(variance + ε), in f32.
+Values statistics(Builder& b, NodeId x, bool centred, double epsilon) {
+  const NodeId wide = b.cast(x, compute_type(b.dtype(x)));
+  const std::vector<int> last{b.rank(x) - 1};
+  const NodeId mean = b.mean(wide, last), away = centred ? b.sub(wide, mean) : wide;
+  const NodeId spread = b.sqrt(b.add(b.mean(b.mul(away, away), last), epsilon));
+  const NodeId inverse = b.div(b.full(b.type(spread), 1), spread);
+  return {centred ? b.cast(mean, DType::f32) : b.full({DType::f32, b.shape(mean)}, 0),
+          b.cast(inverse, DType::f32)};
+}
+
+/// LayerNorm(input + skip (+ bias)) · gamma (+ beta); mean, inverse deviation; the sum.
 Result<Values> skip_norm(const Call& call, Builder& b, bool simplified) {
   HEDDLE_TRY(want_float(call, b, 0));
   HEDDLE_TRY(want_last(call, b, 2));
@@ -92,12 +103,6 @@ Result<Values> skip_norm(const Call& call, Builder& b, bool simplified) {
   if (!fits || *fits != in) {
     return call.error("input 1 has shape {}, want {} or one that broadcasts to it", to_string(skip),
                       to_string(in));
-  }
-  for (int i = 1; i < std::min<int>(3, call.outputs); ++i) {
-    if (i < static_cast<int>(call.output_used.size()) &&
-        call.output_used[static_cast<std::size_t>(i)]) {
-      return call.unsupported("output {} (statistics) is used", i);
-    }
   }
   const int beta = simplified ? -1 : 3, bias = simplified ? 3 : 4;
   NodeId sum = b.add(call.in(0), call.in(1));
@@ -114,6 +119,10 @@ Result<Values> skip_norm(const Call& call, Builder& b, bool simplified) {
     y = b.add(y, call.in(beta));
   }
   Values out{y, sum, sum, sum};
+  if (call.outputs > 1 && (call.output_used[1] || (call.outputs > 2 && call.output_used[2]))) {
+    const Values of = statistics(b, sum, !simplified, epsilon);
+    std::copy(of.begin(), of.end(), out.begin() + 1);
+  }
   out.resize(static_cast<std::size_t>(std::clamp(call.outputs, 1, 4)));
   return out;
 }
@@ -171,24 +180,23 @@ Result<Values> embed_layer_norm(const Call& call, Builder& b) {
   return out;
 }
 
-/// alpha · A·B with either transposed in its last two dimensions.
+/// alpha · A·B with either transposed in its last two dimensions, after its first has been put
+/// behind those of the batch (transBatch).
 Result<Values> fused_matmul(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
   HEDDLE_TRY(want_type(call, b, 1, b.dtype(call.in(0))));
-  for (const char* key : {"transBatchA", "transBatchB"}) {
-    if (call.attribute_int(key, 0) != 0) return call.unsupported("{} is not supported", key);
-  }
-  const auto side = [&](int i, const char* key) {
+  const auto side = [&](int i, const char* key, const char* batch_key) {
     const NodeId x = call.in(i);
-    const int rank = b.rank(x);
-    if (call.attribute_int(key, 0) == 0 || rank < 2) return x;
-    std::vector<int> order = axes_from(0, rank);
-    std::swap(order[order.size() - 1], order[order.size() - 2]);
-    return b.transpose(x, order);
+    std::vector<int> order = axes_from(0, b.rank(x));
+    if (call.attribute_int(batch_key, 0) != 0)
+      std::rotate(order.begin(), order.begin() + 1, order.end() - 1);
+    if (call.attribute_int(key, 0) != 0)
+      std::swap(order[order.size() - 1], order[order.size() - 2]);
+    return order == axes_from(0, b.rank(x)) ? x : b.transpose(x, order);
   };
   HEDDLE_TRY(want_rank(call, b, 0, 2, 32));
   HEDDLE_TRY(want_rank(call, b, 1, 2, 32));
-  const NodeId lhs = side(0, "transA"), rhs = side(1, "transB");
+  const NodeId lhs = side(0, "transA", "transBatchA"), rhs = side(1, "transB", "transBatchB");
   const Shape l = b.shape(lhs), r = b.shape(rhs);
   const auto batch = broadcast_shapes({l.begin(), l.end() - 2}, {r.begin(), r.end() - 2});
   if (!batch || l.back() != r[r.size() - 2]) {
@@ -197,6 +205,38 @@ Result<Values> fused_matmul(const Call& call, Builder& b) {
   const NodeId y = b.matmul(lhs, rhs);
   const double alpha = call.attribute_float("alpha", 1);
   return Values{alpha == 1 ? y : b.mul(y, alpha)};
+}
+
+/// softmax(data + bias) over all dimensions from `axis`.
+Result<Values> bias_softmax(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_float(call, b, 0));
+  HEDDLE_TRY(want_type(call, b, 1, b.dtype(call.in(0))));
+  const Shape in = b.shape(call.in(0));
+  const int rank = static_cast<int>(in.size());
+  const int axis = HEDDLE_TRY(call.axis("axis", 1, rank));
+  const auto fits = broadcast_shapes(in, b.shape(call.in(1)));
+  if (!fits || *fits != in)
+    return call.error("input 1 has shape {}, which does not broadcast to {}",
+                      to_string(b.shape(call.in(1))), to_string(in));
+  return Values{b.softmax(b.add(call.in(0), call.in(1)), axes_from(axis, rank))};
+}
+
+/// Distinct elements of a vector in the order in which they come, where each went, their counts.
+Result<Values> unique(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_rank(call, b, 0, 1, 1));
+  Call plain = call;
+  plain.op = "Unique";
+  plain.opset = 11;
+  plain.outputs = 4;
+  plain.output_used.assign(4, true);
+  plain.attributes = {{"sorted", std::int64_t{0}}};
+  const Values all = HEDDLE_TRY(expand(plain, b));
+  for (const Call::Bounded& bound : plain.bounded)  // output 1 is first places, and not wanted
+    if (bound.output != 1)
+      call.bounded.push_back({std::max(0, bound.output - 1), bound.axis, bound.extent});
+  Values out{all[0], all[2], all[3]};
+  out.resize(static_cast<std::size_t>(std::clamp(call.outputs, 1, 3)));
+  return out;
 }
 
 constexpr OpDef kContribOps[] = {
@@ -211,6 +251,8 @@ constexpr OpDef kContribOps[] = {
     {"com.microsoft::SkipSimplifiedLayerNormalization", 1, 3, 4, skip_rms_norm},
     {"com.microsoft::EmbedLayerNormalization", 1, 1, 9, embed_layer_norm},
     {"com.microsoft::FusedMatMul", 1, 2, 2, fused_matmul},
+    {"com.microsoft::BiasSoftmax", 1, 2, 2, bias_softmax},
+    {"com.microsoft::Unique", 1, 1, 1, unique},
 };
 
 }  // namespace

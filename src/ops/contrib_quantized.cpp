@@ -239,6 +239,23 @@ Result<NodeId> expand_as(const Call& call, Builder& b, std::string op,
   return HEDDLE_TRY(expand(other, b))[0];
 }
 
+Result<Values> qlinear_average_pool(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_rank(call, b, 0, 3, 6));
+  const int rank = b.rank(call.in(0));
+  const bool last = call.attribute_int("channels_last", 0) != 0;
+  std::vector<int> to_front{0, rank - 1}, to_back{0};
+  for (int d = 1; d < rank - 1; ++d) to_front.push_back(d);
+  for (int d = 2; d < rank; ++d) to_back.push_back(d);
+  to_back.push_back(1);
+  return qlinear_unary(call, b, [&](NodeId x) -> Result<NodeId> {
+    auto attributes = call.attributes;
+    attributes.erase("channels_last");
+    const NodeId y = HEDDLE_TRY(
+        expand_as(call, b, "AveragePool", {last ? b.transpose(x, to_front) : x}, {}, attributes));
+    return last ? b.transpose(y, to_back) : y;
+  });
+}
+
 /// Gather of data in blocks along quantize_axis with a scale each, as real numbers. Inputs: data (4
 /// bits, or u8 that holds 8 or two times 4), indices, scales, zero points (like the data).
 Result<Values> gather_block_quantized(const Call& call, Builder& b) {
@@ -401,6 +418,7 @@ constexpr OpDef kOps[] = {
     {"com.microsoft::QLinearLeakyRelu", 1, 4, 5, qlinear_leaky_relu},
     {"com.microsoft::QLinearSoftmax", 1, 4, 5, qlinear_softmax},
     {"com.microsoft::QLinearGlobalAveragePool", 1, 4, 5, qlinear_global_pool},
+    {"com.microsoft::QLinearAveragePool", 1, 4, 5, qlinear_average_pool},
     {"com.microsoft::QLinearConcat", 1, 5, -1, qlinear_concat},
     {"com.microsoft::QGemm", 1, 6, 9, qgemm},
     {"com.microsoft::MatMulIntegerToFloat", 1, 4, 7, matmul_integer_to_float},

@@ -4,6 +4,7 @@
 
 #include "ops/bounded.h"
 #include "ops/families.h"
+#include "support/text_id.h"
 
 /// Operators whose result's shape depends on values: evaluated here when the values are constants
 /// (as they are in exported shape arithmetic), bounded otherwise.
@@ -69,6 +70,22 @@ Distinct distinct_rows(const std::vector<Row>& rows, bool sorted) {
   return d;
 }
 
+/// The slices of t, seen as of this shape, along an axis. A NaN has no place in an order: all of
+/// them count as one largest value.
+std::vector<Row> slices_of(const Tensor& t, const Shape& shape, int axis) {
+  const std::int64_t extent = at(shape, axis);
+  const std::int64_t inner =
+      checked_product(shape, axis + 1, static_cast<int>(shape.size())).value_or(0);
+  std::vector<Row> rows(static_cast<std::size_t>(extent));
+  for (std::int64_t i = 0; i < t.count(); ++i) {
+    const long double v = is_float(t.dtype()) ? static_cast<long double>(t.at(i))
+                                              : static_cast<long double>(t.int_at(i));
+    rows[static_cast<std::size_t>(i / inner % extent)].push_back(
+        std::isnan(v) ? std::numeric_limits<long double>::max() : v);
+  }
+  return rows;
+}
+
 /// Distinct elements, or distinct slices along `axis`; with first positions, inverse and counts.
 Result<Values> unique(const Call& call, Builder& b) {
   if (!known(call, 0)) return bounded_unique(call, b);
@@ -82,17 +99,7 @@ Result<Values> unique(const Call& call, Builder& b) {
     shape = {t->count()};
     x = b.reshape(x, shape);
   }
-  const std::int64_t extent = at(shape, axis);
-  const int rank = static_cast<int>(shape.size());
-  const std::int64_t inner = checked_product(shape, axis + 1, rank).value_or(0);
-  std::vector<Row> rows(static_cast<std::size_t>(extent));
-  for (std::int64_t i = 0; i < t->count(); ++i) {
-    const long double v = is_float(t->dtype()) ? static_cast<long double>(t->at(i))
-                                               : static_cast<long double>(t->int_at(i));
-    // A NaN has no place in an order: all of them count as one largest value.
-    rows[static_cast<std::size_t>(i / inner % extent)].push_back(
-        std::isnan(v) ? std::numeric_limits<long double>::max() : v);
-  }
+  const std::vector<Row> rows = slices_of(*t, shape, axis);
   const Distinct d = distinct_rows(rows, call.attribute_int("sorted", 1) != 0);
   Shape out = shape;
   out[static_cast<std::size_t>(axis)] = static_cast<std::int64_t>(d.first.size());
@@ -101,6 +108,68 @@ Result<Values> unique(const Call& call, Builder& b) {
   Values all{y, constant_i64(b, d.first), constant_i64(b, d.inverse), constant_i64(b, d.counts)};
   all.resize(static_cast<std::size_t>(std::clamp(call.outputs, 1, 4)));
   return all;
+}
+
+/// For each string its place among the distinct ones in order.
+Result<Tensor> places_of_texts(const Call& call, const Tensor& t) {
+  std::map<std::string, std::int64_t> places;
+  std::vector<std::string> texts;
+  for (std::int64_t i = 0; i < t.count(); ++i) {
+    auto text = text_of(t.int_at(i));
+    if (!text) return call.error("element {} stands for no known string", i);
+    places[*text] = 0;
+    texts.push_back(*std::move(text));
+  }
+  std::int64_t next = 0;
+  for (auto& [text, place] : places) place = next++;
+  Tensor out({DType::i64, t.shape()});
+  for (std::int64_t i = 0; i < t.count(); ++i)
+    out.set_int(i, places.at(texts[static_cast<std::size_t>(i)]));
+  return out;
+}
+
+Tensor tensor_i64(const std::vector<std::int64_t>& values, Shape shape) {
+  Tensor out({DType::i64, std::move(shape)});
+  for (std::size_t i = 0; i < values.size(); ++i)
+    out.set_int(static_cast<std::int64_t>(i), values[i]);
+  return out;
+}
+Tensor tensor_i64(const std::vector<std::int64_t>& values) {
+  return tensor_i64(values, {static_cast<std::int64_t>(values.size())});
+}
+
+/// Unique of strings, and of slices that are too long for kernels.
+Result<std::vector<HostValue>> host_unique(const Call& call, std::span<const Tensor> args) {
+  const Tensor& x = args[0];
+  const Format format = call.format(0);
+  if (format != Format::plain && format != Format::text)
+    return call.unsupported("input 0 is {}", name_of(format));
+  Shape shape = x.shape();
+  int axis = 0;
+  if (call.has_attribute("axis"))
+    axis = HEDDLE_TRY(call.axis("axis", 0, static_cast<int>(shape.size())));
+  else
+    shape = {x.count()};
+  const Tensor keys = format == Format::text ? HEDDLE_TRY(places_of_texts(call, x)) : x;
+  const Distinct d =
+      distinct_rows(slices_of(keys, shape, axis), call.attribute_int("sorted", 1) != 0);
+  const std::int64_t extent = at(shape, axis), kept = static_cast<std::int64_t>(d.first.size());
+  const std::int64_t inner =
+      checked_product(shape, axis + 1, static_cast<int>(shape.size())).value_or(0);
+  shape[static_cast<std::size_t>(axis)] = kept;
+  Tensor y({x.dtype(), shape});
+  for (std::int64_t i = 0; i < y.count(); ++i) {
+    const std::int64_t slice = d.first[static_cast<std::size_t>(i / inner % kept)];
+    const std::int64_t from = (i / inner / kept * extent + slice) * inner + i % inner;
+    if (is_float(x.dtype()))
+      y.set(i, x.at(from));
+    else
+      y.set_int(i, x.int_at(from));
+  }
+  return std::vector<HostValue>{{y, format},
+                                {tensor_i64(d.first), Format::plain},
+                                {tensor_i64(d.inverse), Format::plain},
+                                {tensor_i64(d.counts), Format::plain}};
 }
 
 struct Box {
@@ -190,14 +259,13 @@ Result<Values> non_max_suppression(const Call& call, Builder& b) {
 Result<std::vector<HostValue>> host_suppression(const Call& call, std::span<const Tensor> args) {
   const Suppression how = HEDDLE_TRY(suppression(call, args));
   const std::vector<std::int64_t> out = kept_boxes(args[0], args[1], how);
-  Tensor kept({DType::i64, {static_cast<std::int64_t>(out.size() / 3), 3}});
-  for (std::size_t i = 0; i < out.size(); ++i) kept.set_int(static_cast<std::int64_t>(i), out[i]);
-  return std::vector<HostValue>{{kept, Format::plain}};
+  const auto kept = static_cast<std::int64_t>(out.size() / 3);
+  return std::vector<HostValue>{{tensor_i64(out, {kept, 3}), Format::plain}};
 }
 
 constexpr OpDef kKnownOps[] = {
     {"NonZero", 9, 1, 1, non_zero},
-    {"Unique", 11, 1, 1, unique},
+    {"Unique", 11, 1, 1, unique, OpDef::Stored::refuses, host_unique},
     {"NonMaxSuppression", 10, 2, 5, non_max_suppression, OpDef::Stored::refuses, host_suppression},
 };
 

@@ -242,6 +242,8 @@ Result<Values> qlinear_conv(const Call& call, Builder& b) {
 constexpr OpDef kOps[] = {
     {"QuantizeLinear", 10, 2, 3, quantize, OpDef::Stored::knows},
     {"DequantizeLinear", 10, 2, 3, dequantize, OpDef::Stored::knows},
+    {"com.microsoft::QuantizeLinear", 1, 2, 3, quantize, OpDef::Stored::knows},
+    {"com.microsoft::DequantizeLinear", 1, 2, 3, dequantize, OpDef::Stored::knows},
     {"DynamicQuantizeLinear", 11, 1, 1, dynamic_quantize},
     {"MatMulInteger", 10, 2, 4, matmul_integer},
     {"ConvInteger", 10, 2, 4, conv_integer},

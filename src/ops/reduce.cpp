@@ -174,20 +174,31 @@ NodeId element(Builder& b, NodeId x, std::int64_t row, std::int64_t column) {
   return b.view(x, shape, access);
 }
 
+using Positions = std::vector<std::int64_t>;
+/// 0, 1, …, n-1 without `left_out`.
+Positions positions(std::int64_t n, std::int64_t left_out = -1) {
+  Positions out;
+  for (std::int64_t i = 0; i < n; ++i)
+    if (i != left_out) out.push_back(i);
+  return out;
+}
+
 /// Expansion along the first row that is left; exact enough and free of division for n <= 4.
-NodeId minor_of(Builder& b, NodeId x, std::int64_t row, const std::vector<std::int64_t>& columns) {
-  if (columns.size() == 1) return element(b, x, row, columns[0]);
+NodeId minor_of(Builder& b, NodeId x, const Positions& rows, const Positions& columns) {
+  if (columns.size() == 1) return element(b, x, rows[0], columns[0]);
   std::optional<NodeId> sum;
   for (std::size_t i = 0; i < columns.size(); ++i) {
     auto rest = columns;
     rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(i));
-    const NodeId term = b.mul(element(b, x, row, columns[i]), minor_of(b, x, row + 1, rest));
+    const NodeId term = b.mul(element(b, x, rows[0], columns[i]),
+                              minor_of(b, x, {rows.begin() + 1, rows.end()}, rest));
     sum = !sum ? term : i % 2 == 0 ? b.add(*sum, term) : b.sub(*sum, term);
   }
   return *sum;
 }
 
-Result<Values> det(const Call& call, Builder& b) {
+/// The extent of square matrices, 1 to 4.
+Result<std::int64_t> small_square(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 2, 64));
   HEDDLE_TRY(want_float(call, b, 0));
   const Shape in = b.shape(call.in(0));
@@ -196,9 +207,80 @@ Result<Values> det(const Call& call, Builder& b) {
     return call.error("input 0 has shape {}, want square matrices", to_string(in));
   }
   if (n < 1 || n > 4) return call.unsupported("matrices of {} rows, want 1 to 4", n);
-  std::vector<std::int64_t> columns(static_cast<std::size_t>(n));
-  std::iota(columns.begin(), columns.end(), 0);
-  return Values{minor_of(b, call.in(0), 0, columns)};
+  return n;
+}
+
+Result<Values> det(const Call& call, Builder& b) {
+  const Positions all = positions(HEDDLE_TRY(small_square(call, b)));
+  return Values{minor_of(b, call.in(0), all, all)};
+}
+
+/// com.microsoft: the cofactors over the determinant (Cramer's rule).
+Result<Values> inverse(const Call& call, Builder& b) {
+  const std::int64_t n = HEDDLE_TRY(small_square(call, b));
+  if (element_count(b.shape(call.in(0))) == 0) return Values{call.in(0)};
+  const DType type = b.dtype(call.in(0));
+  const NodeId x = b.cast(call.in(0), compute_type(type));
+  Shape one = b.shape(x);
+  one[one.size() - 1] = one[one.size() - 2] = 1;
+  const NodeId whole = b.reshape(minor_of(b, x, positions(n), positions(n)), one);
+  std::vector<NodeId> cofactors;
+  for (std::int64_t to = 0; to < n * n; ++to) {
+    const std::int64_t row = to % n, column = to / n;
+    const NodeId minor = n == 1 ? b.full(b.type(element(b, x, 0, 0)), 1)
+                                : minor_of(b, x, positions(n, row), positions(n, column));
+    cofactors.push_back((row + column) % 2 == 0 ? minor : b.neg(minor));
+  }
+  const NodeId joined = b.reshape(b.stack(cofactors, b.rank(x) - 2), b.shape(x));
+  return Values{b.cast(b.div(joined, whole), type)};
+}
+
+/// Gauss and Jordan's elimination of a row-major n x n matrix, with the largest pivot of a column.
+std::vector<double> inverted(std::vector<double> a, std::size_t n) {
+  std::vector<double> out(n * n, 0);
+  for (std::size_t i = 0; i < n; ++i) out[i * n + i] = 1;
+  const auto swap_rows = [&](std::vector<double>& m, std::size_t p, std::size_t q) {
+    if (p != q) std::swap_ranges(&m[p * n], &m[p * n] + n, &m[q * n]);
+  };
+  for (std::size_t c = 0; c < n; ++c) {
+    std::size_t pivot = c;
+    for (std::size_t r = c + 1; r < n; ++r)
+      if (std::fabs(a[r * n + c]) > std::fabs(a[pivot * n + c])) pivot = r;
+    swap_rows(a, c, pivot);
+    swap_rows(out, c, pivot);
+    const double by = a[c * n + c];
+    for (std::size_t k = 0; k < n; ++k) {
+      a[c * n + k] /= by;
+      out[c * n + k] /= by;
+    }
+    for (std::size_t r = 0; r < n; ++r) {
+      const double times = a[r * n + c];
+      for (std::size_t k = 0; r != c && k < n; ++k) {
+        a[r * n + k] -= times * a[c * n + k];
+        out[r * n + k] -= times * out[c * n + k];
+      }
+    }
+  }
+  return out;
+}
+
+/// Matrices of other extents: pivots are a matter of their values.
+Result<std::vector<HostValue>> host_inverse(const Call& call, std::span<const Tensor> args) {
+  const Tensor& x = args[0];
+  const Shape& in = x.shape();
+  if (in.size() < 2 || in.back() != in[in.size() - 2] || !is_float(x.dtype()))
+    return call.error("input 0 is {}, want square matrices", to_string(x.type()));
+  constexpr std::int64_t kMost = 1024;
+  if (in.back() > kMost) return call.unsupported("matrices of {} rows", in.back());
+  const auto n = static_cast<std::size_t>(in.back());
+  Tensor out(x.type());
+  std::vector<double> matrix(n * n);
+  for (std::int64_t from = 0; from < x.count(); from += static_cast<std::int64_t>(n * n)) {
+    for (std::size_t i = 0; i < n * n; ++i) matrix[i] = x.at(from + static_cast<std::int64_t>(i));
+    const std::vector<double> y = inverted(matrix, n);
+    for (std::size_t i = 0; i < n * n; ++i) out.set(from + static_cast<std::int64_t>(i), y[i]);
+  }
+  return std::vector<HostValue>{{out, Format::plain}};
 }
 
 constexpr OpDef kReduceOps[] = {
@@ -219,6 +301,7 @@ constexpr OpDef kReduceOps[] = {
     {"TopK", 1, 1, 1, top_k},
     {"TopK", 10, 2, 2, top_k},
     {"Det", 11, 1, 1, det},
+    {"com.microsoft::Inverse", 1, 1, 1, inverse, OpDef::Stored::refuses, host_inverse},
 };
 
 }  // namespace

@@ -408,6 +408,13 @@ Result<Values> trilu(const Call& call, Builder& b) {
   return Values{b.view(call.in(0), shape, {dims(rank), {kept}})};
 }
 
+/// com.microsoft: a new dimension of 1 before `axis`, -1 being the last of the result.
+Result<Values> expand_dims(const Call& call, Builder& b) {
+  const std::int64_t axis = HEDDLE_TRY(constant_int(call, 1));
+  return Values{
+      b.unsqueeze(call.in(0), {HEDDLE_TRY(call.normalize_axis(axis, b.rank(call.in(0)) + 1))})};
+}
+
 using enum OpDef::Stored;
 constexpr OpDef kShapeOps[] = {
     {"Reshape", 1, 1, 1, reshape, moves},
@@ -434,6 +441,8 @@ constexpr OpDef kShapeOps[] = {
     {"Range", 11, 3, 3, range},
     {"EyeLike", 9, 1, 1, eye_like},
     {"Trilu", 14, 1, 2, trilu},
+    {"com.microsoft::Trilu", 1, 1, 2, trilu},
+    {"com.microsoft::ExpandDims", 1, 2, 2, expand_dims, moves},
 };
 
 }  // namespace

@@ -173,7 +173,7 @@ Result<Values> svm_classifier(const Call& call, Builder& b) {
   }
   const NodeId best = b.reduce(ir::Monoid::argmax, ranked, {1}, false);
   const Post post = HEDDLE_TRY(post_of(call));
-  if (b.shape(scores)[1] == 1 && post == Post::probit) {  // the second is left 0 by ONNX Runtime
+  if (b.shape(scores)[1] == 1 && post == Post::probit) {  // ONNX Runtime writes no second
     scores = b.concat({transformed(b, scores, post), b.full(b.type(scores), 0)}, 1);
   } else {
     if (b.shape(scores)[1] == 1) scores = b.concat({b.neg(scores), scores}, 1);

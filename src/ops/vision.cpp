@@ -458,7 +458,7 @@ constexpr OpDef kVisionOps[] = {
     {"DeformConv", 19, 3, 5, deform_conv},  {"GridSample", 16, 2, 2, grid_sample},
     {"MaxUnpool", 9, 2, 3, max_unpool},     {"Col2Im", 18, 3, 3, col2im},
     {"AffineGrid", 20, 2, 2, affine_grid},  {"Crop", 1, 1, 1, crop},
-    {"ImageScaler", 1, 1, 1, image_scaler},
+    {"ImageScaler", 1, 1, 1, image_scaler}, {"com.microsoft::GridSample", 1, 2, 2, grid_sample},
 };
 
 }  // namespace

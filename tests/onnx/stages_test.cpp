@@ -148,6 +148,29 @@ TEST(Stages, OneProgramRefusesHostOperators) {
       << graph.error().message;
 }
 
+/// As ONNX Runtime 1.31.
+TEST(Stages, UniqueOfStrings) {
+  ModelProto m = model(20);
+  GraphProto& g = *m.mutable_graph();
+  add_input(g, "x", {3, 2}, TensorProto::STRING);
+  set_int(add_node(g, "Unique", {"x"}, {"y", "first", "inverse", "counts"}), "axis", 0);
+  add_value(*g.add_output(), "y", {}, TensorProto::STRING);
+  for (const char* name : {"first", "inverse", "counts"})
+    add_value(*g.add_output(), name, {}, TensorProto::INT64);
+  Staged staged(m);
+  const auto found = staged.run({{"x", texts({3, 2}, {"b", "a", "b", "a", "a", "z"})}});
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->at("y").tensor.shape(), (Shape{2, 2}));
+  const std::vector<std::string> y{"a", "z", "b", "a"};
+  for (std::int64_t i = 0; i < 4; ++i)
+    EXPECT_EQ(text_of(found->at("y").tensor.int_at(i)), y[static_cast<std::size_t>(i)]);
+  const std::map<std::string, std::vector<std::int64_t>> want{
+      {"first", {2, 0}}, {"inverse", {1, 1, 0}}, {"counts", {1, 2}}};
+  for (const auto& [name, values] : want)
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(found->at(name).tensor.int_at(static_cast<std::int64_t>(i)), values[i]) << name;
+}
+
 /// Moving and comparing strings needs no host: one graph over their numbers.
 TEST(Stages, KernelsMoveAndCompareStrings) {
   ModelProto m = model(20);
