@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "prim/interpret.h"
 
@@ -318,13 +319,20 @@ double Allowed::error_of(const Tensor& found) const {
   const Tensor& least = low.data() != nullptr ? low : exact;
   const Tensor& most = high.data() != nullptr ? high : exact;
   double scale = 0, worst = 0;
+  // What float64 holds and the kernel's type does not is infinite there.
+  const double largest = found.dtype() == DType::f64 ? std::numeric_limits<double>::max()
+                                                     : std::numeric_limits<float>::max();
+  const auto held = [&](double v) {
+    return std::abs(v) > largest ? std::copysign(INFINITY, v) : v;
+  };
   for (std::int64_t i = 0; i < exact.count(); ++i) {
     if (!is_float(found.dtype())) {
       const std::int64_t f = found.int_at(i);
       if (f < least.int_at(i) || f > most.int_at(i)) return INFINITY;
       continue;
     }
-    const double f = found.at(i), w = exact.at(i), l = least.at(i), m = most.at(i);
+    const double f = found.at(i), w = held(exact.at(i)), l = held(least.at(i)),
+                 m = held(most.at(i));
     if (std::isfinite(w)) scale = std::max(scale, std::abs(w));
     if ((f >= l && f <= m) || (std::isnan(f) && (std::isnan(l) || std::isnan(m)))) continue;
     const double error = std::min(std::abs(f - l), std::abs(f - m));

@@ -131,6 +131,22 @@ TEST(Reference, StepsOfSumsOfSteps) {
   for (const float wrong : {-1.F, 1.F}) EXPECT_GT(error({1, 1.1F}, wrong), 0.1) << wrong;
 }
 
+TEST(Reference, WhatF32DoesNotHoldIsInfinite) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {2}}), y = b.exp(x);
+  g.outputs = {{"y", y}};
+  const auto read = Tensor::from<float>(DType::f32, {2}, std::vector<float>{100, 1});
+  const Allowed wanted = reference_of(g, {{y}, {y}}, {{x, read}})[0];
+  const float e = std::exp(1.0F);
+  const auto error_of = [&](float large) {
+    return wanted.error_of(Tensor::from<float>(DType::f32, {2}, std::vector<float>{large, e}));
+  };
+  EXPECT_LT(error_of(INFINITY), 1e-6);
+  EXPECT_EQ(error_of(-INFINITY), INFINITY);
+  EXPECT_EQ(error_of(1), INFINITY);
+}
+
 TEST(Reference, IntegersAreExact) {
   Tensor wanted({DType::i64, {2}}), found({DType::i32, {2}});
   wanted.set_int(0, 100000);
