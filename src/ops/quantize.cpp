@@ -187,16 +187,18 @@ Result<Values> qlinear_matmul(const Call& call, Builder& b) {
   HEDDLE_TRY(want_int(call, b, 0));
   HEDDLE_TRY(want_int(call, b, 3));
   HEDDLE_TRY(want_inner(call, b, call.in(0), call.in(3)));
-  for (int i : {1, 4, 6})
-    if (element_count(b.shape(call.in(i))) != 1)
-      return call.unsupported("input {} has shape {}: only one scale per tensor is supported", i,
-                              to_string(b.shape(call.in(i))));
-  const NodeId x = HEDDLE_TRY(centred(call, b, 0, 2, 0)), y = HEDDLE_TRY(centred(call, b, 3, 5, 0));
-  const auto scalar = [&](int i) { return b.cast(b.reshape(call.in(i), {}), DType::f32); };
-  const NodeId scale = b.div(b.mul(scalar(1), scalar(4)), scalar(6));
-  const NodeId product = b.mul(b.cast(b.matmul(x, y), DType::f32), scale);
-  return Values{
-      saturated(b, b.add(b.map(ScalarFn::round, {product}), scalar(7)), b.dtype(call.in(7)))};
+  const NodeId x = HEDDLE_TRY(centred(call, b, 0, 2, b.rank(call.in(0)) - 2));
+  const NodeId y = HEDDLE_TRY(centred(call, b, 3, 5, b.rank(call.in(3)) - 1));
+  const NodeId product = b.matmul(x, y);
+  // One for all, or one for each row of the first and of what is made, each column of the second.
+  const int rows = b.rank(product) - 2, columns = rows + 1;
+  const auto real = [&](int i, int axis) {
+    return aligned(call, b, b.cast(call.in(i), DType::f32), product, axis, 0);
+  };
+  const NodeId scale = b.div(b.mul(HEDDLE_TRY(real(1, rows)), HEDDLE_TRY(real(4, columns))),
+                             HEDDLE_TRY(real(6, rows)));
+  const NodeId rounded = b.map(ScalarFn::round, {b.mul(b.cast(product, DType::f32), scale)});
+  return Values{saturated(b, b.add(rounded, HEDDLE_TRY(real(7, rows))), b.dtype(call.in(7)))};
 }
 
 /// x and w less their zero points (x's is one value, w's may be one per output channel), convolved

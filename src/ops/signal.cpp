@@ -61,21 +61,56 @@ NodeId fourier_matrix(Builder& b, DType type, std::int64_t n, std::int64_t m, st
   return constant_real(b, type, values, {n * parts, m * 2});
 }
 
-Status want_transform(const Call& call, std::int64_t n, std::int64_t m) {
-  if (n < 1) return call.error("transform of length {}", n);
-  if (n > (1 << 16) || m > (1 << 16) || 4 * n * m > kMaxTableElements) {
-    return call.unsupported(
-        "transform of length {} with {} bins as a matrix, want at most {} "
-        "elements",
-        n, m, kMaxTableElements);
-  }
-  return Ok{};
+bool fits_a_matrix(std::int64_t n, std::int64_t m) {
+  return n <= (1 << 16) && m <= (1 << 16) && 4 * n * m <= kMaxTableElements;
+}
+
+/// The factor nearest to the root of a length that is too large for a matrix; an error for a prime.
+Result<std::int64_t> factor_of(const Call& call, std::int64_t n) {
+  if (n > kMaxTableElements)
+    return call.error("transform of length {}, want at most {}", n, kMaxTableElements);
+  for (auto d = static_cast<std::int64_t>(std::sqrt(static_cast<double>(n))); d > 1; --d)
+    if (n % d == 0) return d;
+  return call.unsupported("transform of length {}, which is prime and too large for a matrix", n);
+}
+
+Result<NodeId> transform(const Call& call, Builder& b, NodeId x, std::int64_t length,
+                         std::int64_t bins, bool inverse);
+
+/// The transform of length `rows`·columns in two (Cooley and Tukey 1965): of the columns, turned by
+/// a root of one each, of the rows. x [..., length, parts], result [..., length, 2].
+Result<NodeId> split_transform(const Call& call, Builder& b, NodeId x, std::int64_t rows,
+                               bool inverse) {
+  Shape shape = b.shape(x);
+  const int axis = static_cast<int>(shape.size()) - 2;
+  const std::int64_t length = at(shape, axis), parts = shape.back(), columns = length / rows;
+  std::vector<int> swapped;
+  for (int d = 0; d < axis + 3; ++d) swapped.push_back(d);
+  std::swap(swapped[static_cast<std::size_t>(axis)], swapped[static_cast<std::size_t>(axis + 1)]);
+  Shape matrix(shape.begin(), shape.end() - 2);
+  matrix.insert(matrix.end(), {rows, columns, parts});
+  NodeId y = b.transpose(b.reshape(x, matrix), swapped);
+  y = HEDDLE_TRY(transform(call, b, y, rows, rows, inverse));
+  std::vector<double> cosines, sines;
+  for (std::int64_t j = 0; j < columns; ++j)
+    for (std::int64_t k = 0; k < rows; ++k) {
+      const double angle = 2 * kPi * static_cast<double>(j * k) / static_cast<double>(length);
+      cosines.push_back(std::cos(angle));
+      sines.push_back(inverse ? std::sin(angle) : -std::sin(angle));
+    }
+  const NodeId c = constant_real(b, b.dtype(y), cosines, {columns, rows, 1});
+  const NodeId s = constant_real(b, b.dtype(y), sines, {columns, rows, 1});
+  const NodeId re = b.slice_axis(y, axis + 2, 0, 1), im = b.slice_axis(y, axis + 2, 1, 1);
+  y = b.concat({b.sub(b.mul(re, c), b.mul(im, s)), b.add(b.mul(re, s), b.mul(im, c))}, axis + 2);
+  y = HEDDLE_TRY(transform(call, b, b.transpose(y, swapped), columns, columns, inverse));
+  shape.back() = 2;
+  return b.reshape(b.transpose(y, swapped), shape);
 }
 
 /// x [..., n, parts] with the signal next to last; n cut or zero-filled to length.
 Result<NodeId> transform(const Call& call, Builder& b, NodeId x, std::int64_t length,
                          std::int64_t bins, bool inverse) {
-  HEDDLE_TRY(want_transform(call, length, bins));
+  if (length < 1) return call.error("transform of length {}", length);
   Shape shape = b.shape(x);
   const int rank = static_cast<int>(shape.size());
   const std::int64_t have = at(shape, rank - 2), parts = at(shape, rank - 1);
@@ -84,6 +119,10 @@ Result<NodeId> transform(const Call& call, Builder& b, NodeId x, std::int64_t le
     Shape before(shape.size(), 0), after(shape.size(), 0);
     after[shape.size() - 2] = length - have;
     x = b.pad(x, before, after, 0);
+  }
+  if (!fits_a_matrix(length, bins)) {
+    const std::int64_t rows = HEDDLE_TRY(factor_of(call, length));
+    return b.slice_axis(HEDDLE_TRY(split_transform(call, b, x, rows, inverse)), rank - 2, 0, bins);
   }
   shape.resize(shape.size() - 2);
   Shape flat = shape;
@@ -101,7 +140,7 @@ Result<NodeId> transform(const Call& call, Builder& b, NodeId x, std::int64_t le
 /// conjugates, so all but the first and the middle one count twice.
 Result<NodeId> real_inverse(const Call& call, Builder& b, NodeId x, std::int64_t length) {
   const std::int64_t bins = length / 2 + 1;
-  HEDDLE_TRY(want_transform(call, length, bins));
+  if (length < 1) return call.error("transform of length {}", length);
   Shape shape = b.shape(x);
   const int axis = static_cast<int>(shape.size()) - 2;
   const std::int64_t have = at(shape, axis);
@@ -110,6 +149,12 @@ Result<NodeId> real_inverse(const Call& call, Builder& b, NodeId x, std::int64_t
     Shape before(shape.size(), 0), after(shape.size(), 0);
     after[static_cast<std::size_t>(axis)] = bins - have;
     x = b.pad(x, before, after, 0);
+  }
+  if (!fits_a_matrix(length, bins)) {
+    const NodeId rest = b.flip(b.slice_axis(x, axis, 1, length - bins), {axis});
+    const NodeId signs = constant_real(b, b.dtype(x), {1, -1}, {2});
+    x = b.concat({x, b.mul(rest, signs)}, axis);
+    return b.slice_axis(HEDDLE_TRY(transform(call, b, x, length, length, true)), axis + 1, 0, 1);
   }
   std::vector<double> matrix(static_cast<std::size_t>(bins * 2 * length));
   for (std::int64_t k = 0; k < bins; ++k)
