@@ -195,7 +195,8 @@ Status ChainCompiler::add_link(const Stages& stages) {
   }
   SizeCompiler::Made made = compiler.take();
   for (const SizeBucket& bucket : made.buckets)
-    if (!bucket.note.empty()) out_.notes.push_back(bucket.note);
+    if (!bucket.note.empty() && std::ranges::find(out_.notes, bucket.note) == out_.notes.end())
+      out_.notes.push_back(bucket.note);
   for (const PhaseTime& time : made.times) seconds_[time.name] += time.seconds;
   Chain::Link link{std::move(made.program), counts_, {}};
   const prim::Graph& graph = stages.back().graph;

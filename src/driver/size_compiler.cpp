@@ -1,5 +1,7 @@
 #include "driver/size_compiler.h"
 
+#include <algorithm>
+
 #include "support/log.h"
 
 namespace heddle::driver {
@@ -7,8 +9,10 @@ namespace {
 
 /// What masking may cost, by the model, before a bucket's own size gets a program without it.
 constexpr double kMaskingCost = 1.02;
-/// Sizes that get a program of their own because they do not fit their bucket.
+/// Sizes of one dimension that get programs of their own because they do not fit their bucket.
 constexpr int kMaxAlone = 4;
+/// Programs of one table: where several dimensions have such sizes, they multiply.
+constexpr std::size_t kMaxPrograms = 512;
 
 }  // namespace
 
@@ -41,6 +45,11 @@ std::size_t SizeCompiler::value(const Tensor& tensor) {
 Status SizeCompiler::add_program(prim::Sizes merged, const std::vector<Sizes>& sizes,
                                  const std::vector<const prim::Graph*>& graphs, std::string note) {
   lap();
+  if (out_.program.programs.size() == kMaxPrograms)
+    return unsupported(
+        "these sizes take more than {} programs (at {}); say fewer, or list those wanted "
+        "(NAME=16,32)",
+        kMaxPrograms, text_of(sizes.back()));
   Compiled compiled = HEDDLE_TRY(compile(std::move(merged.graph), options_));
   seconds_["compile"] += lap();
   for (std::size_t c = 0; c < sizes.size(); ++c) {
@@ -66,44 +75,66 @@ Status SizeCompiler::own_program(const Sizes& sizes, const prim::Graph& graph) {
       fmt::format("{} has a program of its own, which masks nothing", text_of(sizes)));
 }
 
+/// The size to blame where a case does not fit the largest: the first for which the largest, with
+/// that one size as in the case, does not fit either.
+std::string SizeCompiler::blamed(const Bucket& bucket, std::size_t misfit) {
+  const Sizes &largest = bucket.sizes.back(), &unlike = bucket.sizes[misfit];
+  for (const auto& [name, extent] : unlike) {
+    if (extent == largest.at(name)) continue;
+    Sizes one = largest;
+    one[name] = extent;
+    const auto found = std::ranges::find(bucket.sizes, one);
+    if (found == bucket.sizes.end()) continue;
+    const auto c = static_cast<std::size_t>(found - bucket.sizes.begin());
+    prim::Misfit ignored;
+    if (!prim::merge_sizes(std::vector{*bucket.graphs[c], *bucket.graphs.back()}, 1, &ignored))
+      return name;
+  }
+  return "";
+}
+
 Status SizeCompiler::add(const std::vector<Sizes>& sizes, const std::vector<prim::Graph>& graphs) {
   seconds_["import"] += lap();
-  std::vector<std::size_t> together(graphs.size());
-  for (std::size_t c = 0; c < together.size(); ++c) together[c] = c;
-  for (int alone = 0;; ++alone) {
+  Bucket bucket{sizes, {}, {}, ""};
+  for (const prim::Graph& graph : graphs) bucket.graphs.push_back(&graph);
+  return add_bucket(std::move(bucket));
+}
+
+Status SizeCompiler::add_bucket(Bucket bucket) {
+  while (true) {
     std::vector<prim::Graph> cases;
-    for (const std::size_t c : together) cases.push_back(graphs[c]);
+    for (const prim::Graph* graph : bucket.graphs) cases.push_back(*graph);
     prim::Misfit misfit;
     Result<prim::Sizes> merged = prim::merge_sizes(cases, cases.size() - 1, &misfit);
     seconds_["merge"] += lap();
-    const auto add = [&](prim::Sizes what, const std::vector<std::size_t>& which,
-                         std::string note) {
-      std::vector<Sizes> of;
-      std::vector<const prim::Graph*> theirs;
-      for (const std::size_t c : which) {
-        of.push_back(sizes[c]);
-        theirs.push_back(&graphs[c]);
-      }
-      return add_program(std::move(what), of, theirs, std::move(note));
-    };
     if (merged) {
-      HEDDLE_TRY(add(*std::move(merged), together, ""));
-      if (together.size() > 1) HEDDLE_TRY(own_program(sizes.back(), graphs.back()));
+      HEDDLE_TRY(
+          add_program(*std::move(merged), bucket.sizes, bucket.graphs, std::move(bucket.note)));
+      if (cases.size() > 1) HEDDLE_TRY(own_program(bucket.sizes.back(), *bucket.graphs.back()));
       return Ok{};
     }
-    const bool largest = misfit.case_number + 1 == cases.size();
-    if (largest || alone == kMaxAlone)
+    const Sizes unlike = bucket.sizes[misfit.case_number];
+    const std::string name =
+        misfit.case_number + 1 == cases.size() ? "" : blamed(bucket, misfit.case_number);
+    if (misfit.case_number + 1 == cases.size() || ++bucket.apart[name] > kMaxAlone)
       return fail(misfit.error.code,
                   "sizes {} to {} cannot share a program: {} (at {}); list the sizes wanted "
                   "(NAME=16,32) for a program of each",
-                  text_of(sizes.front()), text_of(sizes.back()), misfit.error.message,
-                  text_of(sizes[together[misfit.case_number]]));
-    const std::size_t c = together[misfit.case_number];
-    const std::string note =
-        fmt::format("{} has a program of its own: {}", text_of(sizes[c]), misfit.error.message);
-    log(LogLevel::info, "{}", note);
-    HEDDLE_TRY(add(prim::Sizes{graphs[c], {}}, {c}, note));
-    together.erase(together.begin() + static_cast<std::ptrdiff_t>(misfit.case_number));
+                  text_of(bucket.sizes.front()), text_of(bucket.sizes.back()), misfit.error.message,
+                  text_of(unlike));
+    Bucket apart{{}, {}, bucket.apart, ""}, rest{{}, {}, bucket.apart, std::move(bucket.note)};
+    for (std::size_t c = 0; c < cases.size(); ++c) {
+      const Sizes& own = bucket.sizes[c];
+      Bucket& part =
+          (name.empty() ? own == unlike : own.at(name) == unlike.at(name)) ? apart : rest;
+      part.sizes.push_back(own);
+      part.graphs.push_back(bucket.graphs[c]);
+    }
+    const std::string of = name.empty() ? text_of(unlike) : text_of({{name, unlike.at(name)}});
+    apart.note = fmt::format("{} has a program of its own: {}", of, misfit.error.message);
+    log(LogLevel::info, "{}", apart.note);
+    HEDDLE_TRY(add_bucket(std::move(apart)));
+    bucket = std::move(rest);
   }
 }
 

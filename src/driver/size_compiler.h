@@ -33,6 +33,16 @@ class SizeCompiler {
   Made take();
 
  private:
+  struct Bucket {
+    std::vector<Sizes> sizes;
+    std::vector<const prim::Graph*> graphs;
+    std::map<std::string, int> apart;  ///< sizes of each dimension that were taken out
+    std::string note;
+  };
+  /// Where a size of one dimension makes the model another one (0 rows are folded away), all cases
+  /// of that size are a bucket of their own, else the case that does not fit.
+  Status add_bucket(Bucket bucket);
+  static std::string blamed(const Bucket& bucket, std::size_t misfit);
   /// One program for these sizes, the last of which is the largest.
   Status add_program(prim::Sizes merged, const std::vector<Sizes>& sizes,
                      const std::vector<const prim::Graph*>& graphs, std::string note);

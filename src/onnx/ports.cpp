@@ -199,7 +199,7 @@ std::map<std::string, Tensor> trimmed(const std::vector<std::string>& names,
       const auto extent = out.find(extent_name(names[i], static_cast<int>(axis)));
       if (extent == out.end()) continue;
       const std::int64_t count = std::clamp<std::int64_t>(extent->second.int_at(0), 0, shape[axis]);
-      out.at(names[i]) = cut(outputs[i], axis, count);
+      out.at(names[i]) = cut(out.at(names[i]), axis, count);
       out.erase(extent);
     }
   }

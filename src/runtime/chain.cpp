@@ -58,8 +58,8 @@ class ChainSession final : public Session {
     std::string text;
     for (const auto& [name, size] : sizes)
       text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, size);
-    return unsupported("the values computed decide {}, which is not compiled for; there is\n{}",
-                       text, link.programs.table());
+    return unsupported("the values computed decide {}, which is not compiled for; there is {}",
+                       text, link.programs.ranges());
   }
 
   Status run_link(std::size_t l, std::map<std::string, Tensor>& values,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "support/resized.h"
 
@@ -76,6 +77,21 @@ class SizeSession final : public Session {
   std::vector<Buffers> free_;
 };
 
+/// "1..8", "16..512:16", "8,16,20"; of many that are not even, the ends.
+std::string text_of(const std::set<std::int64_t>& extents) {
+  constexpr std::size_t kMostListed = 12;
+  const std::int64_t first = *extents.begin(), last = *extents.rbegin();
+  const auto steps = static_cast<std::int64_t>(extents.size()) - 1;
+  const std::int64_t step = steps < 2 ? 0 : *std::next(extents.begin()) - first;
+  bool even = steps >= 2;
+  for (auto at = extents.begin(); even && at != extents.end() && std::next(at) != extents.end();
+       ++at)
+    even = *std::next(at) - *at == step;
+  if (even) return fmt::format("{}..{}{}", first, last, step > 1 ? fmt::format(":{}", step) : "");
+  if (extents.size() <= kMostListed) return fmt::format("{}", fmt::join(extents, ","));
+  return fmt::format("{} sizes from {} to {}", extents.size(), first, last);
+}
+
 }  // namespace
 
 std::map<std::string, std::string> SizedProgram::described() const {
@@ -134,8 +150,8 @@ Result<std::size_t> SizedProgram::find(const std::map<std::string, Shape>& input
     found += fmt::format("{} {} {}", found.empty() ? "" : ",", name, to_string(shape));
   for (const auto& [name, size] : sizes)
     found += fmt::format("{} {}={}", found.empty() ? "" : ",", name, size);
-  return fail(ErrorCode::usage, "no program for these sizes, found{}, want one of:\n{}", found,
-              table());
+  return fail(ErrorCode::usage, "no program for these sizes, found{}; there is {}", found,
+              ranges());
 }
 
 Program SizedProgram::at(std::size_t number) const {
@@ -146,6 +162,22 @@ Program SizedProgram::at(std::size_t number) const {
   for (std::size_t o = 0; o < row.outputs.size(); ++o)
     program.outputs[o].type.shape = row.outputs[o];
   return program;
+}
+
+std::string SizedProgram::ranges() const {
+  std::map<std::string, std::set<std::int64_t>> sizes;
+  std::set<std::map<std::string, std::int64_t>> combinations;
+  for (const SizeCase& row : cases) {
+    for (const auto& [name, extent] : row.sizes) sizes[name].insert(extent);
+    combinations.insert(row.sizes);
+  }
+  std::string text;
+  std::size_t all = 1;
+  for (const auto& [name, extents] : sizes) {
+    all *= extents.size();
+    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, text_of(extents));
+  }
+  return all == combinations.size() ? text : text + ", not in every combination";
 }
 
 std::string SizedProgram::table() const {

@@ -34,11 +34,13 @@ struct SizedProgram {
 
   /// The last case for inputs of these shapes, by name, and these sizes of dimensions; what is not
   /// there fits all. The error names the dimension that disagrees with another input or with a
-  /// fact, else lists what there is.
+  /// fact, else says what there is.
   Result<std::size_t> find(const std::map<std::string, Shape>& inputs,
                            const std::map<std::string, std::int64_t>& sizes = {}) const;
   /// The model at the sizes of a case: the program with the ports of that size.
   Program at(std::size_t number) const;
+  /// What there are programs for, in a line: "H=1..8, S=16..512:16".
+  std::string ranges() const;
   /// The dispatch table: the facts, and a line for each program and its sizes.
   std::string table() const;
 

@@ -174,6 +174,37 @@ class Chains(CommandTest):
             self.agrees(path, artefact,
                         {"x": np.random.default_rng(seed).normal(size=9).astype(np.float32)})
 
+    def test_counts_that_are_found_together(self):
+        """Where one of them is 0, or 1, the rest of the model folds in another way."""
+        rows = lambda k: [
+            node("Slice", ["x", f"at{k}", f"at{k + 1}", "one"], [f"column{k}"]),
+            node("Greater", [f"column{k}", "least"], [f"high{k}"]),
+            node("Squeeze", [f"high{k}", "one"], [f"flags{k}"]),
+            node("NonZero", [f"flags{k}"], [f"where{k}"], name=f"find{k}"),
+            node("Squeeze", [f"where{k}", "zero"], [f"index{k}"]),
+            node("Gather", ["x", f"index{k}"], [f"rows{k}"], name=f"pick{k}")]
+        rng = np.random.default_rng(0)
+        numbers = [constant("least", 0, np.float32), constant("zero", [0]), constant("one", [1]),
+                   constant("at0", [0]), constant("at1", [1]), constant("at2", [2]),
+                   constant("w", rng.normal(size=(5, 4)), np.float32),
+                   constant("b", rng.normal(size=5), np.float32)]
+        product = rows(0) + rows(1) + [node("Transpose", ["rows1"], ["turned"], perm=[1, 0]),
+                                       node("MatMul", ["rows0", "turned"], ["y"], name="product")]
+        linear = rows(0) + [node("Gemm", ["rows0", "w", "b"], ["y"], transB=1, name="linear"),
+                            node("Round", ["x"], ["whole"]),
+                            node("Unique", ["whole"], ["z"], name="distinct")]
+        for name, nodes, results in (("product", product, "y"), ("linear", linear, "yz")):
+            path, artefact, report = self.compiled(
+                name, graph(nodes, [("x", FLOAT, [6, 4])], [(r, FLOAT) for r in results], numbers))
+            self.assertEqual(report["links"], 2)
+            self.assertLessEqual(report["programs"], 40)
+            for high in ((0, 0), (0, 1), (1, 0), (0, 6), (6, 0), (1, 1), (2, 5), (6, 6)):
+                x = -rng.uniform(1, 2, size=(6, 4)).astype(np.float32)
+                for column, many in enumerate(high):
+                    x[:many, column] *= -1
+                wanted = self.agrees(path, artefact, {"x": rng.permutation(x)})
+                self.assertEqual(wanted[0].shape, high if name == "product" else (high[0], 5))
+
     def test_numbers_that_are_computed(self):
         nodes = [node("Greater", ["x", "least"], ["high"]),
                  node("Cast", ["high"], ["ones"], to=INT),
