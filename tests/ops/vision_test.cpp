@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "rows.h"
 
 namespace heddle::ops::rows {
@@ -391,6 +393,24 @@ std::vector<Row> recurrent_rows() {
            {},
            "activation 'swish' is not known"}};
 }
+/// [1, n, parts], a 1 at `at`.
+Value impulse(std::int64_t n, std::int64_t at, std::int64_t parts) {
+  Value v = f32({1, n, parts}, std::vector<double>(static_cast<std::size_t>(n * parts)));
+  v.data[static_cast<std::size_t>(at * parts)] = 1;
+  return v;
+}
+
+/// Its transform, as complex numbers: [1, bins, 2].
+Value turning(std::int64_t n, std::int64_t at, std::int64_t bins) {
+  Value v = f32({1, bins, 2}, {});
+  for (std::int64_t k = 0; k < bins; ++k) {
+    const double angle =
+        -2 * 3.14159265358979323846 * static_cast<double>(k * at) / static_cast<double>(n);
+    v.data.insert(v.data.end(), {std::cos(angle), std::sin(angle)});
+  }
+  return v;
+}
+
 INSTANTIATE_TEST_SUITE_P(Recurrent, OpRows, testing::ValuesIn(recurrent_rows()), name_of_row);
 
 std::vector<Row> misc_rows() {
@@ -517,6 +537,40 @@ std::vector<Row> misc_rows() {
            {f32({1, 2, 2}, {4, 0, -2, 0})},
            {f32({1, 2, 2}, {1, 0, 3, 0})},
            ""},
+          // Scales and zero points for each row of the first and column of the second, in numpy.
+          {"QLinearMatMulAlong",
+           "QLinearMatMul",
+           10,
+           {},
+           {tensor(DType::u8, {2, 2}, {10, 20, 30, 40}), f32({2}, {0.5, 0.25}),
+            tensor(DType::u8, {2}, {2, 4}), tensor(DType::u8, {2, 3}, {1, 2, 3, 4, 5, 6}),
+            f32({3}, {1, 0.5, 2}), tensor(DType::u8, {3}, {0, 1, 2}), f32({}, {4}),
+            tensor(DType::u8, {}, {3})},
+           {tensor(DType::u8, {2, 3}, {13, 8, 23, 14, 8, 24})},
+           ""},
+          {"DftLong", "DFT", 17, {}, {impulse(4096, 3, 1)}, {turning(4096, 3, 4096)}, ""},
+          {"DftLongHalf",
+           "DFT",
+           17,
+           {{"onesided", 1}},
+           {impulse(6000, 7, 1)},
+           {turning(6000, 7, 3001)},
+           ""},
+          {"DftLongInverse",
+           "DFT",
+           17,
+           {{"inverse", 1}},
+           {turning(4096, 3, 4096)},
+           {impulse(4096, 3, 2)},
+           ""},
+          {"DftLongHalfInverse",
+           "DFT",
+           20,
+           {{"inverse", 1}, {"onesided", 1}},
+           {turning(6000, 7, 3001)},
+           {impulse(6000, 7, 1)},
+           ""},
+          {"DftLongPrime", "DFT", 17, {}, {impulse(9001, 1, 1)}, {}, "9001, which is prime"},
           {"Stft",
            "STFT",
            17,
