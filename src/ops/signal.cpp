@@ -110,7 +110,6 @@ Result<NodeId> split_transform(const Call& call, Builder& b, NodeId x, std::int6
 /// x [..., n, parts] with the signal next to last; n cut or zero-filled to length.
 Result<NodeId> transform(const Call& call, Builder& b, NodeId x, std::int64_t length,
                          std::int64_t bins, bool inverse) {
-  if (length < 1) return call.error("transform of length {}", length);
   Shape shape = b.shape(x);
   const int rank = static_cast<int>(shape.size());
   const std::int64_t have = at(shape, rank - 2), parts = at(shape, rank - 1);
@@ -140,7 +139,6 @@ Result<NodeId> transform(const Call& call, Builder& b, NodeId x, std::int64_t le
 /// conjugates, so all but the first and the middle one count twice.
 Result<NodeId> real_inverse(const Call& call, Builder& b, NodeId x, std::int64_t length) {
   const std::int64_t bins = length / 2 + 1;
-  if (length < 1) return call.error("transform of length {}", length);
   Shape shape = b.shape(x);
   const int axis = static_cast<int>(shape.size()) - 2;
   const std::int64_t have = at(shape, axis);
@@ -206,6 +204,7 @@ Result<Values> dft(const Call& call, Builder& b) {
   const std::int64_t bins = onesided ? length / 2 + 1 : length;
   if (element_count(in) == 0)
     return call.error("input 0 has shape {}: nothing to transform", to_string(in));
+  if (length < 1) return call.error("transform of length {}", length);
   if (inverse && onesided) {
     if (in.back() != 2) return call.error("input 0 has shape {}, want complex", to_string(in));
     x = HEDDLE_TRY(real_inverse(call, b, b.transpose(x, order), length));

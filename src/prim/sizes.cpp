@@ -109,6 +109,7 @@ NodeId SizeMerger::zeroed(const Nodes& value, const std::vector<int>& dims) {
   std::vector<int> varying;
   for (const int d : dims)
     if (varies(value, static_cast<std::size_t>(d))) varying.push_back(d);
+  if (varying.empty()) return merged(value);
   std::vector<int>& wanted = wanted_[value];
   wanted.insert(wanted.end(), varying.begin(), varying.end());
   std::sort(wanted.begin(), wanted.end());
@@ -344,12 +345,13 @@ Result<Sizes> merge_sizes(std::span<const Graph> cases, std::size_t largest, Mis
   // costs a comparison for each element; where windows read it, one for each element of each
   // window.
   SizeMerger trial(cases, largest, {});
-  Status status = trial.run();
-  if (!status) {
+  if (const Status status = trial.run(); !status) {
     if (misfit != nullptr) *misfit = {status.error(), trial.misfit()};
     return status.error();
   }
-  SizeMerger merger(cases, largest, trial.take_wanted());
+  SizeMerger::Zeros zeros = trial.take_wanted();
+  if (zeros.empty()) return trial.take();
+  SizeMerger merger(cases, largest, std::move(zeros));
   HEDDLE_TRY(merger.run());
   return merger.take();
 }

@@ -402,12 +402,7 @@ std::string format_of(const std::string& path) {
   return j->at("format").get<std::string>();
 }
 
-Result<Program> read_artefact(const std::string& path) {
-  auto [owner, size] = HEDDLE_TRY(map_file(path));
-  Result<Program> program = parse_artefact(static_cast<const std::byte*>(owner.get()), size, owner);
-  if (!program) return fail(program.error().code, "{}: {}", path, program.error().message);
-  return program;
-}
+Result<Program> read_artefact(const std::string& path) { return read_mapped(path, parse_artefact); }
 
 Result<std::string> read_manifest(const std::string& path) {
   auto [owner, size] = HEDDLE_TRY(map_file(path));

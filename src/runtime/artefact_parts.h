@@ -32,6 +32,17 @@ class SectionTable {
 };
 
 Result<std::pair<std::shared_ptr<const void>, std::size_t>> map_file(const std::string& path);
+/// What `parse` makes of a mapped file; its errors with the path.
+template <class T>
+Result<T> read_mapped(const std::string& path,
+                      Result<T> (*parse)(const std::byte*, std::size_t, std::shared_ptr<const void>,
+                                         Checksums)) {
+  auto [owner, size] = HEDDLE_TRY(map_file(path));
+  Result<T> read =
+      parse(static_cast<const std::byte*>(owner.get()), size, owner, Checksums::compared);
+  if (!read) return fail(read.error().code, "{}: {}", path, read.error().message);
+  return read;
+}
 /// Header, manifest and table, all within the file and with the right checksum.
 Result<Parts> split(const std::byte* data, std::size_t size,
                     Checksums checksums = Checksums::compared);

@@ -138,10 +138,7 @@ Result<Chain> parse_chain_artefact(const std::byte* data, std::size_t size,
 }
 
 Result<Chain> read_chain_artefact(const std::string& path) {
-  auto [owner, size] = HEDDLE_TRY(map_file(path));
-  auto chain = parse_chain_artefact(static_cast<const std::byte*>(owner.get()), size, owner);
-  if (!chain) return fail(chain.error().code, "{}: {}", path, chain.error().message);
-  return chain;
+  return read_mapped(path, parse_chain_artefact);
 }
 
 bool is_chain_artefact(const std::string& path) { return format_of(path) == kChainFormat; }

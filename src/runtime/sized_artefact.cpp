@@ -144,10 +144,7 @@ Result<SizedProgram> parse_sized_artefact(const std::byte* data, std::size_t siz
 }
 
 Result<SizedProgram> read_sized_artefact(const std::string& path) {
-  auto [owner, size] = HEDDLE_TRY(map_file(path));
-  auto sized = parse_sized_artefact(static_cast<const std::byte*>(owner.get()), size, owner);
-  if (!sized) return fail(sized.error().code, "{}: {}", path, sized.error().message);
-  return sized;
+  return read_mapped(path, parse_sized_artefact);
 }
 
 bool is_sized_artefact(const std::string& path) { return format_of(path) == kSizedFormat; }

@@ -65,13 +65,6 @@ class Chains(CommandTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         return path, artefact, json.loads(done.stdout)
 
-    def given(self, inputs):
-        arguments = []
-        for name, value in inputs.items():
-            np.save(self.path / f"{name}.npy", value)
-            arguments += ["--input", f"{name}={self.path / name}.npy"]
-        return arguments
-
     def agrees(self, path, artefact, inputs):
         wanted = onnxruntime.InferenceSession(
             path, providers=["CPUExecutionProvider"]).run(None, inputs)

@@ -42,6 +42,14 @@ class CommandTest(unittest.TestCase):
         path.write_bytes(proto.SerializeToString())
         return path
 
+    def given(self, inputs):
+        """The inputs, by name, as arguments of `heddle run`."""
+        arguments = []
+        for name, value in inputs.items():
+            np.save(self.path / f"{name}.npy", value)
+            arguments += ["--input", f"{name}={self.path / name}.npy"]
+        return arguments
+
     def assert_fails(self, code, part, *arguments):
         done = heddle(*arguments)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)

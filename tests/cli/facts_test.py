@@ -72,13 +72,6 @@ def feeds(past, step=1, batch=1):
 
 
 class Facts(CommandTest):
-    def given(self, inputs):
-        arguments = []
-        for name, value in inputs.items():
-            np.save(self.path / f"{name}.npy", value)
-            arguments += ["--input", f"{name}={self.path / name}.npy"]
-        return arguments
-
     def agrees(self, path, program, inputs, *more):
         wanted = onnxruntime.InferenceSession(
             path, providers=["CPUExecutionProvider"]).run(None, inputs)
