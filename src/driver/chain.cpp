@@ -39,6 +39,7 @@ class ChainCompiler {
  private:
   using Stages = std::vector<onnx::Stage>;
   Result<Stages> import_all();
+  Result<Stages> import_all(const onnx::Cuts& cuts);
   Status check_alike(const Stages& stages) const;
   Status add_link(const Stages& stages);
   /// Adds what the stage makes to each branch, once for each size that it may have.
@@ -115,18 +116,52 @@ std::string ChainCompiler::label(const std::string& key) const {
 }
 
 Error ChainCompiler::other_way(const Branch& branch, std::string_view what) const {
-  const std::string name = counts_.empty() ? "NAME" : counts_.back().name;
-  return unsupported("at {} {}; give sizes that are alike: --dynamic '{}=1..20'",
-                     text_of(branch.sizes), what, name);
+  if (counts_.empty()) return unsupported("{}, which no artefact of several programs holds", what);
+  const std::string& name = counts_.back().name;
+  return unsupported("at {} {}; give sizes that are alike: --dynamic '{}=1..{}'",
+                     text_of(branch.sizes), what, name, programs_.at(name).back());
+}
+
+/// Where the stage ends by itself.
+onnx::Cuts cuts_of(const onnx::Stage& stage) {
+  onnx::Cuts cuts;
+  for (const auto& [key, asked] : stage.asked) cuts.asked[key] = {asked.axis, asked.numbers};
+  for (std::size_t o = 0; o < stage.graph.outputs.size(); ++o)
+    for (const auto& [axis, tells] : extents_of(stage.graph, o))
+      cuts.extents[stage.graph.outputs[o].name] = axis;
+  return cuts;
+}
+
+/// In some cases more can be computed at once than in others: all end where one of them has to.
+Result<ChainCompiler::Stages> ChainCompiler::import_all() {
+  constexpr int kMostTurns = 8;
+  onnx::Cuts cuts;
+  for (int turn = 0;; ++turn) {
+    Stages stages = HEDDLE_TRY(import_all(cuts));
+    onnx::Cuts found;
+    for (const onnx::Stage& stage : stages) {
+      onnx::Cuts own = cuts_of(stage);
+      for (const auto& [key, cut] : own.asked) {
+        onnx::Cuts::Cut& all = found.asked[key];
+        all.axis = std::max(all.axis, cut.axis);
+        all.numbers |= cut.numbers;
+      }
+      found.extents.merge(own.extents);
+    }
+    const bool alike = std::ranges::all_of(
+        stages, [&](const onnx::Stage& stage) { return cuts_of(stage) == found; });
+    if (alike || found == cuts || turn == kMostTurns) return stages;
+    cuts = std::move(found);
+  }
 }
 
 /// A size at which a node has an error (it picks from nothing) is none that a run can go on from.
-Result<ChainCompiler::Stages> ChainCompiler::import_all() {
+Result<ChainCompiler::Stages> ChainCompiler::import_all(const onnx::Cuts& cuts) {
   Stages stages;
   std::vector<Branch> possible;
   std::optional<Error> first;
   for (Branch& branch : branches_) {
-    auto stage = importer_.import(branch.stage);
+    auto stage = importer_.import(branch.stage, cuts);
     if (!stage) {
       out_.notes.push_back(
           fmt::format("no program for {}: {}", text_of(branch.sizes), stage.error().message));
@@ -317,11 +352,16 @@ Result<std::vector<Branch>> ChainCompiler::with_sizes(const std::vector<Branch>&
   std::int64_t most = -1;
   bool flag = false;
   std::vector<TensorType> types;  // of what tells, by branch of branches_
+  std::vector<std::optional<std::int64_t>> fixed;
   for (const onnx::Stage& stage : stages) {
     types.push_back(*type_of(stage.graph, question.value));
     if (question.axis >= 0)
       most = std::max(most, types.back().shape[static_cast<std::size_t>(question.axis)]);
     flag |= types.back().dtype == DType::b1 && question.axis < 0;
+    const auto port = port_named(stage.graph, question.value);
+    const Tensor* is = port ? stage.graph.constant_of(stage.graph.outputs[*port].node) : nullptr;
+    fixed.push_back(is != nullptr && question.axis < 0 ? std::optional(is->int_at(0))
+                                                       : std::nullopt);
   }
   const SizeRange range = HEDDLE_TRY(range_of(question, most, flag));
   programs_[question.name] = range.programs;
@@ -332,6 +372,7 @@ Result<std::vector<Branch>> ChainCompiler::with_sizes(const std::vector<Branch>&
     for (const std::int64_t n : range.sizes) {
       if (question.axis >= 0 && n > types[from].shape[static_cast<std::size_t>(question.axis)])
         break;
+      if (fixed[from] && n != *fixed[from]) continue;
       Branch more = branch;
       more.sizes[question.name] = n;
       for (const auto& [key, axis] : question.keys) {

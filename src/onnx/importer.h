@@ -68,7 +68,8 @@ class Importer {
            const ImportOptions& options, std::vector<Problem>* problems);
   Result<prim::Graph> run();
   /// What can be computed before the values that other stages have to make.
-  Result<Stage> run_stage(const MadeValues& made, const std::set<std::string>& done);
+  Result<Stage> run_stage(const MadeValues& made, const std::set<std::string>& done,
+                          const Cuts& cuts = {});
   int nodes() const { return nodes_; }
   /// Notes nodes anywhere in the model, also where nothing is imported yet, whose operator there is
   /// not.
@@ -129,6 +130,8 @@ class Importer {
                             const ::onnx::TypeProto::Tensor& declared) const;
   Status add_outputs(const ::onnx::GraphProto& graph, const Scope& scope);
   Status add_output(const ::onnx::ValueInfoProto& output, prim::NodeId node);
+  /// Where other cases of the stage tell it.
+  void tell_extent(const std::string& output, prim::NodeId node);
   /// What a model declares of an output must be of its type; extents are only hints in many
   /// exported models: with `warn`, others are said.
   static Status check_declared(const ::onnx::ValueInfoProto& output, const std::string& subject,
@@ -213,6 +216,8 @@ class Importer {
   /// The node is left to a later stage, which what it reads is kept for.
   void leave(const ::onnx::NodeProto& node, Scope& scope);
   void keep(const Value& value);
+  /// Makes what follows wait for the value, where the stage is to end there.
+  void cut(Value& value);
   /// Later stages are for its numbers; false if there are none to ask for.
   bool ask(const Value& value);
   /// Null if it is no input of the graph.
@@ -221,6 +226,7 @@ class Importer {
   struct Staging {
     const MadeValues* made;
     const std::set<std::string>* done;
+    const Cuts* cuts;
     Stage stage;
     std::map<std::string, Value> bound = {};  ///< made values, by key
   };
@@ -251,9 +257,9 @@ class Importer {
   Opsets opsets_;
   std::map<std::string, const ::onnx::FunctionProto*> functions_;
   std::vector<const ::onnx::FunctionProto*> calls_;  ///< the functions around what is imported
-  std::map<std::string, std::int64_t> dimensions_;  ///< symbolic extents, from the shapes given
-  DimensionFacts facts_;                            ///< of those that follow from others
-  std::vector<bool> fixed_;                         ///< by node: depends on constants only
+  std::map<std::string, std::int64_t> dimensions_;   ///< symbolic extents, from the shapes given
+  DimensionFacts facts_;                             ///< of those that follow from others
+  std::vector<bool> fixed_;                          ///< by node: depends on constants only
   int nodes_ = 0;
   std::vector<prim::NodeId> initializers_;  ///< in the file's order
   struct {

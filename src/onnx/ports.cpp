@@ -84,7 +84,10 @@ Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
     }
     if (value->kind == Value::Kind::absent && output.type().has_tensor_type())
       return fail("output '{}': the optional value it is made from is absent", name);
-    if (value->is_tensor()) HEDDLE_TRY(add_output(output, value->node()));
+    if (value->is_tensor()) {
+      HEDDLE_TRY(add_output(output, value->node()));
+      if (staging_ != nullptr) tell_extent(name, value->node());
+    }
     if (value->kind == Value::Kind::bounded) {
       graph_.outputs.push_back({name, value->items[0]});
       graph_.outputs.push_back({extent_name(name, value->axis), value->items[1]});
@@ -94,6 +97,14 @@ Status Importer::add_outputs(const GraphProto& graph, const Scope& scope) {
         graph_.outputs.push_back({fmt::format("{}[{}]", name, i), value->items[i]});
   }
   return Ok{};
+}
+
+void Importer::tell_extent(const std::string& output, NodeId node) {
+  const auto told = staging_->cuts->extents.find(output);
+  if (told == staging_->cuts->extents.end() || told->second >= builder_.rank(node)) return;
+  const std::int64_t extent = builder_.shape(node)[static_cast<std::size_t>(told->second)];
+  graph_.outputs.push_back(
+      {extent_name(output, told->second), builder_.scalar_int(DType::i64, extent)});
 }
 
 Status Importer::check_declared(const ::onnx::ValueInfoProto& output, const std::string& subject,

@@ -21,10 +21,10 @@ Result<StageImporter> StageImporter::open(const std::string& path, ImportOptions
   return out;
 }
 
-Result<Stage> StageImporter::import(const StageCase& of) {
+Result<Stage> StageImporter::import(const StageCase& of, const Cuts& cuts) {
   Importer importer(model_->model, model_->folder, options_, nullptr);
   if (shared_) importer.share(*shared_, initializers_);
-  Stage stage = HEDDLE_TRY(importer.run_stage(of.made, of.done));
+  Stage stage = HEDDLE_TRY(importer.run_stage(of.made, of.done, cuts));
   if (!shared_) {
     shared_ = std::make_shared<const prim::Graph>(stage.graph);
     initializers_ = importer.initializers();

@@ -19,7 +19,7 @@ struct StageCase {
 class StageImporter {
  public:
   static Result<StageImporter> open(const std::string& path, ImportOptions options);
-  Result<Stage> import(const StageCase& of);
+  Result<Stage> import(const StageCase& of, const Cuts& cuts = {});
   /// The label and operator of the node that makes a value of the model's graph, "NonMaxSuppression
   /// 'nms'"; empty for values of bodies and functions.
   std::string maker_of(const std::string& key) const;

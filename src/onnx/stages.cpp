@@ -24,6 +24,7 @@ void Importer::bind(Scope& scope, const std::string& name, Value value) {
       }
       value = at->second;
     }
+  if (staging_ != nullptr) cut(value);
   scope.values.insert_or_assign(name, std::move(value));
 }
 
@@ -71,14 +72,37 @@ const std::string* Importer::input_name(const Value& value) const {
 
 void Importer::keep(const Value& value) {
   if (value.key.empty() || staging_->stage.asked.contains(value.key)) return;
+  const bool fixed = value.is_tensor() && graph_.constant_of(value.node()) != nullptr &&
+                     !staging_->cuts->asked.contains(value.key);
   if (value.kind != Value::Kind::bounded &&
-      (!value.is_tensor() || graph_.constant_of(value.node()) != nullptr ||
-       input_name(value) != nullptr))
+      (!value.is_tensor() || fixed || input_name(value) != nullptr))
     return;
-  staging_->stage.asked[value.key].format = value.format;
+  Asked& asked = staging_->stage.asked[value.key];
+  asked.format = value.format;
   graph_.outputs.push_back({made_name(value.key), value.items[0]});
-  if (value.kind == Value::Kind::bounded)
-    graph_.outputs.push_back({extent_name(made_name(value.key), value.axis), value.items[1]});
+  if (value.kind != Value::Kind::bounded) return;
+  asked.axis = value.axis;
+  graph_.outputs.push_back({extent_name(made_name(value.key), value.axis), value.items[1]});
+}
+
+void Importer::cut(Value& value) {
+  const auto found = staging_->cuts->asked.find(value.key);
+  if (found == staging_->cuts->asked.end() || !value.is_tensor()) return;
+  const auto made = staging_->made->find(value.key);
+  const auto& [axis, numbers] = found->second;
+  if (axis >= 0 && axis < builder_.rank(value.node()) && made == staging_->made->end()) {
+    const prim::NodeId extent = builder_.scalar_int(
+        DType::i64, builder_.shape(value.node())[static_cast<std::size_t>(axis)]);
+    value =
+        Value{Value::Kind::bounded, {value.node(), extent}, value.format, axis, false, value.key};
+    return;
+  }
+  if (!numbers || (made != staging_->made->end() && made->second.numbers)) return;
+  keep(value);
+  Asked& asked = staging_->stage.asked[value.key];
+  asked.numbers = true;
+  if (const std::string* input = input_name(value)) asked.input = *input;
+  value = Value{Value::Kind::unknown, {}, ops::Format::plain, 0, true, value.key};
 }
 
 bool Importer::ask(const Value& value) {
@@ -228,8 +252,9 @@ std::set<std::string> labels_of(const std::vector<HostCall>& calls) {
   return labels;
 }
 
-Result<Stage> Importer::run_stage(const MadeValues& made, const std::set<std::string>& done) {
-  Staging staging{&made, &done, {}};
+Result<Stage> Importer::run_stage(const MadeValues& made, const std::set<std::string>& done,
+                                  const Cuts& cuts) {
+  Staging staging{&made, &done, &cuts, {}};
   staging_ = &staging;
   auto graph = run();
   staging_ = nullptr;

@@ -47,6 +47,7 @@ std::string made_name(const std::string& key);
 /// A value that later stages read.
 struct Asked {
   ops::Format format = ops::Format::plain;
+  int axis = -1;         ///< along which its extent is told; -1: the extents are known
   bool numbers = false;  ///< they are for its numbers
   std::string input;     ///< it is this input of the stage; else an output, made_name(key)
 };
@@ -59,6 +60,18 @@ struct Stage {
   /// Outputs of the model that are made already, by the input that holds them.
   std::map<std::string, std::string> there;
   bool is_last() const { return calls.empty() && asked.empty(); }
+};
+/// Where a stage is to end in all of several cases, although in some of them more could be computed
+/// at once: nothing comes out of a filter to which nothing goes in.
+struct Cuts {
+  struct Cut {
+    int axis = -1;
+    bool numbers = false;
+    bool operator==(const Cut&) const = default;
+  };
+  std::map<std::string, Cut> asked;    ///< by key
+  std::map<std::string, int> extents;  ///< outputs that tell theirs, and along which axis
+  bool operator==(const Cuts&) const = default;
 };
 struct Loaded;
 /// One stage, without the outputs in `done`.

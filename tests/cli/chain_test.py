@@ -198,6 +198,60 @@ class Chains(CommandTest):
                 wanted = self.agrees(path, artefact, {"x": rng.permutation(x)})
                 self.assertEqual(wanted[0].shape, high if name == "product" else (high[0], 5))
 
+    def test_filters_after_filters_that_may_leave_nothing(self):
+        """Boxes over a threshold, of which suppression leaves some; the rest as it comes."""
+        threshold = [node("Squeeze", ["scores", "one"], ["best"]),
+                     node("Greater", ["best", "least"], ["high"]),
+                     node("NonZero", ["high"], ["where"], name="find"),
+                     node("Squeeze", ["where", "zero"], ["index"]),
+                     node("Gather", ["boxes", "index"], ["kept"]),
+                     node("Gather", ["scores", "index"], ["column"]),
+                     node("Transpose", ["column"], ["row"], perm=[1, 0]),
+                     node("Unsqueeze", ["row", "zero"], ["all_scores"]),
+                     node("Unsqueeze", ["kept", "zero"], ["all_boxes"]),
+                     node("NonMaxSuppression", ["all_boxes", "all_scores", "most", "overlap"],
+                          ["chosen"], name="nms"),
+                     node("Slice", ["chosen", "two", "three", "one"], ["which"]),
+                     node("Squeeze", ["which", "one"], ["places"]),
+                     node("Gather", ["kept", "places"], ["left"]),
+                     node("Gather", ["index", "places"], ["rows"])]
+        numbers = [constant("least", 0.5, np.float32), constant("most", 4),
+                   constant("overlap", 0.5, np.float32)] + [
+                       constant(n, [v]) for v, n in enumerate(("zero", "one", "two", "three"))]
+        path, artefact, report = self.compiled("threshold", graph(
+            threshold, [("boxes", FLOAT, [10, 4]), ("scores", FLOAT, [10, 1])],
+            [("left", FLOAT), ("rows", INT), ("chosen", INT), ("where", INT)], numbers))
+        self.assertEqual(report["links"], 3)
+        rng = np.random.default_rng(4)
+        found = set()
+        for level in (0.3, 0.52, 0.6, 0.8, 1, 3):
+            corner = rng.uniform(0, 8, size=(10, 2))
+            boxes = np.concatenate([corner, corner + rng.uniform(2, 5, size=(10, 2))], axis=1)
+            scores = level * rng.uniform(size=(10, 1))
+            wanted = self.agrees(path, artefact, {"boxes": boxes.astype(np.float32),
+                                                  "scores": scores.astype(np.float32)})
+            found.add((wanted[3].shape[1], len(wanted[0])))
+        self.assertIn((0, 0), found)
+        self.assertGreater(len(found), 3)
+
+    def test_what_is_known_in_some_cases_only(self):
+        """Of no elements the sum is known, so is the number that decides the next shape."""
+        nodes = [node("Greater", ["x", "low"], ["high"]),
+                 node("Compress", ["x", "high"], ["kept"], axis=0, name="keep"),
+                 node("Greater", ["kept", "more"], ["higher"]),
+                 node("Cast", ["higher"], ["ones"], to=INT),
+                 node("ReduceSum", ["ones"], ["many"], keepdims=1, name="count"),
+                 node("Slice", ["kept", "zero", "many", "zero"], ["first"]),
+                 node("Neg", ["first"], ["y"]), node("Exp", ["kept"], ["z"])]
+        path, artefact, report = self.compiled("sum", graph(
+            nodes, [("x", FLOAT, [8])], [("y", FLOAT), ("z", FLOAT), ("many", INT)],
+            [constant("low", 0, np.float32), constant("more", 1, np.float32),
+             constant("zero", [0])]), "--dynamic", "many=0..8")
+        self.assertEqual(report["links"], 3)
+        for shift in (-9, -1, 0, 1, 9):
+            x = (np.random.default_rng(5).normal(size=8) + shift).astype(np.float32)
+            self.agrees(path, artefact, {"x": x})
+
     def test_numbers_that_are_computed(self):
         nodes = [node("Greater", ["x", "least"], ["high"]),
                  node("Cast", ["high"], ["ones"], to=INT),
