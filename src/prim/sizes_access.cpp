@@ -1,6 +1,8 @@
 // Views, contractions, gathers and scatters for several sizes: what reads beyond the end of a
 // dimension, and index expressions whose numbers depend on the size.
 #include <algorithm>
+#include <limits>
+#include <set>
 
 #include "prim/access.h"
 #include "prim/sizes_merge.h"
@@ -268,10 +270,11 @@ Result<NodeId> SizeMerger::computed(const Nodes& nodes, std::vector<Expr> exprs,
   using Kind = IndexNode::Kind;
   if (element_count(shape) > (std::int64_t{1} << 30))
     return misfit(nodes, largest_, "its positions do not fit into 32 bits");
-  const Kind kind = exprs[largest_].node().kind;
-  const bool alike =
-      std::all_of(exprs.begin(), exprs.end(), [&](const Expr& e) { return e.node().kind == kind; });
-  if (!alike || kind == Kind::sum) return computed_sum(nodes, exprs, shape);
+  std::set<Kind> kinds;
+  for (const Expr& e : exprs) kinds.insert(e.node().kind);
+  if (kinds.contains(Kind::sum)) return computed_sum(nodes, exprs, shape);
+  if (kinds.size() > 1) return computed_quotient(nodes, exprs, shape);
+  const Kind kind = *kinds.begin();
   if (kind == Kind::var) {
     const Var var = *exprs[largest_].variable();
     for (std::size_t c = 0; c < exprs.size(); ++c)
@@ -279,31 +282,53 @@ Result<NodeId> SizeMerger::computed(const Nodes& nodes, std::vector<Expr> exprs,
         return misfit(nodes, c, "what it reads takes another form there");
     return b_.iota({DType::i32, shape}, var.index);
   }
+  if (kind == Kind::div || kind == Kind::mod) return computed_quotient(nodes, exprs, shape);
   std::vector<NodeId> args;
   for (std::size_t a = 0; a < exprs[largest_].node().args.size(); ++a) {
     std::vector<Expr> parts;
     for (const Expr& e : exprs) parts.push_back(e.node().args[a]);
     args.push_back(HEDDLE_TRY(computed(nodes, std::move(parts), shape)));
   }
-  if (kind == Kind::min) return b_.min(args[0], args[1]);
-  if (kind == Kind::max) return b_.max(args[0], args[1]);
+  return kind == Kind::min ? b_.min(args[0], args[1]) : b_.max(args[0], args[1]);
+}
+
+/// Quotients, or remainders, of which some may have been simplified: x is x div 1, and x mod more
+/// than it can be.
+Result<NodeId> SizeMerger::computed_quotient(const Nodes& nodes, const std::vector<Expr>& exprs,
+                                             const Shape& shape) {
+  using Kind = IndexNode::Kind;
+  const Kind largest = exprs[largest_].node().kind;
+  const auto is = [](Kind kind) { return [kind](const Expr& e) { return e.node().kind == kind; }; };
+  const auto other = std::ranges::find_if_not(exprs, is(largest)) - exprs.begin();
+  const bool div = std::ranges::any_of(exprs, is(Kind::div));
+  if (div == std::ranges::any_of(exprs, is(Kind::mod)))
+    return misfit(nodes, static_cast<std::size_t>(other), "what it reads takes another form there");
+  const Kind kind = div ? Kind::div : Kind::mod;
+  std::vector<Expr> parts;
   std::vector<std::int64_t> divisors;
   bool natural = true;
-  for (const Expr& e : exprs) {
-    divisors.push_back(e.node().constant);
-    const auto range = ir::bounds(e.node().args[0], ir::ranges_of(shape));
-    natural &= range && range->low >= 0;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  for (std::size_t c = 0; c < exprs.size(); ++c) {
+    const bool whole = exprs[c].node().kind != kind;
+    parts.push_back(whole ? exprs[c] : exprs[c].node().args[0]);
+    divisors.push_back(!whole ? exprs[c].node().constant : div ? 1 : kMost);
+    const auto range = ir::bounds(parts.back(), ir::ranges_of(shape));
+    const bool positive = range && range->low >= 0;
+    if (whole && !div && !positive)
+      return misfit(nodes, c, "what it reads takes another form there");
+    natural &= positive;
   }
+  const NodeId value = HEDDLE_TRY(computed(nodes, std::move(parts), shape));
   const NodeId divisor = number(divisors);
   if (natural) {
     // f64 holds the quotient of two i32 exactly enough to be cut, and unlike that of integers its
     // division has vectors.
     const NodeId quotient =
-        b_.cast(b_.div(b_.cast(args[0], DType::f64), b_.cast(divisor, DType::f64)), DType::i32);
-    return kind == Kind::div ? quotient : b_.sub(args[0], b_.mul(quotient, divisor));
+        b_.cast(b_.div(b_.cast(value, DType::f64), b_.cast(divisor, DType::f64)), DType::i32);
+    return div ? quotient : b_.sub(value, b_.mul(quotient, divisor));
   }
-  const NodeId rest = b_.map(ScalarFn::floor_mod, {args[0], divisor});
-  return kind == Kind::mod ? rest : b_.div(b_.sub(args[0], rest), divisor);
+  const NodeId rest = b_.map(ScalarFn::floor_mod, {value, divisor});
+  return div ? b_.div(b_.sub(value, rest), divisor) : rest;
 }
 
 Result<NodeId> SizeMerger::merge_kind(const Nodes& nodes, const Form& form, const Contract& op) {

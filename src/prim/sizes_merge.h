@@ -63,6 +63,8 @@ class SizeMerger {
                                               std::size_t& misfit) const;
   /// The expressions of all cases as one i32 value over positions of `shape`.
   Result<NodeId> computed(const Nodes& nodes, std::vector<ir::Expr> exprs, const Shape& shape);
+  Result<NodeId> computed_quotient(const Nodes& nodes, const std::vector<ir::Expr>& exprs,
+                                   const Shape& shape);
   Result<NodeId> computed_sum(const Nodes& nodes, const std::vector<ir::Expr>& exprs,
                               const Shape& shape);
   Result<NodeId> read_piece(const Nodes& nodes, const Nodes& arg,

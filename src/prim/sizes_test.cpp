@@ -140,6 +140,19 @@ TEST(Sizes, ReshapesThatMergeDimensions) {
       {2, 3, 5});
 }
 
+/// At an extent of 1 a position divided by it is the position itself.
+TEST(Sizes, ReshapesThatOneRowOrColumnSimplifies) {
+  for (const bool rows : {false, true})
+    expect_same(
+        [&](Builder& b, std::int64_t n) {
+          const Shape plane = rows ? Shape{n, 6} : Shape{6, n};
+          const NodeId x = input(b, {2, plane[0], plane[1]}), w = input(b, {3, 6 * n});
+          const NodeId y = b.mul(b.reshape(x, {2, 6 * n}), b.slice_axis(w, 0, 0, 2));
+          return b.concat({y, b.slice_axis(w, 0, 1, 2)}, 0);
+        },
+        {1, 2, 3, 7});
+}
+
 TEST(Sizes, ConcatenationsFlipsAndPads) {
   expect_same(
       [](Builder& b, std::int64_t n) {
