@@ -151,7 +151,7 @@ class Algebra {
     const int rank = b_.rank(x);
     if (rank == 0) return b_.broadcast(x, {3, 2});
     const auto at = rng_() % shape.size();
-    switch (rng_() % 5) {
+    switch (rng_() % 6) {
       case 0: {
         Shape out = shape;
         if (rank < 4) out.insert(out.begin(), pick<std::int64_t>({2, 3}));
@@ -169,6 +169,14 @@ class Algebra {
         return b_.flip(x, {static_cast<int>(at)});
       case 3:
         return b_.unsqueeze(x, {static_cast<int>(at)});
+      case 4: {  // the same elements again, or rows of them that are then turned
+        const NodeId places = b_.mul(b_.iota({DType::i64, {pick<std::int64_t>({2, 5})}}, 0),
+                                     b_.scalar_int(DType::i64, pick<std::int64_t>({-1, 1, 2})));
+        const NodeId y = b_.take(x, places, static_cast<int>(at));
+        std::vector<int> order(shape.size());
+        std::iota(order.rbegin(), order.rend(), 0);
+        return coin() ? b_.transpose(y, order) : y;
+      }
       default: {
         const NodeId index = b_.scalar_int(DType::i64, pick<std::int64_t>({0, -1, 1, 9, -9}));
         Gather g{{static_cast<int>(at)}, {}};

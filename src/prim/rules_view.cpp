@@ -1,5 +1,6 @@
 // Rows that compose, move and remove views.
 #include <algorithm>
+#include <numeric>
 
 #include "prim/access.h"
 #include "prim/rewrite.h"
@@ -194,6 +195,65 @@ Rewritten gather_at_constant(RewriteContext& c, const Node& n) {
   return c.b.view(n.args[0], n.type.shape, std::move(a));
 }
 
+/// Whether the gather picks along its last dimension only, by an index that depends on nothing
+/// else.
+bool picks_along_last(const Graph& g, const Node& n) {
+  const auto* gather = std::get_if<Gather>(&n.op);
+  const std::size_t rank = n.type.shape.size();
+  if (gather == nullptr || rank < 2 || gather->axes != std::vector{static_cast<int>(rank) - 1} ||
+      gather->base.size() != rank || !gather->base.back().is_constant(0))
+    return false;
+  for (std::size_t k = 0; k + 1 < rank; ++k)
+    if (gather->base[k].variable() != Var{static_cast<std::int32_t>(k)} &&
+        !(n.type.shape[k] == 1 && gather->base[k].is_constant(0)))
+      return false;
+  const Access* index = plain_view(g, n.args[1]);
+  std::vector<Var> used;
+  if (index != nullptr)
+    for (const Expr& e : index->index) ir::collect_variables(e, used);
+  return index != nullptr &&
+         std::ranges::all_of(used, [&](Var v) { return v.index + 1 == static_cast<int>(rank); });
+}
+
+/// Whole rows are picked then, which lie together.
+Rewritten picked_then_turned(RewriteContext& c, const Node& n) {
+  const auto* v = std::get_if<View>(&n.op);
+  if (v == nullptr || n.type.shape.size() < 2) return std::nullopt;
+  const Var last{static_cast<std::int32_t>(n.type.shape.size()) - 1};
+  const auto reads = [&](const Expr& e) {
+    std::vector<Var> used;
+    ir::collect_variables(e, used);
+    return std::ranges::find(used, last) != used.end();
+  };
+  for (std::size_t k = 0; k < n.args.size(); ++k) {
+    const Node picked = c.g[n.args[k]];
+    if (!picks_along_last(c.g, picked) || n.type.shape.back() == 1 ||
+        element_count(c.b.shape(picked.args[0])) > 2 * element_count(picked.type.shape))
+      continue;
+    Access access = v->pieces[k];
+    const auto row = std::ranges::find_if(
+        access.index, [&](const Expr& e) { return (e - Expr(last)).constant().has_value(); });
+    if (row == access.index.end() || reads(access.index.back())) continue;
+    std::swap(*row, access.index.back());
+    std::vector<int> order(picked.type.shape.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::swap(order[static_cast<std::size_t>(row - access.index.begin())], order.back());
+    const NodeId source = c.b.transpose(picked.args[0], order);
+    const NodeId index = c.b.transpose(picked.args[1], order);
+    Gather gather{{static_cast<int>(row - access.index.begin())}, {}};
+    for (std::size_t j = 0; j < order.size(); ++j)
+      gather.base.push_back(static_cast<int>(j) == gather.axes[0] ? Expr(0) : var(j));
+    Shape shape = picked.type.shape;
+    std::swap(shape[static_cast<std::size_t>(gather.axes[0])], shape.back());
+    std::vector<NodeId> args = n.args;
+    args[k] = c.b.gather(source, {index}, std::move(gather), shape);
+    std::vector<Access> pieces = v->pieces;
+    pieces[k] = std::move(access);
+    return add_view(c.b, std::move(args), std::move(pieces), v->fill, n.type);
+  }
+  return std::nullopt;
+}
+
 NodeId x_of(Builder& b, Shape shape) {
   return b.graph().add_input("x", {DType::f32, std::move(shape)});
 }
@@ -239,6 +299,11 @@ constexpr RewriteRule kRules[] = {
     {"gather-at-constant", "x[constant] -> view(x)", gather_at_constant,
      [](Builder& b) {
        return b.take(x_of(b, {3, 4}), b.broadcast(b.scalar_int(DType::u8, 2), {2}), 0);
+     }},
+    {"picked-then-turned", "transpose(x[.., i]) -> transpose(x)[i, ..]", picked_then_turned,
+     [](Builder& b) {
+       const NodeId i = b.graph().add_input("i", {DType::i32, {5}});
+       return b.slice_axis(b.transpose(b.take(x_of(b, {2, 3, 4}), i, 2), {0, 2, 1}), 2, 1, 2);
      }},
 };
 

@@ -1,8 +1,6 @@
 // Views, contractions, gathers and scatters for several sizes: what reads beyond the end of a
-// dimension, and index expressions whose numbers depend on the size.
+// dimension.
 #include <algorithm>
-#include <limits>
-#include <set>
 
 #include "prim/access.h"
 #include "prim/sizes_merge.h"
@@ -124,6 +122,8 @@ Result<NodeId> SizeMerger::merge_pieces(const Nodes& nodes, const Form& form,
     if (args.size() == 1) return b_.view(args[0], type.shape, view.pieces[0], fill);
     return out_.graph.add(std::move(view), std::move(args), type);
   }
+  if (const auto axis = gathered_concat(pieces, variables, form.args))
+    return merge_concat(form.args, *axis, type.shape);
   NodeId result = b_.broadcast(filler(), type.shape);
   for (std::size_t p = pieces.size(); p-- > 0;) {
     const NodeId part = HEDDLE_TRY(read_piece(nodes, form.args[p], pieces[p]));
@@ -131,204 +131,6 @@ Result<NodeId> SizeMerger::merge_pieces(const Nodes& nodes, const Form& form,
     result = inside ? b_.select(*inside, part, result) : part;
   }
   return result;
-}
-
-namespace {
-
-/// `out` with extent 1 along what the expressions do not depend on: what they say is computed once
-/// for all positions there.
-Shape used_shape(const std::vector<Expr>& exprs, const Shape& out) {
-  std::vector<Var> used;
-  for (const Expr& e : exprs) ir::collect_variables(e, used);
-  Shape shape(out.size(), 1);
-  for (const Var v : used)
-    shape[static_cast<std::size_t>(v.index)] = out[static_cast<std::size_t>(v.index)];
-  return shape;
-}
-
-}  // namespace
-
-/// The elements that a part reads, anything where it is not inside.
-Result<NodeId> SizeMerger::read_piece(const Nodes& nodes, const Nodes& arg,
-                                      const std::vector<const Access*>& accesses) {
-  const Shape& out = largest(nodes).type.shape;
-  const ir::Ranges ranges = ir::ranges_of(out);
-  const NodeId source = merged(arg);
-  Gather gather;
-  std::vector<NodeId> indices;
-  for (std::size_t k = 0; k < b_.shape(source).size(); ++k) {
-    const Expr& l = accesses[largest_]->index[k];
-    bool same = true;
-    std::vector<Expr> exprs;
-    for (std::size_t c = 0; c < cases_.size(); ++c) {
-      exprs.push_back(accesses[c]->index[k]);
-      same &= same_expr(c, l, exprs.back(), shape(c, nodes));
-    }
-    const auto range = ir::bounds(l, ranges);
-    if (same && range && range->low >= 0 && range->high < b_.shape(source)[k]) {
-      gather.base.push_back(l);
-      continue;
-    }
-    if (same) exprs.assign(exprs.size(), l);
-    const Shape used = used_shape(exprs, out);
-    const NodeId index = HEDDLE_TRY(computed(nodes, std::move(exprs), used));
-    gather.axes.push_back(static_cast<int>(k));
-    gather.base.push_back(0);
-    indices.push_back(b_.broadcast(index, out));
-  }
-  if (!indices.empty()) return b_.gather(source, std::move(indices), std::move(gather), out);
-  return b_.view(source, out, Access{std::move(gather.base), {}});
-}
-
-/// Where a part is inside; nullopt: everywhere.
-Result<std::optional<NodeId>> SizeMerger::inside_of(const Nodes& nodes,
-                                                    const std::vector<const Access*>& accesses) {
-  const std::size_t count = accesses[largest_]->inside.size();
-  for (std::size_t c = 0; c < cases_.size(); ++c)
-    if (accesses[c]->inside.size() != count)
-      return misfit(nodes, c, "where it reads takes another form there");
-  std::optional<NodeId> all;
-  const Shape& out = largest(nodes).type.shape;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::vector<Expr> exprs;
-    std::vector<std::int64_t> lows, highs;
-    for (const Access* a : accesses) {
-      exprs.push_back(a->inside[i].expr);
-      lows.push_back(a->inside[i].low);
-      highs.push_back(a->inside[i].high);
-    }
-    const Shape used = used_shape(exprs, out);
-    const NodeId value = HEDDLE_TRY(computed(nodes, std::move(exprs), used));
-    const NodeId holds =
-        b_.map(ScalarFn::logical_and, {b_.map(ScalarFn::greater_equal, {value, number(lows)}),
-                                       b_.map(ScalarFn::less, {value, number(highs)})});
-    all = all ? b_.map(ScalarFn::logical_and, {*all, holds}) : holds;
-  }
-  if (all) all = b_.broadcast(*all, out);
-  return all;
-}
-
-namespace {
-
-using Terms = std::vector<IndexNode::Term>;
-
-/// The same terms as `all`, those that are not there with coefficient 0 (an axis of extent 1 has no
-/// term of its own); nullopt if there are others.
-std::optional<Terms> aligned(const Terms& terms, const Terms& all) {
-  if (terms.size() == all.size()) return terms;
-  Terms out;
-  std::size_t next = 0;
-  for (const IndexNode::Term& term : all) {
-    const bool there = next < terms.size() &&
-                       terms[next].atom.node().kind == term.atom.node().kind &&
-                       terms[next].atom.variable() == term.atom.variable();
-    out.push_back(there ? terms[next++] : IndexNode::Term{0, term.atom});
-  }
-  if (next < terms.size()) return std::nullopt;
-  return out;
-}
-
-}  // namespace
-
-Result<NodeId> SizeMerger::computed_sum(const Nodes& nodes, const std::vector<Expr>& exprs,
-                                        const Shape& shape) {
-  std::vector<Terms> terms;
-  std::vector<std::int64_t> constants;
-  std::size_t most = 0;
-  for (const Expr& expr : exprs) {
-    const IndexNode& n = expr.node();
-    const bool sum = n.kind == IndexNode::Kind::sum;
-    constants.push_back(sum ? n.constant : 0);
-    terms.push_back(sum ? n.terms : Terms{{1, expr}});
-    if (terms.back().size() > terms[most].size()) most = terms.size() - 1;
-  }
-  const Terms all = terms[most];
-  for (std::size_t c = 0; c < exprs.size(); ++c) {
-    auto same = aligned(terms[c], all);
-    if (!same) return misfit(nodes, c, "what it reads takes another form there");
-    terms[c] = *std::move(same);
-  }
-  NodeId total = number(constants);
-  for (std::size_t t = 0; t < all.size(); ++t) {
-    std::vector<Expr> atoms;
-    std::vector<std::int64_t> coefficients;
-    for (const auto& list : terms) {
-      atoms.push_back(list[t].atom);
-      coefficients.push_back(list[t].coefficient);
-    }
-    const NodeId atom = HEDDLE_TRY(computed(nodes, std::move(atoms), shape));
-    const bool one = !varies(coefficients) && coefficients[0] == 1;
-    const NodeId term = one ? atom : b_.mul(atom, number(coefficients));
-    const bool zero = t == 0 && !varies(constants) && constants[0] == 0;
-    total = zero ? term : b_.add(total, term);
-  }
-  return total;
-}
-
-Result<NodeId> SizeMerger::computed(const Nodes& nodes, std::vector<Expr> exprs,
-                                    const Shape& shape) {
-  using Kind = IndexNode::Kind;
-  if (element_count(shape) > (std::int64_t{1} << 30))
-    return misfit(nodes, largest_, "its positions do not fit into 32 bits");
-  std::set<Kind> kinds;
-  for (const Expr& e : exprs) kinds.insert(e.node().kind);
-  if (kinds.contains(Kind::sum)) return computed_sum(nodes, exprs, shape);
-  if (kinds.size() > 1) return computed_quotient(nodes, exprs, shape);
-  const Kind kind = *kinds.begin();
-  if (kind == Kind::var) {
-    const Var var = *exprs[largest_].variable();
-    for (std::size_t c = 0; c < exprs.size(); ++c)
-      if (exprs[c].variable() != var)
-        return misfit(nodes, c, "what it reads takes another form there");
-    return b_.iota({DType::i32, shape}, var.index);
-  }
-  if (kind == Kind::div || kind == Kind::mod) return computed_quotient(nodes, exprs, shape);
-  std::vector<NodeId> args;
-  for (std::size_t a = 0; a < exprs[largest_].node().args.size(); ++a) {
-    std::vector<Expr> parts;
-    for (const Expr& e : exprs) parts.push_back(e.node().args[a]);
-    args.push_back(HEDDLE_TRY(computed(nodes, std::move(parts), shape)));
-  }
-  return kind == Kind::min ? b_.min(args[0], args[1]) : b_.max(args[0], args[1]);
-}
-
-/// Quotients, or remainders, of which some may have been simplified: x is x div 1, and x mod more
-/// than it can be.
-Result<NodeId> SizeMerger::computed_quotient(const Nodes& nodes, const std::vector<Expr>& exprs,
-                                             const Shape& shape) {
-  using Kind = IndexNode::Kind;
-  const Kind largest = exprs[largest_].node().kind;
-  const auto is = [](Kind kind) { return [kind](const Expr& e) { return e.node().kind == kind; }; };
-  const auto other = std::ranges::find_if_not(exprs, is(largest)) - exprs.begin();
-  const bool div = std::ranges::any_of(exprs, is(Kind::div));
-  if (div == std::ranges::any_of(exprs, is(Kind::mod)))
-    return misfit(nodes, static_cast<std::size_t>(other), "what it reads takes another form there");
-  const Kind kind = div ? Kind::div : Kind::mod;
-  std::vector<Expr> parts;
-  std::vector<std::int64_t> divisors;
-  bool natural = true;
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  for (std::size_t c = 0; c < exprs.size(); ++c) {
-    const bool whole = exprs[c].node().kind != kind;
-    parts.push_back(whole ? exprs[c] : exprs[c].node().args[0]);
-    divisors.push_back(!whole ? exprs[c].node().constant : div ? 1 : kMost);
-    const auto range = ir::bounds(parts.back(), ir::ranges_of(shape));
-    const bool positive = range && range->low >= 0;
-    if (whole && !div && !positive)
-      return misfit(nodes, c, "what it reads takes another form there");
-    natural &= positive;
-  }
-  const NodeId value = HEDDLE_TRY(computed(nodes, std::move(parts), shape));
-  const NodeId divisor = number(divisors);
-  if (natural) {
-    // f64 holds the quotient of two i32 exactly enough to be cut, and unlike that of integers its
-    // division has vectors.
-    const NodeId quotient =
-        b_.cast(b_.div(b_.cast(value, DType::f64), b_.cast(divisor, DType::f64)), DType::i32);
-    return div ? quotient : b_.sub(value, b_.mul(quotient, divisor));
-  }
-  const NodeId rest = b_.map(ScalarFn::floor_mod, {value, divisor});
-  return div ? b_.div(b_.sub(value, rest), divisor) : rest;
 }
 
 Result<NodeId> SizeMerger::merge_kind(const Nodes& nodes, const Form& form, const Contract& op) {

@@ -61,6 +61,14 @@ class SizeMerger {
   std::optional<std::vector<int>> masked_dims(const std::vector<const Access*>& accesses,
                                               const std::vector<Shape>& variables, const Nodes& arg,
                                               std::size_t& misfit) const;
+
+  // sizes_gather.cpp: positions that depend on the size.
+  /// A value that is `source`, picked along an axis; the index has extent 1 along the others.
+  struct Picked {
+    NodeId source;
+    int axis = 0;
+    NodeId index;
+  };
   /// The expressions of all cases as one i32 value over positions of `shape`.
   Result<NodeId> computed(const Nodes& nodes, std::vector<ir::Expr> exprs, const Shape& shape);
   Result<NodeId> computed_quotient(const Nodes& nodes, const std::vector<ir::Expr>& exprs,
@@ -71,6 +79,12 @@ class SizeMerger {
                             const std::vector<const Access*>& accesses);
   Result<std::optional<NodeId>> inside_of(const Nodes& nodes,
                                           const std::vector<const Access*>& accesses);
+  NodeId gathered(const Picked& picked, Gather gather, const std::vector<NodeId>& indices,
+                  const Shape& out);
+  std::optional<int> gathered_concat(const std::vector<std::vector<const Access*>>& pieces,
+                                     const std::vector<Shape>& variables,
+                                     const std::vector<Nodes>& args) const;
+  NodeId merge_concat(const std::vector<Nodes>& args, int axis, const Shape& out);
 
   const Node& at(std::size_t c, const Nodes& nodes) const { return cases_[c][nodes[c]]; }
   const Shape& shape(std::size_t c, const Nodes& nodes) const { return at(c, nodes).type.shape; }
@@ -104,6 +118,7 @@ class SizeMerger {
   Sizes out_;
   Builder b_;
   std::unordered_map<Nodes, NodeId, NodesHash> merged_;
+  std::map<NodeId, Picked> picked_;
   std::map<std::vector<std::int64_t>, NodeId> numbers_;
   std::map<std::vector<Hash>, NodeId> tensors_;
   std::map<std::pair<std::size_t, NodeId>, std::optional<Tensor>> evaluated_;

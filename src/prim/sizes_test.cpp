@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "prim/access.h"
+#include "prim/rewrite.h"
 #include "prim/test_util.h"
 #include "support/resized.h"
 
@@ -53,11 +54,14 @@ void expect_same(const Make& make, const std::vector<std::int64_t>& sizes) {
       larger.push_back(poisoned(inputs[i], merged->graph.inputs[i].type.shape));
     for (const SizeInput& given : merged->given) larger.push_back(given.values[c]);
     const auto wanted = interpret(cases[c], inputs);
-    const auto found = interpret(merged->graph, larger);
-    ASSERT_TRUE(wanted.ok() && found.ok());
-    const Tensor y = resized((*found)[0], (*wanted)[0].shape());
-    for (std::int64_t i = 0; i < y.count(); ++i)
-      ASSERT_NEAR(y.at(i), (*wanted)[0].at(i), 1e-5) << "size " << sizes[c] << ", element " << i;
+    ASSERT_TRUE(wanted.ok());
+    for (const Graph& graph : {merged->graph, canonicalize(merged->graph)}) {
+      const auto found = interpret(graph, larger);
+      ASSERT_TRUE(found.ok());
+      const Tensor y = resized((*found)[0], (*wanted)[0].shape());
+      for (std::int64_t i = 0; i < y.count(); ++i)
+        ASSERT_NEAR(y.at(i), (*wanted)[0].at(i), 1e-5) << "size " << sizes[c] << ", element " << i;
+    }
   }
 }
 
@@ -151,6 +155,36 @@ TEST(Sizes, ReshapesThatOneRowOrColumnSimplifies) {
           return b.concat({y, b.slice_axis(w, 0, 1, 2)}, 0);
         },
         {1, 2, 3, 7});
+}
+
+/// 49 · (1 / 49) is less than 1.
+TEST(Sizes, PositionsAreDividedExactly) {
+  expect_same(
+      [](Builder& b, std::int64_t n) {
+        const NodeId x = input(b, {3, n});
+        return b.slice_axis(b.reshape(x, {3 * n}), 0, 1, 3 * n - 1);
+      },
+      {41, 47, 49, 55, 61, 82, 83, 98, 103, 110});
+}
+
+/// A detector's heads: the elements of all are picked once, by one index.
+TEST(Sizes, ConcatenationsOfReshapes) {
+  const auto heads = [](Builder& b, std::int64_t n) {
+    const auto head = [&](std::int64_t side) {
+      return b.reshape(input(b, {1, 3, side, side + 1}), {1, 3, side * (side + 1)});
+    };
+    return b.transpose(b.concat({head(2 * n), head(n), input(b, {1, 3, 2}), head(2)}, 2),
+                       {0, 2, 1});
+  };
+  expect_same(heads, {1, 2, 3, 6});
+  const std::vector<Graph> cases = {made(heads, 2), made(heads, 3)};
+  const Result<Sizes> merged = merge_sizes(cases, 1, nullptr);
+  ASSERT_TRUE(merged.ok()) << merged.error().message;
+  int gathers = 0;
+  const Graph g = canonicalize(merged->graph);
+  for (std::int32_t i = 0; i < g.size(); ++i)
+    gathers += std::holds_alternative<Gather>(g[NodeId{i}].op) && is_float(g[NodeId{i}].type.dtype);
+  EXPECT_EQ(gathers, 1);
 }
 
 TEST(Sizes, ConcatenationsFlipsAndPads) {

@@ -83,14 +83,16 @@ void check(const kernel::Kernel& k, const Machine& m, double tolerance, unsigned
 }
 
 TEST(Stream, LargeOutputsAlignedOrNot) {
-  const kernel::Kernel k = parsed(R"(kernel "stream" vars=3 {
-  buffer b0 "x" f32[4100] grid arg=0
-  buffer b1 "y" f32[4100] grid arg=1 written
-  for grid d0 in 0..4 { for serial d1 in 0..128 { for vector d2 in 0..8 {
-    b1[d0*1024 + d1*8 + d2] = add.f32(load.f32 b0[d0*1024 + d1*8 + d2], f32(1)) } } }
-})");
   Machine m = host_machine();
   m.stream_bytes = 4096;
+  const std::int64_t lanes = m.vector_bytes / 4;  // only whole registers are streamed
+  const kernel::Kernel k = parsed(fmt::format(R"(kernel "stream" vars=3 {{
+  buffer b0 "x" f32[4100] grid arg=0
+  buffer b1 "y" f32[4100] grid arg=1 written
+  for grid d0 in 0..4 {{ for serial d1 in 0..{0} {{ for vector d2 in 0..{1} {{
+    b1[d0*1024 + d1*{1} + d2] = add.f32(load.f32 b0[d0*1024 + d1*{1} + d2], f32(1)) }} }} }}
+}})",
+                                              1024 / lanes, lanes));
 #if defined(__x86_64__)
   if (m.vector_bytes >= 32) {
     EXPECT_NE(to_assembly_text(k, m)->find("vmovntps"), std::string::npos);
