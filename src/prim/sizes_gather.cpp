@@ -88,7 +88,8 @@ Result<NodeId> SizeMerger::read_piece(const Nodes& nodes, const Nodes& arg,
 NodeId SizeMerger::gathered(const Picked& picked, Gather gather, const std::vector<NodeId>& indices,
                             const Shape& out) {
   const Shape& along = b_.shape(picked.index);
-  bool moved = gather.axes.size() == 1 && gather.base.size() == out.size();
+  bool moved =
+      gather.axes.size() == 1 && gather.base.size() == out.size() && along.size() == out.size();
   for (std::size_t k = 0; moved && k < out.size(); ++k) {
     const Expr& base = gather.base[k];
     const bool same = base.variable() == Var{static_cast<std::int32_t>(k)} ||
@@ -117,6 +118,7 @@ std::optional<int> SizeMerger::gathered_concat(
     std::int64_t offset = 0;
     for (std::size_t p = 0; p < pieces.size(); ++p) {
       const Access& access = *pieces[p][c];
+      if (access.index.size() != variables[c].size()) return std::nullopt;
       const std::int64_t end = offset + shape(c, args[p])[k];
       for (std::size_t j = 0; j < access.index.size(); ++j) {
         const Expr at = Expr(Var{static_cast<std::int32_t>(j)}) - (j == k ? offset : 0);
