@@ -15,7 +15,8 @@ struct CompiledChain {
 };
 /// One artefact of an ONNX model in which values decide shapes (onnx/stages.h): its stages, each
 /// compiled for every extent, or number, that the ones before it may find. `ranges` bound these, by
-/// the name of the value or of the node that makes it; extents that are not named go from 0 to the
+/// the name of the value or of the node that makes it, or are sizes of the model's own dimensions;
+/// extents that are not named go from 0 to the
 /// most there can be, conditions are false or true. Errors name the node, and what would help: host
 /// operators, numbers that nothing bounds, more sizes than can be compiled, and models that go on
 /// in another way for some of them.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "driver/sizes.h"
+#include "onnx/reader.h"
 #include "prim/sizes.h"
 #include "support/hash.h"
 
@@ -16,6 +17,23 @@ using Sizes = std::map<std::string, std::int64_t>;
 std::string text_of(const Sizes& sizes);
 /// What sizes may combine to, at most.
 constexpr std::size_t kMaxCases = 4096;
+
+/// Sizes, and those of the program that they run in, by range.
+struct SizeCombination {
+  Sizes sizes;
+  std::vector<std::int64_t> program;
+};
+/// All combinations of sizes of inputs, in ascending order; what follows from them is among them,
+/// where it has a name of its own.
+Result<std::vector<SizeCombination>> combinations(const std::vector<SizeRange>& ranges,
+                                                  const onnx::Dimensions& known);
+/// The model's dimensions where `ranges` tell sizes.
+Result<onnx::Dimensions> dimensions_at(const std::string& path,
+                                       const std::vector<SizeRange>& ranges,
+                                       const CompileOptions& options);
+/// What they are called, by input and axis (runtime::SizedProgram::dimensions).
+std::vector<std::vector<std::string>> dimensions_of_inputs(const runtime::SizedProgram& sized,
+                                                           const onnx::Dimensions& known);
 
 /// Makes the programs of a dispatch table, bucket by bucket.
 class SizeCompiler {

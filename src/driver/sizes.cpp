@@ -138,20 +138,16 @@ Result<std::pair<std::string, std::int64_t>> parse_size(const std::string& text)
   return std::pair{text.substr(0, equals), *size};
 }
 
-namespace {
-
-/// All combinations of sizes, by the sizes of the program that each runs in; what follows from them
-/// is beside them, where it has a name of its own.
-Result<std::map<std::vector<std::int64_t>, std::vector<Sizes>>> buckets_of(
-    const std::vector<SizeRange>& ranges, const onnx::Dimensions& known) {
-  std::vector<std::pair<std::vector<std::int64_t>, Sizes>> all = {{}};
+Result<std::vector<SizeCombination>> combinations(const std::vector<SizeRange>& ranges,
+                                                  const onnx::Dimensions& known) {
+  std::vector<SizeCombination> all = {{}};
   for (const SizeRange& range : ranges) {
-    std::vector<std::pair<std::vector<std::int64_t>, Sizes>> next;
-    for (const auto& [program, sizes] : all)
+    std::vector<SizeCombination> next;
+    for (const auto& [sizes, program] : all)
       for (const std::int64_t n : range.sizes) {
-        auto more = std::pair{program, sizes};
-        more.first.push_back(*std::lower_bound(range.programs.begin(), range.programs.end(), n));
-        if (!more.second.emplace(range.name, n).second)
+        SizeCombination more{sizes, program};
+        more.program.push_back(*std::lower_bound(range.programs.begin(), range.programs.end(), n));
+        if (!more.sizes.emplace(range.name, n).second)
           return fail(ErrorCode::usage, "--dynamic: '{}' is given twice", range.name);
         next.push_back(std::move(more));
         if (next.size() > kMaxCases)
@@ -162,23 +158,36 @@ Result<std::map<std::vector<std::int64_t>, std::vector<Sizes>>> buckets_of(
       }
     all = std::move(next);
   }
-  std::map<std::vector<std::int64_t>, std::vector<Sizes>> buckets;
-  for (auto& [program, sizes] : all) {
+  for (auto& [sizes, program] : all) {
     HEDDLE_TRY(derive(known.facts, sizes, known.described));
     for (const auto& [name, expr] : known.facts)
       if (name == expr.text()) sizes.erase(name);
-    buckets[program].push_back(std::move(sizes));
   }
-  return buckets;
+  return all;
 }
 
-}  // namespace
+Result<onnx::Dimensions> dimensions_at(const std::string& path,
+                                       const std::vector<SizeRange>& ranges,
+                                       const CompileOptions& options) {
+  onnx::ImportOptions given = import_options(options);
+  for (const SizeRange& range : ranges) given.dimensions[range.name] = range.sizes.back();
+  return onnx::dimensions(path, given);
+}
+
+std::vector<std::vector<std::string>> dimensions_of_inputs(const runtime::SizedProgram& sized,
+                                                           const onnx::Dimensions& known) {
+  std::vector<std::vector<std::string>> all;
+  for (std::size_t i = 0; i < sized.cases[0].inputs.size(); ++i) {
+    const auto found = known.of_inputs.find(sized.programs[0]->inputs[i].name);
+    all.push_back(found == known.of_inputs.end() ? std::vector<std::string>() : found->second);
+    all.back().resize(sized.cases[0].inputs[i].size());
+  }
+  return all;
+}
 
 Result<CompiledSizes> compile_sizes(const std::string& path, const std::vector<SizeRange>& ranges,
                                     const CompileOptions& options) {
-  onnx::ImportOptions given = import_options(options);
-  for (const SizeRange& range : ranges) given.dimensions[range.name] = range.sizes.back();
-  const onnx::Dimensions known = HEDDLE_TRY(onnx::dimensions(path, given));
+  const onnx::Dimensions known = HEDDLE_TRY(dimensions_at(path, ranges, options));
   const std::set<std::string> free = known.free();
   std::string names;
   for (const std::string& name : free) names += " '" + name + "'";
@@ -187,11 +196,18 @@ Result<CompiledSizes> compile_sizes(const std::string& path, const std::vector<S
       return fail(ErrorCode::usage, "--dynamic: '{}' follows from {}; give sizes of{} only",
                   range.name, fact->second.text(), names);
     if (!free.contains(range.name))
-      return fail(ErrorCode::usage, "--dynamic: the model has no symbolic dimension '{}', it has{}",
-                  range.name, names.empty() ? " none" : names);
+      return fail(ErrorCode::usage,
+                  "--dynamic: the model has no symbolic dimension '{}', it has{}{}", range.name,
+                  names.empty() ? " none" : names,
+                  ranges.size() > 1 && !names.empty()
+                      ? "; for sizes of what it computes, all of these must be given"
+                      : "");
   }
   SizeCompiler compiler(options);
-  for (const auto& [program, sizes] : HEDDLE_TRY(buckets_of(ranges, known))) {
+  std::map<std::vector<std::int64_t>, std::vector<Sizes>> buckets;
+  for (auto& [sizes, program] : HEDDLE_TRY(combinations(ranges, known)))
+    buckets[program].push_back(std::move(sizes));
+  for (const auto& [program, sizes] : buckets) {
     if (options.progress) options.progress(text_of(sizes.back()), 0);
     HEDDLE_TRY(
         compiler.add(sizes, HEDDLE_TRY(onnx::import_sizes(path, import_options(options), sizes))));
@@ -199,12 +215,7 @@ Result<CompiledSizes> compile_sizes(const std::string& path, const std::vector<S
   SizeCompiler::Made made = compiler.take();
   runtime::SizedProgram& sized = made.program;
   sized.facts = known.facts;
-  for (std::size_t i = 0; i < sized.cases[0].inputs.size(); ++i) {
-    const auto found = known.of_inputs.find(sized.programs[0]->inputs[i].name);
-    sized.dimensions.push_back(found == known.of_inputs.end() ? std::vector<std::string>()
-                                                              : found->second);
-    sized.dimensions.back().resize(sized.cases[0].inputs[i].size());
-  }
+  sized.dimensions = dimensions_of_inputs(sized, known);
   return CompiledSizes{std::make_shared<const runtime::SizedProgram>(std::move(sized)),
                        std::move(made.buckets), std::move(made.times)};
 }

@@ -22,7 +22,9 @@ Result<StageImporter> StageImporter::open(const std::string& path, ImportOptions
 }
 
 Result<Stage> StageImporter::import(const StageCase& of, const Cuts& cuts) {
-  Importer importer(model_->model, model_->folder, options_, nullptr);
+  ImportOptions options = options_;
+  for (const auto& [name, size] : of.dimensions) options.dimensions.insert_or_assign(name, size);
+  Importer importer(model_->model, model_->folder, options, nullptr);
   if (shared_) importer.share(*shared_, initializers_);
   Stage stage = HEDDLE_TRY(importer.run_stage(of.made, of.done, cuts));
   if (!shared_) {

@@ -9,8 +9,9 @@
 namespace heddle::onnx {
 
 /// What earlier stages have made, in one of several cases: the outputs there are, and the types of
-/// values (whose extents, or numbers, differ from case to case).
+/// values (whose extents, or numbers, differ from case to case), as do sizes of inputs.
 struct StageCase {
+  std::map<std::string, std::int64_t> dimensions;  ///< ImportOptions::dimensions
   MadeValues made;
   std::set<std::string> done;
 };

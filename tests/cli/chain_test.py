@@ -252,6 +252,49 @@ class Chains(CommandTest):
             x = (np.random.default_rng(5).normal(size=8) + shift).astype(np.float32)
             self.agrees(path, artefact, {"x": x})
 
+    def test_images_of_any_size_and_boxes_of_any_number(self):
+        """Sizes of the inputs, and of what suppression leaves, from one artefact."""
+        rng = np.random.default_rng(6)
+        nodes = [node("Conv", ["image", "w"], ["maps"], name="head"),
+                 node("Slice", ["maps", "zero", "four", "one"], ["corners"]),
+                 node("Slice", ["maps", "four", "five", "one"], ["heat"]),
+                 node("Reshape", ["corners", "rows_of_4"], ["flat"]),
+                 node("Transpose", ["flat"], ["boxes"], perm=[0, 2, 1]),
+                 node("Reshape", ["heat", "one_row"], ["scores"]),
+                 node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"],
+                      ["chosen"], name="nms"),
+                 node("Slice", ["chosen", "two", "three", "one"], ["which"]),
+                 node("Squeeze", ["which", "one"], ["index"]),
+                 node("Squeeze", ["boxes", "zero"], ["all"]),
+                 node("Gather", ["all", "index"], ["picked"], name="pick"),
+                 node("Tanh", ["maps"], ["features"])]
+        numbers = [constant("w", rng.normal(size=(5, 3, 1, 1)), np.float32),
+                   constant("most", 5), constant("overlap", 0.4, np.float32),
+                   constant("least", 1.5, np.float32), constant("rows_of_4", [1, 4, -1]),
+                   constant("one_row", [1, 1, -1])] + [
+                       constant(n, [v])
+                       for v, n in enumerate(("zero", "one", "two", "three", "four", "five"))]
+        proto = graph(nodes, [("image", FLOAT, [1, 3, "H", "W"])],
+                      [("picked", FLOAT), ("index", INT), ("features", FLOAT)], numbers)
+        path, artefact, report = self.compiled("sized", proto, "--dynamic", "H=2..8:2",
+                                               "--dynamic", "W=3..9:3@9", "--dynamic",
+                                               "nms=0..5@1,5")
+        self.assertEqual(report["links"], 2)
+        counts = set()
+        for h in (2, 4, 6, 8):
+            for w in (3, 6, 9):
+                image = (0.2 * h * rng.normal(size=(1, 3, h, w))).astype(np.float32)
+                counts.add(len(self.agrees(path, artefact, {"image": image})[0]))
+        self.assertIn(0, counts)
+        self.assertGreater(len(counts), 3)
+        self.assert_fails(2, "no program for these sizes, found H=3; there is H=2..8:2", "run",
+                          artefact, "--size", "H=3")
+        self.assertIn("H is extent 2 of 'image'", heddle("explain", artefact).stdout)
+        self.assert_fails(3, "which is verified in stages: give one size", "verify", path,
+                          "--dynamic", "H=2", "--dynamic", "W=3")
+        self.assert_fails(2, "for sizes of what it computes, all of these must be", "compile", path, "-o",
+                          self.path / "none", "--dynamic", "H=2..4", "--dynamic", "nms=0..5")
+
     def test_numbers_that_are_computed(self):
         nodes = [node("Greater", ["x", "least"], ["high"]),
                  node("Cast", ["high"], ["ones"], to=INT),

@@ -174,20 +174,10 @@ Result<std::vector<driver::SizeRange>> size_ranges(const ModelFlags& flags) {
 Result<bool> wants_sizes_of_values(const ModelFlags& flags) {
   const auto ranges = HEDDLE_TRY(size_ranges(flags));
   if (ranges.empty() || runtime::is_artefact(flags.model)) return false;
-  const onnx::ImportOptions options = driver::import_options(HEDDLE_TRY(compile_options(flags)));
-  const std::set<std::string> known = HEDDLE_TRY(onnx::dimensions(flags.model, options)).names;
-  const auto is_dimension = [&](const driver::SizeRange& range) {
-    return known.contains(range.name);
-  };
-  const bool any = std::ranges::any_of(ranges, is_dimension);
+  onnx::ImportOptions options = driver::import_options(HEDDLE_TRY(compile_options(flags)));
+  for (const driver::SizeRange& range : ranges) options.dimensions[range.name] = range.sizes.back();
   const auto stage = onnx::import_stage(flags.model, options);
-  if (!stage || stage->is_last()) return false;
-  if (any)
-    return unsupported(
-        "--dynamic: values decide shapes in this model; give the shapes of its inputs (--shape), "
-        "and "
-        "sizes of what it computes only");
-  return true;
+  return stage && !stage->is_last();
 }
 
 Result<std::size_t> wanted_case(const runtime::SizedProgram& sized, const ModelFlags& flags) {
@@ -213,6 +203,19 @@ Status open_sized(const ModelFlags& flags, const driver::CompileOptions& options
   const auto loaded = HEDDLE_TRY(driver::SizedModel::load(model.sized, options));
   model.session = HEDDLE_TRY(loaded->session(HEDDLE_TRY(wanted_case(*model.sized, flags))));
   model.program = std::shared_ptr<const runtime::Program>(model.session, &model.session->program());
+  return Ok{};
+}
+
+/// The chain for inputs of the sizes that the flags ask for.
+Status choose_inputs(Model& model, const ModelFlags& flags) {
+  const runtime::SizedProgram& first = model.chain->links[0].programs;
+  const runtime::SizeCase& row = first.cases[HEDDLE_TRY(wanted_case(first, flags))];
+  auto chosen = std::make_shared<runtime::Chain>(*model.chain);
+  for (runtime::Port& port : chosen->inputs)
+    for (std::size_t i = 0; i < row.inputs.size(); ++i)
+      if (first.programs[row.program]->inputs[i].name == port.name) port.type.shape = row.inputs[i];
+  model.chain = std::move(chosen);
+  model.program = std::make_shared<const runtime::Program>(model.chain->as_program());
   return Ok{};
 }
 
@@ -259,14 +262,13 @@ Result<Model> compile_model(const ModelFlags& flags) {
     model.from_cache = compiled.from_cache;
   }
   model.compile_seconds = seconds_since(start);
-  if (model.chain)
-    model.program = std::make_shared<const runtime::Program>(model.chain->as_program());
+  if (model.chain) HEDDLE_TRY(choose_inputs(model, flags));
   if (model.sized) {
     const runtime::SizeCase& row = model.sized->cases[HEDDLE_TRY(wanted_case(*model.sized, flags))];
     for (const auto& [name, size] : row.sizes)
       model.sizes += fmt::format("{}{}={}", model.sizes.empty() ? "" : ", ", name, size);
     model.program = model.sized->programs[row.program];
-  } else if (!flags.sizes.empty()) {
+  } else if (!model.chain && !flags.sizes.empty()) {
     return fail(ErrorCode::usage, "--size: the model has one size only; want --dynamic too");
   }
   return model;

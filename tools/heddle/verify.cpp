@@ -130,6 +130,11 @@ Result<Verified> verify_size(const VerifyFlags& flags, const Tolerance& toleranc
 }
 
 Result<Verified> verified(const VerifyFlags& flags, const Tolerance& tolerance) {
+  if (HEDDLE_TRY(wants_sizes_of_values(flags)))
+    return unsupported(
+        "verify: values decide shapes in '{}', which is verified in stages: give one size of its "
+        "inputs, --shape",
+        flags.model);
   if (wants_sizes(flags)) return verify_size(flags, tolerance);
   if (!HEDDLE_TRY(is_staged(flags.model))) {
     auto program = verify_program(flags, tolerance);
