@@ -5,9 +5,6 @@
 namespace heddle::ops::rows {
 
 std::vector<Row> bounded_rows() {
-  const auto u8 = [](Shape shape, std::vector<double> data) {
-    return tensor(DType::u8, std::move(shape), std::move(data));
-  };
   return {
       {"NonZeroRoomForAll",
        "NonZero",

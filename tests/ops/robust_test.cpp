@@ -328,11 +328,7 @@ TEST(Robust, SeedsAreValid) {
 }
 
 TEST(Robust, ChangedCallsGiveValuesOrErrors) {
-  std::vector<rows::Row> all = rows::seeds();
-  for (const auto& more :
-       {rows::shape_rows(), rows::index_rows(), rows::reduce_rows(), rows::gather_rows(),
-        rows::resize_rows(), rows::vision_rows(), rows::recurrent_rows(), rows::misc_rows(), rows::bounded_rows(), rows::contrib_rows()})
-    all.insert(all.end(), more.begin(), more.end());
+  const std::vector<rows::Row> all = rows::all_rows();
   int accepted = 0, refused = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::uint64_t trial = 0; trial < 200; ++trial) {

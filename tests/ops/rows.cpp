@@ -83,6 +83,16 @@ void check(const Row& row) {
   for (std::size_t i = 0; i < row.want.size(); ++i) expect_close((*found)[i], row.want[i], i);
 }
 
+std::vector<Row> all_rows() {
+  std::vector<Row> all = seeds();
+  for (const auto& rows :
+       {shape_rows(), index_rows(), reduce_rows(), gather_rows(), resize_rows(), vision_rows(),
+        recurrent_rows(), signal_rows(), attention_rows(), quantize_rows(), contrib_rows(),
+        classical_rows(), misc_rows(), bounded_rows()})
+    all.insert(all.end(), rows.begin(), rows.end());
+  return all;
+}
+
 TEST_P(OpRows, Agrees) { check(GetParam()); }
 
 }  // namespace heddle::ops::rows

@@ -49,6 +49,18 @@ inline Value none() { return {.type = {}, .data = {}, .known = false, .absent = 
 
 using Attributes = std::map<std::string, Attribute, std::less<>>;
 using Ints = std::vector<std::int64_t>;
+using Reals = std::vector<double>;
+using Texts = std::vector<std::string>;
+inline Attribute text(const char* s) { return std::string(s); }
+inline Value u8(Shape shape, std::vector<double> data) {
+  return tensor(DType::u8, std::move(shape), std::move(data));
+}
+inline Value i8(Shape shape, std::vector<double> data) {
+  return tensor(DType::i8, std::move(shape), std::move(data));
+}
+inline Value one(double value) { return f32({}, {value}); }
+/// An operator of com.microsoft.
+inline std::string ms(const char* op) { return std::string("com.microsoft::") + op; }
 
 struct Row {
   std::string name;  ///< of the test: letters, digits, _
@@ -71,7 +83,7 @@ Result<Built> build(const Row& row);
 /// Builds the operator, interprets it, compares: shapes and types exactly, values to 1e-5.
 void check(const Row& row);
 
-/// The rows of each test file: also the valid calls from which the robustness test starts.
+/// The rows of each test file.
 std::vector<Row> shape_rows();
 std::vector<Row> index_rows();
 std::vector<Row> reduce_rows();
@@ -79,11 +91,17 @@ std::vector<Row> gather_rows();
 std::vector<Row> resize_rows();
 std::vector<Row> vision_rows();
 std::vector<Row> recurrent_rows();
+std::vector<Row> signal_rows();
+std::vector<Row> attention_rows();
+std::vector<Row> quantize_rows();
+std::vector<Row> contrib_rows();
+std::vector<Row> classical_rows();
 std::vector<Row> misc_rows();
 std::vector<Row> bounded_rows();
-std::vector<Row> contrib_rows();
 /// Valid uses of operators that have no rows of results.
 std::vector<Row> seeds();
+/// All of these.
+std::vector<Row> all_rows();
 
 class OpRows : public testing::TestWithParam<Row> {};
 
