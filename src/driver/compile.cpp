@@ -166,6 +166,12 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   }
   compiled.plan = std::move(chosen.plan);
   compiled.kernels = std::move(chosen.kernels);
+  // An output that is not computed is given by its equivalent.
+  for (prim::GraphOutput& output : compiled.graph.outputs) {
+    const auto other =
+        std::ranges::find(compiled.plan.substitutes, output.node, &plan::Substitute::wanted);
+    if (other != compiled.plan.substitutes.end()) output.node = other->instead;
+  }
   dumper.write("plan", "plan", plan::print(compiled.graph, compiled.plan));
   for (const CompiledKernel& kernel : compiled.kernels)
     dumper.write("kernel", kernel.lowered.kernel.name, kernel::to_string(kernel.lowered.kernel));

@@ -1,6 +1,7 @@
 #include "driver/lower_plan.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "driver/cuda_code.h"
 #include "plan/tuning_db.h"
@@ -29,8 +30,6 @@ Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
   LoweredPlan lowered;
   auto& [kernels, layouts, refusals] = lowered;
   const lower::Target target = platform.target();
-  std::unordered_map<NodeId, bool> is_output;
-  for (const prim::GraphOutput& output : graph.outputs) is_output[output.node] = true;
   // A value that is not computed is read from its equivalent.
   std::unordered_map<NodeId, NodeId> instead;
   for (const plan::Substitute& s : plan.substitutes) instead[s.wanted] = s.instead;
@@ -38,6 +37,8 @@ Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
     const auto found = instead.find(node);
     return found != instead.end() ? found->second : node;
   };
+  std::unordered_set<NodeId> is_output;
+  for (const prim::GraphOutput& output : graph.outputs) is_output.insert(actual(output.node));
   const auto layout_of = [&](NodeId node) {
     const auto found = layouts.find(actual(node));
     return found != layouts.end() ? found->second : lower::row_major(graph[node].type.shape);

@@ -1,5 +1,7 @@
 #include "driver/planning.h"
 
+#include <algorithm>
+
 #include "prim/alternatives.h"
 #include "prim/passes.h"
 
@@ -33,9 +35,14 @@ Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& opt
   planning.strategy = *strategy;
   planning.legality = plan::lowering_legality(platform.target());
   planning.machine = platform.model();
-  if (*strategy == plan::Strategy::full)
-    planning.class_of =
-        prim::classes_of(graph, prim::find_alternatives(graph, options.options.disable));
+  if (*strategy == plan::Strategy::full) {
+    std::vector<prim::Alternative> others = prim::find_alternatives(graph, options.options.disable);
+    std::erase_if(others, [&](const prim::Alternative& a) {  // outputs have places of their own
+      return std::ranges::find(graph.outputs, a.equal, &prim::GraphOutput::node) !=
+             graph.outputs.end();
+    });
+    planning.class_of = prim::classes_of(graph, others);
+  }
   return planning;
 }
 
