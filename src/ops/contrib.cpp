@@ -239,6 +239,26 @@ Result<Values> unique(const Call& call, Builder& b) {
   return out;
 }
 
+/// The distance of each row of A from each of B.
+Result<Values> cdist(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_float(call, b, 0));
+  HEDDLE_TRY(want_type(call, b, 1, b.dtype(call.in(0))));
+  HEDDLE_TRY(want_rank(call, b, 0, 2, 2));
+  HEDDLE_TRY(want_rank(call, b, 1, 2, 2));
+  if (b.shape(call.in(0))[1] != b.shape(call.in(1))[1])
+    return call.error("{} and {} have rows of different lengths", to_string(b.shape(call.in(0))),
+                      to_string(b.shape(call.in(1))));
+  const std::string metric = call.attribute_string("metric", "sqeuclidean");
+  const NodeId away = b.sub(b.unsqueeze(call.in(0), {1}), b.unsqueeze(call.in(1), {0}));
+  const NodeId size = b.map(ScalarFn::abs, {away});
+  if (metric == "cityblock") return Values{b.reduce_sum(size, {2}, false)};
+  if (metric == "chebyshev") return Values{b.reduce_max(size, {2}, false)};
+  const NodeId squares = b.reduce_sum(b.mul(away, away), {2}, false);
+  if (metric == "sqeuclidean") return Values{squares};
+  if (metric == "euclidean") return Values{b.sqrt(squares)};
+  return call.unsupported("metric '{}'", metric);
+}
+
 constexpr OpDef kContribOps[] = {
     {"com.microsoft::Gelu", 1, 1, 1, gelu},
     {"com.microsoft::BiasGelu", 1, 2, 2, bias_gelu},
@@ -253,6 +273,7 @@ constexpr OpDef kContribOps[] = {
     {"com.microsoft::FusedMatMul", 1, 2, 2, fused_matmul},
     {"com.microsoft::BiasSoftmax", 1, 2, 2, bias_softmax},
     {"com.microsoft::Unique", 1, 1, 1, unique},
+    {"com.microsoft::CDist", 1, 2, 2, cdist},
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/families.h"
+#include "ops/quantize.h"
 #include "ops/window.h"
 
 /// The quantised and fused operators that ONNX Runtime's quantiser writes (com.microsoft), taken
@@ -173,13 +174,9 @@ Result<Values> dynamic_quantize_matmul(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 2, 8));
   HEDDLE_TRY(want_type(call, b, 2, DType::f32));
   const NodeId x = call.in(0), zero = b.scalar(DType::f32, 0);
-  const std::vector<int> all = axes_from(0, b.rank(x));
-  const NodeId high = b.max(b.reduce_max(x, all, false), zero);
-  const NodeId low = b.min(b.reduce(ir::Monoid::min, x, all, false), zero);
-  const NodeId scale = b.div(b.sub(high, low), 255.0);
-  const auto clipped = [&](NodeId v) { return b.min(b.max(v, zero), b.scalar(DType::f32, 255)); };
-  const NodeId point = b.map(ScalarFn::round, {clipped(b.div(b.neg(low), scale))});
-  const NodeId q = clipped(b.add(b.map(ScalarFn::round, {b.div(x, scale)}), point));
+  const auto [scale, point] = dynamic_scale(b, x);
+  NodeId q = b.add(b.map(ScalarFn::round, {b.div(x, scale)}), point);
+  q = b.min(b.max(q, zero), b.scalar(DType::f32, 255));
   const NodeId centre = b.cast(b.sub(q, point), DType::i32);
   const NodeId z = HEDDLE_TRY(product(call, b, centre, HEDDLE_TRY(centred(call, b, 1, 3))));
   return Values{HEDDLE_TRY(scaled(call, b, z, b.mul(scale, call.in(2)), 4))};
@@ -215,142 +212,16 @@ Result<Values> qgemm(const Call& call, Builder& b) {
   return Values{HEDDLE_TRY(quantised(call, b, real, 7, 8, b.dtype(call.in(0))))};
 }
 
-/// Numbers of 4 or 8 bits in bytes, from the low end of each, along a new last axis.
-NodeId unpacked(Builder& b, NodeId bytes, std::int64_t bits) {
-  const NodeId wide = b.cast(bytes, DType::i32);
-  const int last = b.rank(wide);
-  if (bits == 8) return b.unsqueeze(wide, {last});
-  const NodeId low = b.map(ScalarFn::bit_and, {wide, b.scalar_int(DType::i32, 15)});
-  const NodeId high = b.map(ScalarFn::shift_right, {wide, b.scalar_int(DType::i32, 4)});
-  return b.concat({b.unsqueeze(low, {last}), b.unsqueeze(high, {last})}, last);
-}
-
-/// The call of another operator on these arguments.
-Result<NodeId> expand_as(const Call& call, Builder& b, std::string op,
-                         std::vector<std::optional<NodeId>> args, std::vector<Format> formats,
-                         std::map<std::string, Attribute, std::less<>> attributes) {
-  Call other = call;
-  other.op = std::move(op);
-  other.opset = 21;
-  other.outputs = 1;
-  other.args = std::move(args);
-  other.formats = std::move(formats);
-  other.attributes = std::move(attributes);
-  return HEDDLE_TRY(expand(other, b))[0];
-}
-
 Result<Values> qlinear_average_pool(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 3, 6));
-  const int rank = b.rank(call.in(0));
   const bool last = call.attribute_int("channels_last", 0) != 0;
-  std::vector<int> to_front{0, rank - 1}, to_back{0};
-  for (int d = 1; d < rank - 1; ++d) to_front.push_back(d);
-  for (int d = 2; d < rank; ++d) to_back.push_back(d);
-  to_back.push_back(1);
   return qlinear_unary(call, b, [&](NodeId x) -> Result<NodeId> {
     auto attributes = call.attributes;
     attributes.erase("channels_last");
     const NodeId y = HEDDLE_TRY(
-        expand_as(call, b, "AveragePool", {last ? b.transpose(x, to_front) : x}, {}, attributes));
-    return last ? b.transpose(y, to_back) : y;
+        expand_as(call, b, "AveragePool", {last ? channels_first(b, x) : x}, {}, attributes));
+    return last ? channels_last(b, y) : y;
   });
-}
-
-/// Gather of data in blocks along quantize_axis with a scale each, as real numbers. Inputs: data (4
-/// bits, or u8 that holds 8 or two times 4), indices, scales, zero points (like the data).
-Result<Values> gather_block_quantized(const Call& call, Builder& b) {
-  HEDDLE_TRY(want_float(call, b, 2));
-  const Format format = call.format(0);
-  const bool bytes = format == Format::plain && b.dtype(call.in(0)) == DType::u8;
-  if (!bytes && format != Format::u4 && format != Format::i4)
-    return call.unsupported("input 0 is {}, want u4, i4 or u8", to_string(b.type(call.in(0))));
-  const std::int64_t bits = call.attribute_int("bits", 4);
-  if (bits != 4 && (bits != 8 || !bytes)) return call.unsupported("{} bits, want 4 or 8", bits);
-  const int rank = b.rank(call.in(0));
-  const int axis = HEDDLE_TRY(call.axis("gather_axis", 0, rank));
-  const int blocks = HEDDLE_TRY(call.axis("quantize_axis", 1, rank));
-  const std::int64_t block = call.attribute_int("block_size", 128);
-  if (block < 16 || block > kMaxTableElements || axis == blocks ||
-      (bytes && (axis != 0 || blocks != rank - 1)))
-    return call.error("gather_axis is {}, quantize_axis {}, block_size {}", axis, blocks, block);
-  HEDDLE_TRY(want_rank(call, b, 2, rank, rank));
-  if (call.has(3)) {
-    HEDDLE_TRY(want_rank(call, b, 3, rank, rank));
-    HEDDLE_TRY(want_type(call, b, 3, b.dtype(call.in(0))));
-    if (call.format(3) != format) return call.error("input 3 is {}", name_of(call.format(3)));
-  }
-  const std::int64_t extent = at(b.shape(call.in(0)), blocks) * (bytes && bits == 4 ? 2 : 1),
-                     count = (extent + block - 1) / block;
-  std::optional<NodeId> parts[3];
-  for (int i = 0; i < 3; ++i) {
-    const int input = i == 0 ? 0 : i + 1;
-    if (!call.has(input)) continue;
-    if (at(b.shape(call.in(input)), axis) != at(b.shape(call.in(0)), axis))
-      return call.error("input {} has shape {}", input, to_string(b.shape(call.in(input))));
-    NodeId part =
-        HEDDLE_TRY(expand_as(call, b, "Gather", {call.in(input), call.in(1)},
-                             {call.format(input), Format::plain}, {{"axis", std::int64_t{axis}}}));
-    if (bytes && i != 1) {  // two numbers to a byte; the last of odd zero points is nobody's
-      Shape shape = b.shape(part);
-      shape.back() *= 8 / bits;
-      part = b.reshape(unpacked(b, part, bits), shape);
-      if (i == 2) part = b.slice_axis(part, b.rank(part) - 1, 0, std::min(shape.back(), count));
-    }
-    parts[i] = part;
-  }
-  if (bytes && !parts[2])
-    parts[2] = b.full({DType::i32, b.shape(*parts[1])}, static_cast<double>(1 << (bits - 1)));
-  const int moved = blocks < axis ? blocks : blocks - 1 + b.rank(call.in(1));
-  const Format zero = bytes ? Format::plain : format;
-  return Values{HEDDLE_TRY(expand_as(call, b, "DequantizeLinear", {parts[0], parts[1], parts[2]},
-                                     {zero, Format::plain, zero},
-                                     {{"axis", std::int64_t{moved}}, {"block_size", block}}))};
-}
-
-/// A · Bᵀ where B [N, blocks, bytes] holds blocks of `bits`-bit numbers, from the low end of each
-/// byte, with a scale each and a zero point of 2^(bits-1) (or given, packed alike).
-Result<Values> matmul_nbits(const Call& call, Builder& b) {
-  HEDDLE_TRY(want_float(call, b, 0));
-  HEDDLE_TRY(want_type(call, b, 1, DType::u8));
-  const std::int64_t k = call.attribute_int("K", 0), n = call.attribute_int("N", 0);
-  const std::int64_t block = call.attribute_int("block_size", 32);
-  const std::int64_t bits = call.attribute_int("bits", 4);
-  if (bits != 4 && bits != 8) return call.unsupported("{} bits, want 4 or 8", bits);
-  constexpr std::int64_t kMost = 1 << 20;
-  if (k < 1 || n < 1 || k > kMost || n > kMost || block < 16 || block > 4096)
-    return call.error("K is {}, N {}, block_size {}", k, n, block);
-  if (call.has(4)) return call.unsupported("input 4 (g_idx) is given");
-  const std::int64_t blocks = (k + block - 1) / block, per_byte = 8 / bits;
-  HEDDLE_TRY(want_shape(call, b, 1, {n, blocks, block / per_byte}));
-  if (b.rank(call.in(0)) < 2 || b.shape(call.in(0)).back() != k)
-    return call.error("input 0 has shape {}, want {} columns", to_string(b.shape(call.in(0))), k);
-  const DType real = compute_type(b.dtype(call.in(0)));
-  HEDDLE_TRY(want_float(call, b, 2));
-  if (element_count(b.shape(call.in(2))) != n * blocks)
-    return call.error("input 2 has shape {}, want {} scales", to_string(b.shape(call.in(2))),
-                      n * blocks);
-  NodeId w = b.cast(b.reshape(unpacked(b, call.in(1), bits), {n, blocks, block}), real);
-  if (call.has(3)) {
-    const std::int64_t row = (blocks + per_byte - 1) / per_byte;
-    HEDDLE_TRY(want_type(call, b, 3, DType::u8));
-    if (element_count(b.shape(call.in(3))) != n * row)
-      return call.error("input 3 has shape {}, want {} bytes", to_string(b.shape(call.in(3))),
-                        n * row);
-    const NodeId points =
-        b.reshape(unpacked(b, b.reshape(call.in(3), {n, row}), bits), {n, row * per_byte});
-    w = b.sub(w, b.reshape(b.cast(b.slice_axis(points, 1, 0, blocks), real), {n, blocks, 1}));
-  } else {
-    w = b.sub(w, static_cast<double>(std::int64_t{1} << (bits - 1)));
-  }
-  w = b.mul(w, b.cast(b.reshape(call.in(2), {n, blocks, 1}), real));
-  w = b.slice_axis(b.reshape(w, {n, blocks * block}), 1, 0, k);
-  NodeId y = b.matmul(b.cast(call.in(0), real), b.transpose(w, {1, 0}));
-  if (call.has(5)) {
-    HEDDLE_TRY(want_shape(call, b, 5, {n}));
-    HEDDLE_TRY(want_float(call, b, 5));
-    y = b.add(y, b.cast(call.in(5), real));
-  }
-  return Values{b.cast(y, b.dtype(call.in(0)))};
 }
 
 /// What `activation` makes of y; its parameters are attributes `parameters` or activation_NAME.
@@ -423,8 +294,6 @@ constexpr OpDef kOps[] = {
     {"com.microsoft::QGemm", 1, 6, 9, qgemm},
     {"com.microsoft::MatMulIntegerToFloat", 1, 4, 7, matmul_integer_to_float},
     {"com.microsoft::DynamicQuantizeMatMul", 1, 3, 5, dynamic_quantize_matmul},
-    {"com.microsoft::MatMulNBits", 1, 3, 6, matmul_nbits},
-    {"com.microsoft::GatherBlockQuantized", 1, 3, 4, gather_block_quantized, OpDef::Stored::knows},
     {"com.microsoft::FusedConv", 1, 2, 4, fused_conv},
     {"com.microsoft::FusedGemm", 1, 2, 3, fused_gemm},
 };

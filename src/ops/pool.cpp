@@ -81,6 +81,14 @@ Result<Values> max_pool(const Call& call, Builder& b) {
   return values;
 }
 
+/// [N, spatial…, C]
+Result<Values> max_pool_last(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_rank(call, b, 0, 3, 6));
+  Call plain = call;
+  plain.args[0] = channels_first(b, call.in(0));
+  return Values{channels_last(b, HEDDLE_TRY(max_pool(plain, b))[0])};
+}
+
 /// How many taps of the window at `out` along dimension d lie in [low, high).
 std::int64_t taps_inside(const Window& w, std::size_t d, std::int64_t out, std::int64_t low,
                          std::int64_t high) {
@@ -150,6 +158,7 @@ Result<Values> global_lp_pool(const Call& call, Builder& b) {
 
 constexpr OpDef kPoolOps[] = {
     {"MaxPool", 1, 1, 1, max_pool},
+    {"com.microsoft::NhwcMaxPool", 1, 1, 1, max_pool_last},
     {"AveragePool", 1, 1, 1, average_pool},
     {"LpPool", 1, 1, 1, lp_pool},
     {"GlobalAveragePool", 1, 1, 1, global_pool<true>},

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "ops/families.h"
+#include "ops/quantize.h"
 #include "ops/window.h"
 
 /// Quantisation and products of quantised integers.
@@ -146,16 +147,9 @@ Result<Values> dequantize(const Call& call, Builder& b) {
 Result<Values> dynamic_quantize(const Call& call, Builder& b) {
   HEDDLE_TRY(want_type(call, b, 0, DType::f32));
   const NodeId x = call.in(0);
-  std::vector<int> axes;
-  for (int d = 0; d < b.rank(x); ++d) axes.push_back(d);
-  const NodeId zero = b.scalar(DType::f32, 0);
-  const NodeId high = b.max(b.reduce_max(x, axes, false), zero);
-  const NodeId low = b.min(b.reduce(ir::Monoid::min, x, axes, false), zero);
-  const NodeId scale = b.div(b.sub(high, low), 255.0);
-  const NodeId point = b.map(
-      ScalarFn::round, {b.min(b.max(b.div(b.neg(low), scale), zero), b.scalar(DType::f32, 255))});
-  const NodeId y = b.add(b.map(ScalarFn::round, {b.div(x, scale)}), point);
-  return Values{saturated(b, y, DType::u8), scale, b.cast(point, DType::u8)};
+  const auto [scale, zero] = dynamic_scale(b, x);
+  const NodeId y = b.add(b.map(ScalarFn::round, {b.div(x, scale)}), zero);
+  return Values{saturated(b, y, DType::u8), scale, b.cast(zero, DType::u8)};
 }
 
 /// An integer operand less its zero point, in i32; per row (axis) where the zero point is a vector.
@@ -254,6 +248,18 @@ constexpr OpDef kOps[] = {
 };
 
 }  // namespace
+
+DynamicScale dynamic_scale(Builder& b, NodeId x) {
+  const NodeId zero = b.scalar(DType::f32, 0);
+  const std::vector<int> all = axes_from(0, b.rank(x));
+  const NodeId high = b.max(b.reduce_max(x, all, false), zero);
+  const NodeId low = b.min(b.reduce(ir::Monoid::min, x, all, false), zero);
+  const NodeId step = b.div(b.sub(high, low), 255.0);
+  const NodeId scale =
+      b.select(b.map(ScalarFn::equal, {step, zero}), b.scalar(DType::f32, 1), step);
+  const NodeId point = b.min(b.max(b.div(b.neg(low), scale), zero), b.scalar(DType::f32, 255));
+  return {scale, b.map(ScalarFn::round, {point})};
+}
 
 std::span<const OpDef> quantize_ops() { return kOps; }
 

@@ -35,6 +35,8 @@ std::span<const std::span<const OpDef>> families() {
       text_ops(),
       image_ops(),
       contrib_quantized_ops(),
+      contrib_block_ops(),
+      moe_ops(),
   };
   return kFamilies;
 }

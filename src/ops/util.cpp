@@ -202,4 +202,17 @@ std::optional<std::int64_t> checked_product(const Shape& shape, int begin, int e
   return product;
 }
 
+Result<NodeId> expand_as(const Call& call, Builder& b, std::string op,
+                         std::vector<std::optional<NodeId>> args, std::vector<Format> formats,
+                         std::map<std::string, Attribute, std::less<>> attributes) {
+  Call other = call;
+  other.op = std::move(op);
+  other.opset = 21;
+  other.outputs = 1;
+  other.args = std::move(args);
+  other.formats = std::move(formats);
+  other.attributes = std::move(attributes);
+  return HEDDLE_TRY(expand(other, b))[0];
+}
+
 }  // namespace heddle::ops

@@ -62,6 +62,11 @@ Result<std::optional<std::vector<std::int64_t>>> ints_from(const Call& call, std
 Result<int> choice(const Call& call, std::string_view key, std::string otherwise,
                    const std::vector<std::string>& choices);
 
+/// The one result of another operator (of opset 21) on these arguments.
+Result<NodeId> expand_as(const Call& call, Builder& b, std::string op,
+                         std::vector<std::optional<NodeId>> args, std::vector<Format> formats,
+                         std::map<std::string, Attribute, std::less<>> attributes);
+
 /// Indices that wrap below zero: i < 0 ? i + extent : i, as i64.
 NodeId wrap_indices(Builder& b, NodeId indices, std::int64_t extent);
 /// Truth of an integer-typed comparison with a scalar.

@@ -143,6 +143,18 @@ NodeId per_channel(Builder& b, NodeId v, int rank) {
   return b.reshape(v, shape);
 }
 
+NodeId channels_first(Builder& b, NodeId x) {
+  std::vector<int> order{0, b.rank(x) - 1};
+  for (int d = 1; d < b.rank(x) - 1; ++d) order.push_back(d);
+  return b.transpose(x, order);
+}
+NodeId channels_last(Builder& b, NodeId x) {
+  std::vector<int> order{0};
+  for (int d = 2; d < b.rank(x); ++d) order.push_back(d);
+  order.push_back(1);
+  return b.transpose(x, order);
+}
+
 Status want_channels(const Call& call, Builder& b, int i, std::int64_t channels) {
   return want_shape(call, b, i, {channels});
 }

@@ -25,6 +25,9 @@ inline Shape spatial_of(const Shape& shape) { return {shape.begin() + 2, shape.e
 std::vector<int> axes_from(int first, int rank);
 /// A vector [C] as [1, C, 1, …], to broadcast against a value of the rank.
 NodeId per_channel(Builder& b, NodeId v, int rank);
+/// [N, spatial…, C] as [N, C, spatial…], and back.
+NodeId channels_first(Builder& b, NodeId x);
+NodeId channels_last(Builder& b, NodeId x);
 Status want_channels(const Call& call, Builder& b, int i, std::int64_t channels);
 /// Fails unless input i has the element type of input 0.
 Status want_like(const Call& call, Builder& b, int i);
