@@ -24,6 +24,7 @@ std::span<const OpDef> resize_ops();               // resize.cpp
 std::span<const OpDef> recurrent_ops();            // recurrent.cpp
 std::span<const OpDef> misc_ops();                 // misc.cpp
 std::span<const OpDef> signal_ops();               // signal.cpp
+std::span<const OpDef> fourier_ops();              // fourier.cpp
 std::span<const OpDef> contrib_ops();              // contrib.cpp
 std::span<const OpDef> attention_ops();            // attention.cpp
 std::span<const OpDef> microsoft_attention_ops();  // attention_microsoft.cpp

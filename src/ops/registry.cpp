@@ -24,6 +24,7 @@ std::span<const std::span<const OpDef>> families() {
       recurrent_ops(),
       misc_ops(),
       signal_ops(),
+      fourier_ops(),
       contrib_ops(),
       attention_ops(),
       microsoft_attention_ops(),
