@@ -35,19 +35,25 @@ Result<NodeId> real_of(const Call& call, Builder& b, int value, int scale, int z
   return b.mul(b.cast(x, DType::f32), scalar(call, b, scale, DType::f32));
 }
 
+/// Whether a zero point is added to what has been rounded, or before: ties differ if it is odd.
+enum class ZeroPoint { after, before };
+
 /// saturate(round(y / scale) + zero) as `otherwise`, or the zero point's type.
 Result<NodeId> quantised(const Call& call, Builder& b, NodeId y, int scale, int zero,
-                         DType otherwise) {
+                         DType otherwise, ZeroPoint when = ZeroPoint::after) {
   HEDDLE_TRY(want_one(call, b, scale, true));
   DType type = otherwise;
-  y = b.map(ScalarFn::round, {b.div(y, scalar(call, b, scale, DType::f32))});
+  NodeId point = b.scalar(DType::f32, 0);
   if (call.has(zero)) {
     HEDDLE_TRY(want_one(call, b, zero, false));
     type = b.dtype(call.in(zero));
-    y = b.add(y, scalar(call, b, zero, DType::f32));
+    point = scalar(call, b, zero, DType::f32);
   }
   if (type != DType::i8 && type != DType::u8)
     return call.unsupported("cannot quantise to {}", name_of(type));
+  y = b.div(y, scalar(call, b, scale, DType::f32));
+  const auto round = [&](NodeId v) { return b.map(ScalarFn::round, {v}); };
+  y = when == ZeroPoint::after ? b.add(round(y), point) : round(b.add(y, point));
   const bool sign = type == DType::i8;
   const auto bound = [&](double v) { return b.scalar(DType::f32, v); };
   return b.cast(b.min(b.max(y, bound(sign ? -128 : 0)), bound(sign ? 127 : 255)), type);
@@ -64,10 +70,11 @@ Result<Values> qlinear_binary(const Call& call, Builder& b) {
 
 /// Inputs X, scale, zero, output scale, zero: the function of the real numbers, quantised again.
 template <class F>
-Result<Values> qlinear_unary(const Call& call, Builder& b, F&& function) {
+Result<Values> qlinear_unary(const Call& call, Builder& b, F&& function,
+                             ZeroPoint when = ZeroPoint::after) {
   const NodeId x = HEDDLE_TRY(real_of(call, b, 0, 1, 2));
   const NodeId y = HEDDLE_TRY(function(x));
-  return Values{HEDDLE_TRY(quantised(call, b, y, 3, 4, b.dtype(call.in(0))))};
+  return Values{HEDDLE_TRY(quantised(call, b, y, 3, 4, b.dtype(call.in(0)), when))};
 }
 
 Result<Values> qlinear_sigmoid(const Call& call, Builder& b) {
@@ -212,16 +219,18 @@ Result<Values> qgemm(const Call& call, Builder& b) {
   return Values{HEDDLE_TRY(quantised(call, b, real, 7, 8, b.dtype(call.in(0))))};
 }
 
+/// Ties are ONNX Runtime's, which adds the zero point before it rounds.
 Result<Values> qlinear_average_pool(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 3, 6));
   const bool last = call.attribute_int("channels_last", 0) != 0;
-  return qlinear_unary(call, b, [&](NodeId x) -> Result<NodeId> {
+  const auto pool = [&](NodeId x) -> Result<NodeId> {
     auto attributes = call.attributes;
     attributes.erase("channels_last");
     const NodeId y = HEDDLE_TRY(
         expand_as(call, b, "AveragePool", {last ? channels_first(b, x) : x}, {}, attributes));
     return last ? channels_last(b, y) : y;
-  });
+  };
+  return qlinear_unary(call, b, pool, ZeroPoint::before);
 }
 
 /// What `activation` makes of y; its parameters are attributes `parameters` or activation_NAME.

@@ -205,6 +205,16 @@ NodeId resize_axis(Builder& b, NodeId x, int axis, const Taps& taps) {
 
 constexpr std::int64_t kMaxTaps = 64;
 
+/// Real numbers as integers, to the nearest in the type's range, as onnx's reference evaluator does
+/// (ONNX Runtime cuts them off).
+NodeId rounded(Builder& b, NodeId x, DType type) {
+  const auto bound = [&](ir::Monoid fn) {
+    return b.scalar(b.dtype(x), static_cast<double>(ir::identity_int(fn, type)));
+  };
+  x = b.map(ir::ScalarFn::round, {x});
+  return b.cast(b.min(b.max(x, bound(ir::Monoid::max)), bound(ir::Monoid::min)), type);
+}
+
 Result<Values> resize_axes(const Call& call, Builder& b, const Options& o,
                            const std::vector<ResizeAxis>& axes) {
   NodeId x = call.in(0);
@@ -215,8 +225,8 @@ Result<Values> resize_axes(const Call& call, Builder& b, const Options& o,
   if (element_count(out) == 0) return Values{b.full({type, out}, 0)};
   const bool weighted = o.mode != Mode::nearest;
   if (weighted && type == DType::b1) return call.error("input 0 has type b1, want numbers");
-  // Integers are interpolated in f32 and rounded toward zero, as a cast does.
-  if (weighted && !is_float(type)) x = b.cast(x, DType::f32);
+  // Integers as real numbers that hold them.
+  if (weighted && !is_float(type)) x = b.cast(x, size_of(type) > 2 ? DType::f64 : DType::f32);
   std::optional<NodeId> outside;
   for (const ResizeAxis& a : axes) {
     if (a.in == 0) return call.error("axis {} of input 0 is empty", a.axis);
@@ -237,7 +247,7 @@ Result<Values> resize_axes(const Call& call, Builder& b, const Options& o,
     outside = outside ? b.map(ir::ScalarFn::logical_or, {*outside, here}) : here;
   }
   if (outside) x = b.select(*outside, b.scalar(b.dtype(x), o.extrapolation), x);
-  return Values{b.cast(x, type)};
+  return Values{is_float(b.dtype(x)) && !is_float(type) ? rounded(b, x, type) : x};
 }
 
 /// Real numbers of a constant input, or of an attribute; empty where absent.

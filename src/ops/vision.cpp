@@ -55,9 +55,18 @@ NodeId cubic_weight(Builder& b, NodeId t, int neighbour, double a) {
 
 enum class Mode { linear, nearest, cubic };
 
-/// The neighbours of position x (element coordinates) along an axis.
+/// x, `otherwise` where it is NaN, brought so near that an integer holds it.
+NodeId finite(Builder& b, NodeId x, double otherwise) {
+  const double most = b.dtype(x) == DType::f16 ? 65504 : 0x1p30;
+  const auto bound = [&](double v) { return b.scalar(b.dtype(x), v); };
+  x = b.select(b.map(ScalarFn::isnan, {x}), bound(otherwise), x);
+  return b.min(b.max(x, bound(-most)), bound(most));
+}
+
+/// The neighbours of position x (element coordinates; NaN is outside) along an axis.
 std::vector<Tap> taps(Builder& b, NodeId x, std::int64_t extent, Mode mode, Outside outside,
                       bool align) {
+  x = finite(b, x, -2);
   const NodeId one = b.full(b.type(x), 1);
   if (mode == Mode::nearest) {
     return {make_tap(b, b.map(ScalarFn::round, {x}), one, extent, outside, align)};
@@ -111,7 +120,8 @@ NodeId weighted_sum(Builder& b, NodeId data, const std::vector<std::vector<Tap>>
   return *sum;
 }
 
-/// Samples X [N, C, in…] at grid [N, out…, r] of coordinates in [-1, 1], the last axis first.
+/// Samples X [N, C, in…] at grid [N, out…, r] of coordinates in [-1, 1], the last axis first. NaN
+/// is -1, as in ONNX Runtime.
 Result<Values> grid_sample(const Call& call, Builder& b) {
   HEDDLE_TRY(want_rank(call, b, 0, 4, 5));
   HEDDLE_TRY(want_float(call, b, 0));
@@ -140,6 +150,7 @@ Result<Values> grid_sample(const Call& call, Builder& b) {
     const auto extent = static_cast<double>(at(in, 2 + d));
     NodeId x = b.slice_axis(coordinates, rank - 1, spatial - 1 - d, 1);
     x = b.squeeze(x, {rank - 1});
+    x = b.select(b.map(ScalarFn::isnan, {x}), b.scalar(b.dtype(x), -1), x);
     x = align ? b.mul(b.add(x, 1.0), (extent - 1) / 2)
               : b.mul(b.sub(b.mul(b.add(x, 1.0), extent), 1.0), 0.5);
     axes.push_back(taps(b, x, at(in, 2 + d), mode, outside, align));

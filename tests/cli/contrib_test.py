@@ -64,6 +64,17 @@ class Windows(OperatorTest):
             self.agrees("NhwcMaxPool", [x], kernel_shape=[2, 2], strides=[2, 2], dilations=[2, 1],
                         ceil_mode=1)
 
+    def test_quantised_average_pool(self):
+        """Ties of odd zero points too."""
+        scale = lambda v: np.array(v, np.float32)
+        for dtype in (np.uint8, np.int8):
+            for zero in (0, 1, 3, 127):
+                for last in (0, 1):
+                    self.agrees("QLinearAveragePool",
+                                [self.numbers(dtype, 1, 4, 5, 3), scale(0.5), np.array(7, dtype),
+                                 scale(0.25 + zero), np.array(zero, dtype)],
+                                kernel_shape=[2, 2], channels_last=last)
+
 
 class Rest(OperatorTest):
     def test_distances(self):

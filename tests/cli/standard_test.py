@@ -3,8 +3,9 @@ reference evaluator or ONNX Runtime."""
 import unittest
 
 import numpy as np
+from onnx.reference import ReferenceEvaluator
 
-from one_operator import OperatorTest
+from one_operator import OperatorTest, model_of
 
 
 class Standard(OperatorTest):
@@ -30,6 +31,36 @@ class Standard(OperatorTest):
         want = np.stack([[f.real, f.imag] for f in frames]).transpose(0, 2, 1)[None]
         self.same("STFT", [x, np.array(step), None, np.array(n)], constants=[1, 3],
                   want=[want.astype(np.float32)], close=1e-6)
+
+    def test_integers_resized_are_rounded(self):
+        """As in onnx's reference evaluator; ONNX Runtime cuts fractions off."""
+        for dtype in (np.uint8, np.int8, np.int32):
+            x = self.numbers(dtype, 1, 2, 6, 5)
+            for mode in ("linear", "cubic"):
+                for scales in ((2, 2), (4, 0.5), (0.5, 2)):  # weights are exact
+                    inputs = [x, None, np.array((1, 1) + scales, np.float32)]
+                    more = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
+                    model, feeds = model_of("Resize", inputs, more, 1, "", 19, [2])
+                    self.same("Resize", inputs, constants=[2], opset=19,
+                              want=ReferenceEvaluator(model).run(None, feeds), **more)
+
+    def test_grid_with_nan(self):
+        x, grid = self.normal(1, 2, 4, 5), self.uniform(-1.2, 1.2, 1, 3, 3, 2)
+        grid[0, 0, 0, 0] = grid[0, 1, 1, 1] = grid[0, 2, 2] = np.nan
+        for mode in ("linear", "nearest", "cubic"):
+            for padding in ("zeros", "border", "reflection"):
+                for align in (0, 1):
+                    self.same("GridSample", [x, grid], opset=20, mode=mode, padding_mode=padding,
+                              align_corners=align)
+
+    def test_grid_without_end(self):
+        """What is infinitely far off is outside."""
+        x = self.normal(1, 1, 4, 5)
+        far = np.array([np.inf, -np.inf, 3e38, -1e30], np.float32)
+        grid = np.stack([far, np.zeros(4, np.float32)], -1)[None, None]
+        self.same("GridSample", [x, grid], opset=20, want=[np.zeros((1, 1, 1, 4), np.float32)])
+        edge = x[0, 0, 1:3].mean(0)[[4, 0, 4, 0]][None, None, None]
+        self.same("GridSample", [x, grid], opset=20, want=[edge], padding_mode="border")
 
 
 if __name__ == "__main__":

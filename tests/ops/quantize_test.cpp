@@ -178,6 +178,14 @@ std::vector<Row> quantize_rows() {
        {u8({1, 1, 2, 2}, {1, 2, 3, 4}), one(0.5), u8({}, {10}), one(0.25), u8({}, {3})},
        {},
        "kernel_shape has 1 entries"},
+      // Sums of 0, 1/2 and 1 1/2: an odd zero point is added before ties are rounded.
+      {"QLinearAveragePoolTies",
+       ms("QLinearAveragePool"),
+       1,
+       {{"kernel_shape", Ints{2}}},
+       {u8({1, 1, 4}, {0, 0, 1, 2}), one(1), u8({}, {0}), one(1), u8({}, {1})},
+       {u8({1, 1, 3}, {1, 2, 2})},
+       ""},
       // From here: ONNX Runtime 1.31.
       {"MatMulNBits2",
        ms("MatMulNBits"),

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "rows.h"
 
 namespace heddle::ops::rows {
@@ -66,6 +68,20 @@ std::vector<Row> vision_rows() {
        {{"padding_mode", text("reflection")}, {"mode", text("nearest")}, {"align_corners", 1}},
        {count_up({1, 1, 3, 3}), f32({1, 1, 1, 2}, {2, -1})},
        {f32({1, 1, 1, 1}, {1})},
+       ""},
+      {"GridNan",  // ONNX Runtime 1.31: NaN is -1
+       "GridSample",
+       20,
+       {{"align_corners", 1}},
+       {count_up({1, 1, 2, 2}), f32({1, 1, 2, 2}, {NAN, 1, 0, NAN})},
+       {f32({1, 1, 1, 2}, {2, 0.5})},
+       ""},
+      {"GridInfinite",
+       "GridSample",
+       20,
+       {{"padding_mode", text("border")}},
+       {count_up({1, 1, 2, 2}), f32({1, 1, 2, 2}, {INFINITY, 1, 3e38, -INFINITY})},
+       {f32({1, 1, 1, 2}, {3, 1})},
        ""},
       {"GridRank",
        "GridSample",
