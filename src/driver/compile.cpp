@@ -135,10 +135,10 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   Compiled compiled;
   compiled.precision = options.precision;
   Stopwatch watch(compiled.times);
-  graph = HEDDLE_TRY(run_graph_passes(std::move(graph), options, dumper));
+  graph = HEDDLE_TRY(run_graph_passes(std::move(graph), options, platform, dumper));
   if (options.precision != DType::f32)
-    graph =
-        HEDDLE_TRY(run_graph_passes(prim::with_storage(graph, options.precision), options, dumper));
+    graph = HEDDLE_TRY(
+        run_graph_passes(prim::with_storage(graph, options.precision), options, platform, dumper));
   compiled.graph = plan::with_copied_outputs(graph);
   watch.lap("passes");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));

@@ -162,13 +162,25 @@ Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_
   return plan::TuningDb::open(path);
 }
 
+namespace {
+
+/// What was measured, with what the processor is known to have.
+Result<std::optional<plan::MachineModel>> known_machine(const plan::TuningDb& db,
+                                                        const Platform& platform) {
+  auto known = HEDDLE_TRY(db.machine(platform.machine_name()));
+  if (known) known->quads = platform.cpu.quads;
+  return known;
+}
+
+}  // namespace
+
 Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& pool,
                                               const Platform& platform) {
   if (platform.cuda) return platform.model();
-  const std::string name = platform.machine_name();
-  if (auto known = HEDDLE_TRY(db.machine(name))) return *known;
-  const plan::MachineModel model = plan::calibrate(pool, platform.cpu.vector_bytes);
-  HEDDLE_TRY(db.store_machine(name, model));
+  if (const auto known = HEDDLE_TRY(known_machine(db, platform))) return *known;
+  plan::MachineModel model = plan::calibrate(pool, platform.cpu.vector_bytes);
+  HEDDLE_TRY(db.store_machine(platform.machine_name(), model));
+  model.quads = platform.cpu.quads;
   return model;
 }
 
@@ -204,7 +216,7 @@ Result<plan::Plan> plan_with(plan::TuningDb& db, double budget, const prim::Grap
 Result<plan::MachineModel> locked_machine(const plan::TuningDb& db, const Platform& platform,
                                           const std::string& path) {
   if (platform.cuda) return platform.model();
-  if (const auto known = HEDDLE_TRY(db.machine(platform.machine_name()))) return *known;
+  if (const auto known = HEDDLE_TRY(known_machine(db, platform))) return *known;
   return fail("--locked: {}: found nothing measured on this machine, want '{}'", path,
               platform.machine_name());
 }

@@ -4,16 +4,19 @@
 
 #include "prim/alternatives.h"
 #include "prim/passes.h"
+#include "prim/rewrite.h"
 
 namespace heddle::driver {
 
 Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options,
-                                     Dumper& dumper) {
+                                     const Platform& platform, Dumper& dumper) {
   HEDDLE_TRY(prim::check_disabled(options.options.disable));
   prim::PassOptions passes;
   passes.verify_each = options.options.verify;
   passes.bisect = options.options.bisect;
   passes.disable = options.options.disable;
+  if (platform.target().quads)
+    passes.disable += fmt::format("{}{}", passes.disable.empty() ? "" : ",", prim::kBytesInHalves);
   if (dumper.wants("prim")) {
     dumper.write("import", graph);
     passes.changed = [&](int, std::string_view name, const prim::Graph& result) {

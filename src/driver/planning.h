@@ -5,9 +5,10 @@
 
 namespace heddle::driver {
 
-/// Rewrites and folding to a fixed point, dumped and verified as the options ask.
+/// Rewrites and folding to a fixed point, for what the machine has, dumped and verified as the
+/// options ask.
 Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& options,
-                                     Dumper& dumper);
+                                     const Platform& platform, Dumper& dumper);
 
 /// What the orchestrator is told: strategy, what the lowering can do, the machine. Alternatives are
 /// added to the graph.

@@ -18,14 +18,17 @@ lower::Target Platform::target() const {
   lower::Target target;
   target.vector_bytes = cpu.vector_bytes;
   target.vector_registers = cpu.vector_registers;
+  target.quads = cpu.quads;
   target.threads = threads;
   target.winograd = strict ? 0 : 4;
   return target;
 }
 
 plan::MachineModel Platform::model() const {
-  return cuda ? plan::gpu_machine(capability(), gpu.multiprocessors, gpu.l2_bytes)
-              : plan::default_machine(threads, cpu.vector_bytes);
+  if (cuda) return plan::gpu_machine(capability(), gpu.multiprocessors, gpu.l2_bytes);
+  plan::MachineModel model = plan::default_machine(threads, cpu.vector_bytes);
+  model.quads = cpu.quads;
+  return model;
 }
 
 std::string Platform::machine_name() const {

@@ -72,6 +72,7 @@ enum class ScalarFn : std::uint8_t {
   greater,
   greater_equal,
   dot2,  // i32 of two i16 halves each: low·low + high·high
+  dot4,  // i32 of four bytes each: Σ x's, unsigned, by y's, signed
   // ternary: select(condition, a, b)
   select,
 };

@@ -28,6 +28,13 @@ I dot_of_halves(I x, I y) {
   const auto low = [](I v) { return static_cast<I>(static_cast<std::int16_t>(v)); };
   return low(x) * low(y) + low(x >> 16) * low(y >> 16);
 }
+I dot_of_bytes(I x, I y) {
+  I sum = 0;
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += static_cast<I>(static_cast<std::uint8_t>(x >> shift)) *
+           static_cast<I>(static_cast<std::int8_t>(y >> shift));
+  return sum;
+}
 I int_pow(I base, I exponent, bool is_unsigned) {
   if (exponent < 0 && !is_unsigned) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
   I result = 1;
@@ -164,6 +171,8 @@ constexpr Meaning kMeanings[] = {
      [](I x, I y, I, DType t) -> I { return !is_less(x, y, t); }},
     {dot2, [](D x, D y, D) { return static_cast<D>(dot_of_halves(as_int(x), as_int(y))); },
      [](I x, I y, I, DType t) { return wrap(dot_of_halves(x, y), t); }},
+    {dot4, [](D x, D y, D) { return static_cast<D>(dot_of_bytes(as_int(x), as_int(y))); },
+     [](I x, I y, I, DType t) { return wrap(dot_of_bytes(x, y), t); }},
     {select, [](D x, D y, D z) { return x != 0 ? y : z; },
      [](I x, I y, I z, DType) { return x != 0 ? y : z; }},
 };

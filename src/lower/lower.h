@@ -33,11 +33,12 @@ struct Target {
   int multiprocessors = 132;
   int capability = 90;                    ///< compute capability times ten
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
-  bool warpgroups = false;  ///< products by four warps together (sm_90a)
-  bool library = false;     ///< a library of products is there (cuBLASLt)
+  bool warpgroups = false;                ///< products by four warps together (sm_90a)
+  bool library = false;                   ///< a library of products is there (cuBLASLt)
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
+  bool quads = false;  ///< products of four bytes are one instruction (AVX512-VNNI, AVX-VNNI)
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
   int threads = 1;  ///< tasks are cut for this many threads
   /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none).

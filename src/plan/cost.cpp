@@ -19,8 +19,8 @@ constexpr double kStridedNs = 0.4;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
-/// Products of integers against those of f32: two to an instruction, or one that is slow.
-constexpr double kPairRate = 1.6, kIntegerRate = 0.5;
+/// Products of integers against those of f32: four or two to an instruction, or one that is slow.
+constexpr double kQuadRate = 3.2, kPairRate = 1.6, kIntegerRate = 0.5;
 constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
 
 }  // namespace
@@ -298,6 +298,13 @@ struct CostModel::State {
     return std::max(tiles, std::min(tiles * splits, static_cast<double>(m.threads)));
   }
 
+  double integer_rate(const prim::Node& n) const {
+    const DType a = f[n.args[0]].type.dtype, b = f[n.args[1]].type.dtype;
+    if (a == DType::i16) return kPairRate;
+    const bool bytes = size_of(a) == 1 && size_of(b) == 1 && a != b;
+    return bytes && m.quads ? kQuadRate : kIntegerRate;
+  }
+
   void add_main_loop(NodeId id, double multiplications) {
     const MatmulShape s = matmul_shape(f, id);
     double constant = 0;  // bytes
@@ -305,8 +312,7 @@ struct CostModel::State {
       if (f.as<prim::Constant>(arg)) constant = f.bytes_of(arg);
     const bool packed = constant > 0;
     double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
-    if (!m.gpu && f[id].type.dtype == DType::i32)
-      rate *= f[f[id].args[0]].type.dtype == DType::i16 ? kPairRate : kIntegerRate;
+    if (!m.gpu && f[id].type.dtype == DType::i32) rate *= integer_rate(f[id]);
     const double units = main_loop_units(s);
     if (!packed && !m.gpu)
       loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));

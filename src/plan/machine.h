@@ -22,6 +22,7 @@ struct MachineModel {
   /// of main loops on f32 and on 16-bit operands.
   bool gpu = false;
   double matrix_gflops = 0, half_matrix_gflops = 0;
+  bool quads = false;  ///< lower::Target::quads
   bool operator==(const MachineModel&) const = default;
 };
 std::string to_string(const MachineModel& m);

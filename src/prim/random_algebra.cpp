@@ -141,6 +141,12 @@ class Algebra {
     const NodeId q = g_.add_input(fmt::format("q{}", g_.inputs.size()), {narrow(), {5, k}});
     Tensor w({narrow(), {k, n}});
     for (std::int64_t i = 0; i < w.count(); ++i) w.set_int(i, i * 37 % 120);
+    if (rng_() % 4 == 0) {  // bytes as they are
+      Node product =
+          g_[b_.matmul(b_.cast(b_.neg(q), DType::u8), b_.cast(b_.constant(w), DType::u8))];
+      return g_.add(product.op, {product.args[0], b_.cast(b_.constant(w), DType::i8)},
+                    {DType::i32, product.type.shape});
+    }
     if (rng_() % 3 == 0)
       return b_.matmul(b_.cast(q, DType::i32), b_.cast(b_.constant(w), DType::i32));
     return b_.matmul(dequantised(q, 0), dequantised(b_.constant(w), 1));

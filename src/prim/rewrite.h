@@ -43,6 +43,8 @@ std::span<const RewriteRule> view_rules();
 std::span<const RewriteRule> reduce_rules();
 std::span<const RewriteRule> contract_rules();
 std::span<const RewriteRule> integer_rules();
+/// The row that a machine with products of four bytes does without.
+inline constexpr std::string_view kBytesInHalves = "bytes-in-halves";
 /// All of the above, in the order in which they are tried.
 const std::vector<const RewriteRule*>& rewrite_rules();
 

@@ -150,7 +150,7 @@ NodeId scaled(RewriteContext& c, NodeId y, const Dequantised& a, const Dequantis
 /// operands hold pairs.
 struct Extent {
   std::int64_t lhs = 1, rhs = 1, both = 1, reduced = 1;
-  bool pairs = false;
+  bool pairs = false, quads = false;  ///< or four
 };
 bool steps_along(const Access& a, Var v) {
   int dims = 0;
@@ -170,7 +170,9 @@ Extent extents_of(const Node& n, const Contract& k) {
   for (std::size_t i = 0; i < k.reduced.size(); ++i) {
     const Var v{static_cast<std::int32_t>(n.type.shape.size() + i)};
     e.reduced *= k.reduced[i];
-    e.pairs |= k.reduced[i] % 2 == 0 && steps_along(k.lhs, v) && steps_along(k.rhs, v);
+    const bool steps = steps_along(k.lhs, v) && steps_along(k.rhs, v);
+    e.pairs |= k.reduced[i] % 2 == 0 && steps;
+    e.quads |= k.reduced[i] % 4 == 0 && steps;
   }
   return e;
 }
@@ -181,12 +183,20 @@ bool worth_pairs(const Extent& e) {
   return std::min(e.lhs, e.rhs) > 1 || e.both == 1;
 }
 
-/// The same integers in 16 bits; a constant at once, though it may be larger than what it is of.
-NodeId narrow(RewriteContext& c, NodeId integers) {
-  const NodeId x = c.b.cast(integers, DType::i16);
+/// The same integers in fewer bits; a constant at once, though it may be larger than what it is of.
+NodeId narrow(RewriteContext& c, NodeId integers, DType type = DType::i16) {
+  const NodeId x = c.b.cast(integers, type);
   if (!c.constant(x)) return x;
   const auto value = evaluate_constant(c.g, x);
   return value ? c.b.constant(*value) : x;
+}
+
+/// What the integers are read as: bytes, of which one operand's are signed, where four of them are
+/// one product, else 16 bits.
+std::pair<DType, DType> narrow_types(Interval a, Interval b, const Extent& e) {
+  for (const auto& [x, y] : {std::pair{DType::u8, DType::i8}, {DType::i8, DType::u8}})
+    if (e.quads && contains(range_of(x), a) && contains(range_of(y), b)) return {x, y};
+  return {DType::i16, DType::i16};
 }
 
 /// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
@@ -202,8 +212,10 @@ Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   if (!b) return std::nullopt;
   const auto largest = [](Interval r) { return std::max(-r.low, r.high); };
   if (largest(a->range) * largest(b->range) > INT32_MAX / e.reduced) return std::nullopt;
-  const NodeId sum = c.b.contract(narrow(c, a->integers), narrow(c, b->integers), n.type.shape,
-                                  contract.reduced, contract.lhs, contract.rhs, DType::i32);
+  const auto [x, y] = narrow_types(a->range, b->range, e);
+  const NodeId sum =
+      c.b.contract(narrow(c, a->integers, x), narrow(c, b->integers, y), n.type.shape,
+                   contract.reduced, contract.lhs, contract.rhs, DType::i32);
   return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
 }
 
@@ -216,7 +228,20 @@ Rewritten contract_of_narrow(RewriteContext& c, const Node& n) {
     wide |= size_of(c.b.dtype(a)) > 2;
     if (!contains(range_of(DType::i16), range_of(c.g, a))) return std::nullopt;
   }
-  if (!wide || !worth_pairs(extents_of(n, *k))) return std::nullopt;
+  const Extent e = extents_of(n, *k);
+  if (!wide || !worth_pairs(e)) return std::nullopt;
+  const Contract contract = *k;
+  const auto [x, y] = narrow_types(range_of(c.g, n.args[0]), range_of(c.g, n.args[1]), e);
+  const NodeId rhs = n.args[1], lhs = narrow(c, n.args[0], x);
+  return c.g.add(contract, {lhs, narrow(c, rhs, y)}, n.type);
+}
+
+/// For machines without products of four bytes. What is given in bytes stays so: it is read once.
+Rewritten bytes_in_halves(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr || n.type.dtype != DType::i32) return std::nullopt;
+  for (const NodeId a : n.args)
+    if (size_of(c.b.dtype(a)) != 1 || std::holds_alternative<Input>(c.g[a].op)) return std::nullopt;
   const Contract contract = *k;
   const NodeId rhs = n.args[1], lhs = narrow(c, n.args[0]);
   return c.g.add(contract, {lhs, narrow(c, rhs)}, n.type);
@@ -249,6 +274,12 @@ constexpr RewriteRule kRules[] = {
        const NodeId zero = b.graph().add_input("zero", {DType::u8, {8, 8}});
        const NodeId x = b.sub(b.cast(q, DType::i32), b.cast(zero, DType::i32));
        return b.matmul(x, b.cast(bytes_of(b, {8, 2}), DType::i32));
+     }},
+    {kBytesInHalves, "i @ j -> i' @ j' in 16 bits  for bytes i, j", bytes_in_halves,
+     [](Builder& b) {
+       const NodeId q = b.cast(b.graph().add_input("q", {DType::f32, {8, 8}}), DType::u8);
+       const Op product = b.graph()[b.matmul(q, q)].op;
+       return b.graph().add(product, {q, bytes_of(b, {8, 8})}, {DType::i32, {8, 8}});
      }},
     {"contract-of-integers", "(s*i) @ (t*j) -> (i @ j)*(s*t)  for integers i, j of 16 bits",
      contract_of_integers,

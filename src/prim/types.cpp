@@ -25,6 +25,7 @@ bool accepts(ScalarFn fn, DType t) {
     case ScalarFn::shift_right:
       return is_int(t);
     case ScalarFn::dot2:
+    case ScalarFn::dot4:
       return t == DType::i32;
     case ScalarFn::min:
     case ScalarFn::max:

@@ -72,27 +72,30 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
   return ops_.cast(out, stored, dtype);
 }
 
-/// Neighbouring 16-bit integers as the halves of one i32 are one load; null where they are not.
-Emitter::V Emitter::load_halves(const Apply& x) {
-  const auto parts = as_halves(x);
-  const auto distance = parts ? distance_of_halves(parts->first, parts->second) : std::nullopt;
+/// Neighbouring integers that are parts of one i32 are one load; null where they are not.
+Emitter::V Emitter::load_parts(const Apply& x) {
+  const auto parts = parts_of(x);
+  const auto distance = distance_of_parts(parts);
   if (!distance || distance->constant() != 1) return nullptr;
-  const Load& low = *load_under_cast(parts->first);
+  const Load& low = *load_under_cast(parts[0]);
   const std::int32_t id = low.buffer.value;
-  if (buffer(id).dtype != DType::i16 || in_registers(id)) return nullptr;
-  if (scope().mask && !always_inside(id, bound(load_under_cast(parts->second)->offset)))
+  const std::size_t bytes = 4 / parts.size();
+  if (!is_int(buffer(id).dtype) || size_of(buffer(id).dtype) != static_cast<std::int64_t>(bytes) ||
+      in_registers(id))
+    return nullptr;
+  if (scope().mask && !always_inside(id, bound(load_under_cast(parts.back())->offset)))
     return nullptr;
   const Access a = access(bound(low.offset));
   unsigned width = 1;
   if (a.kind != Access::Kind::uniform) {
     for (unsigned i = 0; i < a.offsets.size(); ++i)
-      if (a.offsets[i] != 2 * static_cast<std::int64_t>(i)) return nullptr;
+      if (a.offsets[i] != static_cast<std::int64_t>(parts.size() * i)) return nullptr;
     if (a.kind != Access::Kind::constant || a.offsets.size() != vector_->width) return nullptr;
     width = vector_->width;
   }
   llvm::Type* type = b_.getInt32Ty();
   if (width > 1) type = llvm::FixedVectorType::get(type, width);
-  return b_.CreateAlignedLoad(type, address(id, a.base), llvm::Align(2));
+  return b_.CreateAlignedLoad(type, address(id, a.base), llvm::Align(bytes));
 }
 
 void Emitter::store(const Store& x) {

@@ -74,7 +74,8 @@ Emitter::V Emitter::make_value(const ValueNode& v) {
 }
 
 Emitter::V Emitter::make_apply(const Apply& x, DType dtype) {
-  if (V both = load_halves(x)) return both;
+  if (V word = load_parts(x)) return word;
+  if (V sum = add_product(x)) return sum;
   llvm::SmallVector<V> args;
   bool varying = false;
   for (const Value& arg : x.args) {
@@ -85,6 +86,17 @@ Emitter::V Emitter::make_apply(const Apply& x, DType dtype) {
     for (V& arg : args) arg = ops_.splat(arg, vector_->width);
   }
   return ops_.apply(x.fn, args, x.args.back()->dtype, dtype);
+}
+
+/// A sum and a product of bytes are one instruction; null where it is something else.
+Emitter::V Emitter::add_product(const Apply& x) {
+  if (x.fn != ir::ScalarFn::add) return nullptr;
+  const auto* product = std::get_if<Apply>(&x.args[1]->op);
+  if (product == nullptr || product->fn != ir::ScalarFn::dot4) return nullptr;
+  V args[] = {value(x.args[0]), value(product->args[0]), value(product->args[1])};
+  if (std::ranges::any_of(args, [](V v) { return v->getType()->isVectorTy(); }))
+    for (V& arg : args) arg = ops_.splat(arg, vector_->width);
+  return ops_.dot4(args[0], args[1], args[2]);
 }
 
 Emitter::V Emitter::make_guard(const Guard& x) {

@@ -35,6 +35,8 @@ Result<Machine> complete(Machine m) {
   std::unique_ptr<llvm::MCSubtargetInfo> info(
       target->createMCSubtargetInfo(m.triple, m.cpu, m.features));
   read_vectors(*info, m);
+  m.quads = info->checkFeatures("+avx512vnni,+avx512vl") ||
+            (m.vector_bytes <= 32 && info->checkFeatures("+avxvnni"));
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
   // Some systems report the sum over all chiplets; one core sees no more than this.
   constexpr std::int64_t kMost = std::int64_t{32} << 20;

@@ -22,12 +22,14 @@ class Ops {
   /// A two-way branch at the builder's position.
   using Branch = std::function<llvm::Value*(llvm::Value* condition, const Make&, const Make&)>;
   /// modern: the machine has fused multiply-add and converts f16; else routines do, per lane.
-  /// x86_bytes: of a register of an x86 processor; 0 for others.
-  Ops(llvm::Module& module, llvm::IRBuilder<>& b, bool modern, int x86_bytes, Branch branch)
+  /// x86_bytes: of a register of an x86 processor; 0 for others. quads: Machine::quads.
+  Ops(llvm::Module& module, llvm::IRBuilder<>& b, bool modern, int x86_bytes, bool quads,
+      Branch branch)
       : module_(module),
         b_(b),
         modern_(modern),
         x86_bytes_(x86_bytes),
+        quads_(quads),
         branch_(std::move(branch)) {}
 
   /// Element type in registers: i1 for b1, float for f16 and bf16 (computed in f32).
@@ -49,6 +51,8 @@ class Ops {
   llvm::Value* splat(llvm::Value* v, unsigned width);
   /// `element` or a vector of it, shaped as `like` is.
   static llvm::Type* shaped(llvm::Type* element, llvm::Value* like);
+  /// sum + ScalarFn::dot4 of x and y.
+  llvm::Value* dot4(llvm::Value* sum, llvm::Value* x, llvm::Value* y);
   /// Calls `name` on each lane of the arguments (libm).
   llvm::Value* per_lane(const std::string& name, llvm::ArrayRef<llvm::Value*> args,
                         llvm::Type* result);
@@ -85,6 +89,7 @@ class Ops {
   llvm::IRBuilder<>& b_;
   bool modern_;
   int x86_bytes_;
+  bool quads_;
   Branch branch_;
 };
 

@@ -139,6 +139,8 @@ V Ops::apply_int(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
       return shift(fn, x, y, type);
     case ScalarFn::dot2:
       return dot2(x, y);
+    case ScalarFn::dot4:
+      return dot4(zero, x, y);
     case ScalarFn::equal:
       return b_.CreateICmpEQ(x, y);
     case ScalarFn::not_equal:
@@ -200,6 +202,25 @@ V Ops::dot2(V x, V y) {
     return b_.CreateSExt(b_.CreateTrunc(bits, half), v->getType());
   };
   return b_.CreateAdd(b_.CreateMul(part(x, 0), part(y, 0)), b_.CreateMul(part(x, 16), part(y, 16)));
+}
+
+V Ops::dot4(V sum, V x, V y) {
+  const unsigned width = width_of(x);
+  if (quads_ && (width == 4 || width == 8 || width == 16) &&
+      width * 4 <= static_cast<unsigned>(x86_bytes_)) {
+    const Intrinsic::ID id = width == 4   ? Intrinsic::x86_avx512_vpdpbusd_128
+                             : width == 8 ? Intrinsic::x86_avx512_vpdpbusd_256
+                                          : Intrinsic::x86_avx512_vpdpbusd_512;
+    return b_.CreateIntrinsic(id, {}, {sum, x, y});
+  }
+  llvm::Type* byte = shaped(b_.getInt8Ty(), x);
+  for (unsigned shift = 0; shift < 32; shift += 8) {
+    const auto part = [&](V v) { return b_.CreateTrunc(b_.CreateLShr(v, shift), byte); };
+    V product =
+        b_.CreateMul(b_.CreateZExt(part(x), x->getType()), b_.CreateSExt(part(y), x->getType()));
+    sum = b_.CreateAdd(sum, product);
+  }
+  return sum;
 }
 
 /// Integer powers are rare: one call per lane on i64.

@@ -117,6 +117,8 @@ std::string PhaseEmitter::apply(const Apply& x, DType type) {
       return infix("^");
     case ScalarFn::dot2:
       return fmt::format("hd::dot2({}, {})", args[0], args[1]);
+    case ScalarFn::dot4:
+      return fmt::format("hd::dot4({}, {})", args[0], args[1]);
     case ScalarFn::equal:
       return fmt::format("({} == {})", args[0], args[1]);
     case ScalarFn::not_equal:

@@ -154,6 +154,44 @@ TEST(Contract, IntegersGoInPairs) {
     }
 }
 
+TEST(Contract, BytesGoInQuads) {
+  struct Row {
+    Shape x, w;
+    Builder::Conv conv;
+    std::string_view product;
+  };
+  const Row rows[] = {
+      {{1, 8, 8, 8}, {10, 8, 1, 1}, conv(2, 1, 0), "dot4"},
+      {{2, 4, 9, 7}, {8, 4, 3, 3}, conv(2, 1, 1), "dot4"},
+      {{1, 8, 9, 9}, {19, 8, 3, 3}, conv(2, 2, 1), "dot4"},
+      {{2, 8, 7, 7}, {12, 4, 3, 3}, conv(2, 1, 1, 1, 2), "dot4"},
+      {{1, 6, 8, 8}, {10, 6, 3, 3}, conv(2, 1, 1), "dot2"},
+      {{1, 5, 8, 8}, {9, 5, 3, 3}, conv(2, 1, 1), "mul"},
+  };
+  for (const Row& row : rows)
+    for (const bool channels_last : {false, true})
+      for (const bool swapped : {false, true}) {
+        Case c;
+        c.target.quads = true;
+        const NodeId x = c.input(row.x, DType::u8);
+        if (channels_last) c.layouts[x] = ordered(row.x, {0, 2, 3, 1});
+        c.row_major_outputs = !channels_last;
+        const NodeId w = c.constant(row.w, DType::i8);
+        prim::Node n = c.g[c.b.conv(x, c.b.cast(w, DType::u8), row.conv)];
+        auto k = std::get<prim::Contract>(n.op);
+        if (swapped) std::swap(k.lhs, k.rhs);
+        for (Tensor& t : c.inputs)
+          for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, i * 7919 % 256);
+        c.output(c.g.add(k, swapped ? std::vector{w, x} : std::vector{x, w},
+                         {DType::i32, n.type.shape}));
+        SCOPED_TRACE(
+            fmt::format("{} {} {} {}", to_string(row.x), to_string(row.w), channels_last, swapped));
+        ASSERT_NO_FATAL_FAILURE(check(c));
+        const auto lowered = contract::lower(request_of(c));
+        EXPECT_NE(kernel::to_string(lowered->kernel).find(row.product), std::string::npos);
+      }
+}
+
 TEST(Contract, IntegersOfOtherTypesInPairs) {
   for (const DType type : {DType::i16, DType::i8, DType::u8}) {
     Case c;

@@ -80,7 +80,7 @@ kernel::Stmt Emitter::box_element(const Position& position, std::vector<ir::Cond
       when.push_back({at(c.expr, env), c.low, c.high});
   }
   const DType type = p_.problem.type;
-  Value value = p_.values.at(p_.problem.a, {index, when}, p_.problem.a_pairs());
+  Value value = p_.values.at(p_.problem.a, {index, when}, p_.problem.a_parts());
   if (value->dtype != type) value = kernel::apply(ir::ScalarFn::cast, {value}, type);
   return kernel::store(a_buffer_, offset, value);
 }

@@ -213,10 +213,10 @@ std::optional<kernel::Stmt> Emitter::packing_phase() {
   return kernel::loop(task, 0, below * s_.panels, Binding::grid, std::move(body));
 }
 
-/// The load that reads the constant operand; of two halves the low one's.
+/// The load that reads the constant operand; of parts the first one's.
 const kernel::Load& Emitter::operand_load() const {
-  const auto parts = kernel::as_halves(p_.b);
-  return *kernel::load_under_cast(parts ? parts->first : p_.b);
+  const auto parts = kernel::parts_of(p_.b);
+  return *kernel::load_under_cast(parts.empty() ? p_.b : parts[0]);
 }
 
 /// Storage types stay as they are; others are packed as what is computed with.
@@ -275,10 +275,17 @@ Tensor Emitter::pack_constant() const {
     auto* to = reinterpret_cast<Bits*>(out.mutable_data());
     fill([=](std::int64_t i, std::int64_t offset) { to[i] = from[offset]; });
   };
-  if (const auto parts = kernel::as_halves(p_.b)) {
-    const std::int64_t high = *kernel::distance_of_halves(parts->first, parts->second)->constant();
+  if (const auto parts = kernel::parts_of(p_.b); !parts.empty()) {
+    const std::int64_t next = *kernel::distance_of_parts(parts)->constant();
+    const std::size_t bits = 32 / parts.size();
     fill([&](std::int64_t i, std::int64_t offset) {
-      out.set_int(i, (source->int_at(offset) & 0xffff) | source->int_at(offset + high) << 16);
+      std::uint32_t word = 0;
+      for (std::size_t part = parts.size(); part-- > 0;) {
+        const auto at = offset + next * static_cast<std::int64_t>(part);
+        word = (word << bits) |
+               (static_cast<std::uint32_t>(source->int_at(at)) << (32 - bits) >> (32 - bits));
+      }
+      out.set_int(i, static_cast<std::int32_t>(word));
     });
   } else if (source->dtype() == type && size_of(type) == 4)
     fill_bits(std::uint32_t{});

@@ -106,8 +106,7 @@ Body Emitter::step(const Variant& v, const Registers& reg, const Env& k) {
   }
   const Expr i = (Expr(r) * Expr(v.nv) + Expr(c2)) * Expr(lanes_) + Expr(l2);
   Value b = kernel::load(reg.b, Expr(c2) * Expr(lanes_) + Expr(l2), type);
-  const ScalarFn multiply = p_.problem.pairs ? ScalarFn::dot2 : ScalarFn::mul;
-  Value product = kernel::apply(multiply, {kernel::load(reg.a, 0, type), b}, type);
+  Value product = p_.problem.product(kernel::load(reg.a, 0, type), b);
   Value sum = kernel::apply(ScalarFn::add, {kernel::load(reg.acc, i, type), product}, type);
   Body lanes{kernel::loop(l2, 0, lanes_, Binding::vector, {kernel::store(reg.acc, i, sum)})};
   Body row{kernel::store(reg.a, 0, at(a_main_, a_env)),

@@ -177,26 +177,26 @@ Problem analyse(const prim::Graph& g, NodeId contract) {
 
 namespace {
 
-/// e / 2, if e is even whatever its variables are.
-std::optional<Expr> half_of(const Expr& e) {
-  if (const auto c = e.constant()) return *c % 2 == 0 ? std::optional<Expr>(*c / 2) : std::nullopt;
+/// e / n, if n divides e whatever its variables are.
+std::optional<Expr> divided(const Expr& e, int n) {
+  if (const auto c = e.constant()) return *c % n == 0 ? std::optional<Expr>(*c / n) : std::nullopt;
   const IndexNode& node = e.node();
-  if (node.kind != IndexNode::Kind::sum || node.constant % 2 != 0) return std::nullopt;
-  Expr out(node.constant / 2);
+  if (node.kind != IndexNode::Kind::sum || node.constant % n != 0) return std::nullopt;
+  Expr out(node.constant / n);
   for (const IndexNode::Term& t : node.terms) {
-    if (t.coefficient % 2 != 0) return std::nullopt;
-    out = out + t.atom * Expr(t.coefficient / 2);
+    if (t.coefficient % n != 0) return std::nullopt;
+    out = out + t.atom * Expr(t.coefficient / n);
   }
   return out;
 }
 
-/// The one dimension in which an operand moves along `v`, element by element from an even one.
-std::optional<int> pairs_along(const Access& a, Var v) {
+/// The one dimension in which an operand moves along `v`, element by element from one of each n.
+std::optional<int> parts_along(const Access& a, Var v, int n) {
   std::optional<int> dim;
   for (std::size_t d = 0; d < a.index.size(); ++d) {
     if (!ir::depends_on(a.index[d], v)) continue;
     if (dim || ir::coefficient_of(a.index[d], v) != 1) return std::nullopt;
-    if (!half_of(a.index[d] - Expr(v))) return std::nullopt;
+    if (!divided(a.index[d] - Expr(v), n)) return std::nullopt;
     dim = static_cast<int>(d);
   }
   for (const ir::Condition& c : a.inside)
@@ -206,24 +206,44 @@ std::optional<int> pairs_along(const Access& a, Var v) {
 
 }  // namespace
 
-void pair_reductions(const prim::Graph& g, Problem& p) {
-  const auto narrow = [&](NodeId id) {
-    const DType t = g[id].type.dtype;
-    return t == DType::i16 || t == DType::i8 || t == DType::u8;
-  };
-  if (p.type != DType::i32 || !narrow(p.a) || !narrow(p.b)) return;
-  Axis* best = nullptr;
-  for (Axis& axis : p.axes)
-    if (axis.role == Role::k && axis.extent % 2 == 0 && (!best || axis.extent > best->extent) &&
-        pairs_along(p.a_access, axis.var) && pairs_along(p.b_access, axis.var))
-      best = &axis;
-  if (!best) return;
-  p.pairs = {*pairs_along(p.a_access, best->var), *pairs_along(p.b_access, best->var)};
-  best->extent /= 2;
-  for (auto [access, d] : {std::pair{&p.a_access, p.pairs->a}, {&p.b_access, p.pairs->b}}) {
-    Expr& e = access->index[static_cast<std::size_t>(d)];
-    e = *half_of(e - Expr(best->var)) + Expr(best->var);
+void join_reductions(const prim::Graph& g, bool quads, Problem& p) {
+  const DType a = g[p.a].type.dtype, b = g[p.b].type.dtype;
+  const auto narrow = [](DType t) { return t == DType::i16 || t == DType::i8 || t == DType::u8; };
+  if (p.type != DType::i32 || !narrow(a) || !narrow(b)) return;
+  const bool bytes = (a == DType::u8 && b == DType::i8) || (a == DType::i8 && b == DType::u8);
+  for (const int count : {4, 2}) {
+    if (count == 4 && !(quads && bytes)) continue;
+    Axis* best = nullptr;
+    for (Axis& axis : p.axes)
+      if (axis.role == Role::k && axis.extent % count == 0 &&
+          (!best || axis.extent > best->extent) && parts_along(p.a_access, axis.var, count) &&
+          parts_along(p.b_access, axis.var, count))
+        best = &axis;
+    if (!best) continue;
+    p.parts = {*parts_along(p.a_access, best->var, count),
+               *parts_along(p.b_access, best->var, count), count, a != DType::u8};
+    best->extent /= count;
+    for (auto [access, d] : {std::pair{&p.a_access, p.parts->a}, {&p.b_access, p.parts->b}}) {
+      Expr& e = access->index[static_cast<std::size_t>(d)];
+      e = *divided(e - Expr(best->var), count) + Expr(best->var);
+    }
+    return;
   }
+}
+
+std::optional<PartsOf> Problem::a_parts() const {
+  return parts ? std::optional(PartsOf{parts->a, parts->count}) : std::nullopt;
+}
+std::optional<PartsOf> Problem::b_parts() const {
+  return parts ? std::optional(PartsOf{parts->b, parts->count}) : std::nullopt;
+}
+
+kernel::Value Problem::product(kernel::Value x, kernel::Value y) const {
+  if (parts && parts->count == 4 && parts->a_signed) std::swap(x, y);
+  const ir::ScalarFn multiply = !parts              ? ir::ScalarFn::mul
+                                : parts->count == 4 ? ir::ScalarFn::dot4
+                                                    : ir::ScalarFn::dot2;
+  return kernel::apply(multiply, {std::move(x), std::move(y)}, type);
 }
 
 std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,

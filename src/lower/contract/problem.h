@@ -15,6 +15,11 @@ struct Axis {
   Role role = Role::m;
 };
 
+/// A dimension of an operand whose coordinate counts so many elements, which are one word.
+struct PartsOf {
+  int dim, count;
+};
+
 /// A contraction in normal form: out[o(axes)] = Σ_k a[…]·b[…], where b alone depends on the n axes,
 /// a alone on the m axes, both may depend on batch axes. Axes of extent 1 are gone; a dimension
 /// that both operands read through a quotient (grouped convolution) is split. Operands are swapped
@@ -25,14 +30,18 @@ struct Problem {
   std::vector<ir::Expr> out;  ///< coordinates of the contraction's result
   prim::Access a_access, b_access;
   DType type = DType::f32;  ///< of products and sums
-  /// Integers of at most 16 bits go two reductions at a time (ScalarFn::dot2): along these
-  /// dimensions of the operands, coordinates and one reduction axis count pairs of elements.
-  struct Pairs {
+  /// Integers of at most 16 bits go two reductions at a time (ScalarFn::dot2), bytes four (dot4):
+  /// along these dimensions of the operands, coordinates and one reduction axis count such parts.
+  struct Parts {
     int a, b;
+    int count = 2;
+    bool a_signed = true;  ///< of bytes, one operand's are
   };
-  std::optional<Pairs> pairs;
-  std::optional<int> a_pairs() const { return pairs ? std::optional(pairs->a) : std::nullopt; }
-  std::optional<int> b_pairs() const { return pairs ? std::optional(pairs->b) : std::nullopt; }
+  std::optional<Parts> parts;
+  std::optional<PartsOf> a_parts() const;
+  std::optional<PartsOf> b_parts() const;
+  /// Of an element of each operand.
+  kernel::Value product(kernel::Value x, kernel::Value y) const;
 
   std::vector<Axis> of(Role role) const;
   std::int64_t count(Role role) const;
@@ -40,8 +49,9 @@ struct Problem {
 };
 
 Problem analyse(const prim::Graph& g, NodeId contract);
-/// Sets Problem::pairs where operands and accesses allow it, and halves that reduction.
-void pair_reductions(const prim::Graph& g, Problem& p);
+/// Sets Problem::parts where operands and accesses allow it, and divides that reduction. `quads`:
+/// the machine has an instruction for four bytes.
+void join_reductions(const prim::Graph& g, bool quads, Problem& p);
 
 /// Where each value of the cluster that depends on the contraction has the element that belongs to
 /// position `problem.out`; nullopt if some such value is no bijective image of the result.

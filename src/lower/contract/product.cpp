@@ -36,11 +36,11 @@ std::int64_t stride_of(const Load* load, Var v) {
   return std::abs(ir::coefficient_of(load->offset, v).value_or(0));
 }
 
-/// True unless the value is two integers that do not lie side by side.
+/// True unless the value is several integers that do not lie side by side.
 bool in_one_load(const Value& v) {
-  const auto parts = kernel::as_halves(v);
-  if (!parts) return true;
-  const auto distance = kernel::distance_of_halves(parts->first, parts->second);
+  const auto parts = kernel::parts_of(v);
+  if (parts.empty()) return true;
+  const auto distance = kernel::distance_of_parts(parts);
   return distance && distance->constant() == 1;
 }
 
@@ -53,11 +53,11 @@ bool chained(const std::vector<Expr>& exprs, const Axis& p, const Axis& q) {
   return true;
 }
 
-/// A plain load (or a cast of one, or halves of two) whose offset is affine in `axes`.
+/// A plain load (or a cast of one, or parts of several) whose offset is affine in `axes`.
 bool plain_load(const Value& v, const std::vector<Axis>& axes) {
-  if (const auto parts = kernel::as_halves(v)) {
-    const auto distance = kernel::distance_of_halves(parts->first, parts->second);
-    return distance && distance->constant() && plain_load(parts->first, axes);
+  if (const auto parts = kernel::parts_of(v); !parts.empty()) {
+    const auto distance = kernel::distance_of_parts(parts);
+    return distance && distance->constant() && plain_load(parts[0], axes);
   }
   const Load* load = kernel::load_under_cast(v);
   if (!load || !load->dynamic.empty()) return false;
@@ -72,8 +72,8 @@ class Maker {
       : out_(std::make_unique<Product>(r, std::move(p))), p_(out_->problem), g_(*r.graph) {}
 
   Result<std::unique_ptr<Product>> run() {
-    out_->a = operand(p_.a, p_.a_access, p_.a_pairs());
-    out_->b = operand(p_.b, p_.b_access, p_.b_pairs());
+    out_->a = operand(p_.a, p_.a_access, p_.a_parts());
+    out_->b = operand(p_.b, p_.b_access, p_.b_parts());
     HEDDLE_TRY(outputs());
     rows();
     columns();
@@ -87,8 +87,8 @@ class Maker {
  private:
   const Request& request() const { return out_->request; }
 
-  Value operand(NodeId node, const prim::Access& access, std::optional<int> pairs) {
-    Value v = out_->values.at(node, access, pairs);
+  Value operand(NodeId node, const prim::Access& access, std::optional<PartsOf> parts) {
+    Value v = out_->values.at(node, access, parts);
     return v->dtype == p_.type ? v : kernel::apply(ir::ScalarFn::cast, {v}, p_.type);
   }
 
@@ -244,7 +244,7 @@ class Maker {
     }
     const int lanes = request().target.lanes(p_.type);
     const bool unit =
-        out_->n && !p_.pairs && stride_of(load, out_->n->var) == 1 && out_->n_axes.size() == 1;
+        out_->n && !p_.parts && stride_of(load, out_->n->var) == 1 && out_->n_axes.size() == 1;
     // Many rows of a long operand would each walk its scattered lines again: those are packed.
     const bool long_walk = p_.count(Role::k) > 256 && p_.count(Role::m) > 32;
     if (plain && unit && out_->n->extent % lanes == 0 && !long_walk) s.b = BSource::in_place;
@@ -259,8 +259,9 @@ class Maker {
     out_->a_across = across(first_load(out_->a));
     // What is stored in 16 bits is converted once, by a copy, and not again for every panel.
     const Load* load = first_load(out_->a);
-    const bool halves = load && size_of(out_->kernel.buffers[load->buffer].dtype) == 2;
-    const bool direct = load && halves == p_.pairs.has_value() && in_one_load(out_->a);
+    const std::int64_t bytes = load ? size_of(out_->kernel.buffers[load->buffer].dtype) : 0;
+    const bool fits = p_.parts ? bytes * p_.parts->count == 4 : bytes != 2;
+    const bool direct = load && fits && in_one_load(out_->a);
     if (plain_load(out_->a, axes) && direct && !out_->a_across) {
       s.a = ASource::in_place;
       // Winograd's convolution copies its box all the same: it reads beyond the image.
@@ -303,7 +304,7 @@ class Maker {
   void order_box(Box& box) {
     std::vector<Expr> place;
     for (const Box::Dim& dim : box.dims) place.push_back(Expr(dim.u));
-    const Load* load = first_load(out_->values.at(p_.a, {place, {}}, p_.a_pairs()));
+    const Load* load = first_load(out_->values.at(p_.a, {place, {}}, p_.a_parts()));
     std::vector<std::pair<std::int64_t, int>> keys;
     for (std::size_t d = 0; d < box.dims.size(); ++d) {
       // A dimension in which a task does not move is outermost.
@@ -334,7 +335,7 @@ class Maker {
     e.n = out_->n ? out_->n->extent : 1;
     e.k = p_.count(Role::k);
     e.element_bytes = size_of(p_.type);
-    e.spare = p_.pairs ? 2 : 0;  // of 16 the allocator wants one more
+    e.spare = p_.parts ? 2 : 0;  // of 16 the allocator wants one more
     e.a_row_bytes = e.k * e.element_bytes * (e.rows > 1 ? e.tile : 1);
     double work = 1;
     for (const Output& o : out_->outputs)
@@ -439,7 +440,7 @@ Result<std::unique_ptr<Product>> make_product(const Request& request) {
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
   Problem problem = analyse(*request.graph, *contract);
-  if (!request.target.is_gpu()) pair_reductions(*request.graph, problem);
+  if (!request.target.is_gpu()) join_reductions(*request.graph, request.target.quads, problem);
   return Maker(request, std::move(problem)).run();
 }
 

@@ -29,22 +29,22 @@ kernel::Value Values::at(NodeId node, const std::vector<ir::Expr>& index) {
   return evaluator_.at(node, index);
 }
 
-kernel::Value Values::at(NodeId node, const prim::Access& access, std::optional<int> pairs) {
+kernel::Value Values::at(NodeId node, const prim::Access& access, std::optional<PartsOf> parts) {
   const auto conditions = ir::simplify(access.inside, evaluator_.ranges());
-  const DType type = pairs ? DType::i32 : compute_type(g_[node].type.dtype);
+  const DType type = parts ? DType::i32 : compute_type(g_[node].type.dtype);
   if (!conditions) return kernel::imm(type, 0);
   const auto one = [&](const std::vector<ir::Expr>& index) {
     return evaluator_.at(node, index, *conditions);
   };
-  if (!pairs) return kernel::guard(*conditions, one(access.index), kernel::imm(type, 0));
-  kernel::Value parts[2];
-  for (int i : {0, 1}) {
+  if (!parts) return kernel::guard(*conditions, one(access.index), kernel::imm(type, 0));
+  std::vector<kernel::Value> all;
+  for (int i = 0; i < parts->count; ++i) {
     std::vector<ir::Expr> index = access.index;
-    ir::Expr& e = index[static_cast<std::size_t>(*pairs)];
-    e = e * ir::Expr(2) + ir::Expr(i);
-    parts[i] = kernel::apply(ir::ScalarFn::cast, {one(index)}, type);
+    ir::Expr& e = index[static_cast<std::size_t>(parts->dim)];
+    e = e * ir::Expr(parts->count) + ir::Expr(i);
+    all.push_back(kernel::apply(ir::ScalarFn::cast, {one(index)}, type));
   }
-  return kernel::guard(*conditions, kernel::halves(parts[0], parts[1]), kernel::imm(type, 0));
+  return kernel::guard(*conditions, kernel::packed(all), kernel::imm(type, 0));
 }
 
 }  // namespace heddle::lower::contract

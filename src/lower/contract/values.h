@@ -1,4 +1,5 @@
 #pragma once
+#include "lower/contract/problem.h"
 #include "lower/evaluate.h"
 
 namespace heddle::lower::contract {
@@ -13,9 +14,8 @@ class Values {
   void bind(NodeId node, Binding f);
   /// In the compute type of the node.
   kernel::Value at(NodeId node, const std::vector<ir::Expr>& index);
-  /// The same under conditions, zero elsewhere. `pairs`: of this dimension, whose coordinate
-  /// counts pairs of integers, both as kernel::halves.
-  kernel::Value at(NodeId node, const prim::Access& access, std::optional<int> pairs = {});
+  /// The same under conditions, zero elsewhere. With `parts` several integers, as kernel::packed.
+  kernel::Value at(NodeId node, const prim::Access& access, std::optional<PartsOf> parts = {});
 
   struct Input {
     NodeId node;

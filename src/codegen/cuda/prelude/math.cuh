@@ -144,6 +144,13 @@ HD_FN int dot2(int x, int y) {
       static_cast<unsigned>(static_cast<short>(x) * static_cast<short>(y)) +
       static_cast<unsigned>((x >> 16) * (y >> 16)));
 }
+/// Σ of the four bytes of x, unsigned, by those of y, signed.
+HD_FN int dot4(int x, int y) {
+  int sum = 0;
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += static_cast<unsigned char>(x >> shift) * static_cast<signed char>(y >> shift);
+  return sum;
+}
 /// The remainder that has the divisor's sign (Python's %).
 template <class T>
 HD_FN T floor_mod(T x, T y) {
