@@ -49,19 +49,49 @@ double epsilon(DType type) {
   return type == DType::bf16 ? 0x1p-8 : type == DType::f16 ? 0x1p-11 : kRounding;
 }
 
-/// By node of a cluster: how far, as a share of the scale, rounding may move it; 0 outside.
-std::map<NodeId, double> slack_of(const Graph& g, const std::vector<NodeId>& nodes) {
+/// True if the result is a whole number, on whichever side of a step it lies.
+bool makes_whole(const Node& n) {
+  const auto* m = std::get_if<prim::Map>(&n.op);
+  return m != nullptr &&
+         (m->fn == ScalarFn::floor || m->fn == ScalarFn::ceil || m->fn == ScalarFn::round ||
+          m->fn == ScalarFn::trunc || m->fn == ScalarFn::sign);
+}
+
+/// True if whole numbers make whole numbers, without rounding as long as the type holds them.
+bool keeps_whole(const Node& n) {
+  const auto* m = std::get_if<prim::Map>(&n.op);
+  return m != nullptr && (m->fn == ScalarFn::add || m->fn == ScalarFn::sub ||
+                          m->fn == ScalarFn::mul || m->fn == ScalarFn::cast);
+}
+
+/// Whether all elements are whole numbers so small that the type holds each of them.
+bool all_whole(const Tensor& value, DType type) {
+  const double most = type == DType::bf16  ? 0x1p8
+                      : type == DType::f16 ? 0x1p11
+                      : type == DType::f64 ? 0x1p53
+                                           : 0x1p24;
+  const auto elements = value.as<double>();
+  return std::ranges::all_of(
+      elements, [&](double v) { return std::abs(v) <= most && v == std::nearbyint(v); });
+}
+
+/// By node of a cluster: how far, as a share of the scale, rounding may move it; 0 outside. With
+/// the nodes' values whole numbers are known, of which rounding changes none.
+std::map<NodeId, double> slack_of(const Graph& g, const std::vector<NodeId>& nodes,
+                                  const NodeValues* values) {
   std::map<NodeId, double> slack;
   for (const NodeId id : nodes) {
     const Node& n = g[id];
+    const DType type = n.type.dtype;
     double worst = 0;
     for (const NodeId a : n.args)
       if (const auto at = slack.find(a); at != slack.end()) worst = std::max(worst, at->second);
+    const auto whole = [&] { return values != nullptr && all_whole(values->at(id), type); };
     // What a step gives is exact, on whichever side.
-    if (!is_float(n.type.dtype) || n.args.empty())
+    if (!is_float(type) || n.args.empty() || (makes_whole(n) && (size_of(type) > 2 || whole())))
       worst = 0;
-    else if (!keeps_numbers(n))
-      worst = std::max(worst, epsilon(n.type.dtype));
+    else if (!keeps_numbers(n) && !(worst == 0 && keeps_whole(n) && whole()))
+      worst = std::max(worst, epsilon(type));
     slack[id] = worst;
   }
   return slack;
@@ -94,9 +124,9 @@ struct Way {
   int side = 0;
 };
 
-/// Values of the outputs that the kernel may give.
-std::vector<Tensor> evaluate(const Graph& g, const lower::Cluster& cluster, const NodeValues& read,
-                             const std::map<NodeId, double>& slack, Way way) {
+/// Values of the cluster's nodes that the kernel may give.
+NodeValues evaluate(const Graph& g, const lower::Cluster& cluster, const NodeValues& read,
+                    const std::map<NodeId, double>& slack, Way way) {
   NodeValues values;
   for (const NodeId id : cluster.nodes) {
     const bool moves = way.side != 0 && is_uncertain_step(g, id, slack);
@@ -123,9 +153,7 @@ std::vector<Tensor> evaluate(const Graph& g, const lower::Cluster& cluster, cons
         (way.round == Way::Round::all || (way.round == Way::Round::outputs && output)))
       value = prim::to_reference(prim::from_reference(value, type));
   }
-  std::vector<Tensor> outputs;
-  for (const NodeId id : cluster.outputs) outputs.push_back(values.at(id));
-  return outputs;
+  return values;
 }
 
 /// A value, and how far each element may be away: empty where none is.
@@ -288,7 +316,8 @@ std::vector<Ranged> ranges(const Graph& g, const lower::Cluster& cluster, const 
 /// Makes [low, high] hold `value`, element by element; NaN wherever one is.
 void widen(Allowed& allowed, const Tensor& value) {
   if (allowed.low.data() == nullptr)
-    allowed = {allowed.exact, prim::to_reference(allowed.exact), prim::to_reference(allowed.exact)};
+    allowed = {
+        allowed.exact, prim::to_reference(allowed.exact), prim::to_reference(allowed.exact), {}};
   const auto take = [&](auto zero) {
     using T = decltype(zero);
     const auto v = value.as<T>();
@@ -303,8 +332,10 @@ void widen(Allowed& allowed, const Tensor& value) {
 
 }  // namespace
 
+bool is_step(const Graph& graph, NodeId node) { return step_of(graph, graph[node]) != Step::none; }
+
 std::vector<bool> depend_on_steps(const Graph& graph, const std::vector<NodeId>& nodes) {
-  const std::map<NodeId, double> slack = slack_of(graph, nodes);
+  const std::map<NodeId, double> slack = slack_of(graph, nodes, nullptr);
   std::map<NodeId, bool> depends;
   std::vector<bool> out;
   for (const NodeId id : nodes) {
@@ -335,7 +366,8 @@ double Allowed::error_of(const Tensor& found) const {
                  m = held(most.at(i));
     if (std::isfinite(w)) scale = std::max(scale, std::abs(w));
     if ((f >= l && f <= m) || (std::isnan(f) && (std::isnan(l) || std::isnan(m)))) continue;
-    const double error = std::min(std::abs(f - l), std::abs(f - m));
+    double error = std::min(std::abs(f - l), std::abs(f - m));
+    if (noise.data() != nullptr) error = std::max(0.0, error - noise.at(i));
     worst = std::max(worst, std::isfinite(error) ? error : INFINITY);
   }
   return worst == 0 ? 0 : worst / std::max(scale, 1e-30);
@@ -350,10 +382,10 @@ std::int64_t Allowed::uncertain() const {
 
 std::vector<Allowed> reference_of(const Graph& graph, const lower::Cluster& cluster,
                                   const NodeValues& read) {
-  const std::map<NodeId, double> slack = slack_of(graph, cluster.nodes);
+  const NodeValues exact = evaluate(graph, cluster, read, {}, {});
+  const std::map<NodeId, double> slack = slack_of(graph, cluster.nodes, &exact);
   std::vector<Allowed> out;
-  for (Tensor& value : evaluate(graph, cluster, read, slack, {}))
-    out.push_back({std::move(value), {}, {}});
+  for (const NodeId id : cluster.outputs) out.push_back({exact.at(id), {}, {}, {}});
   if (std::ranges::none_of(cluster.nodes,
                            [&](NodeId id) { return is_uncertain_step(graph, id, slack); }))
     return out;
@@ -362,8 +394,8 @@ std::vector<Allowed> reference_of(const Graph& graph, const lower::Cluster& clus
   std::vector<Way> ways = {{Way::Round::none, 1}, {Way::Round::none, -1}};
   if (halves) ways.insert(ways.end(), {{Way::Round::outputs, 0}, {Way::Round::all, 0}});
   for (const Way way : ways) {
-    const std::vector<Tensor> values = evaluate(graph, cluster, read, slack, way);
-    for (std::size_t o = 0; o < out.size(); ++o) widen(out[o], values[o]);
+    const NodeValues values = evaluate(graph, cluster, read, slack, way);
+    for (std::size_t o = 0; o < out.size(); ++o) widen(out[o], values.at(cluster.outputs[o]));
   }
   const std::vector<Ranged> apart = ranges(graph, cluster, read, slack);
   for (std::size_t o = 0; o < out.size(); ++o) {

@@ -12,12 +12,16 @@ using NodeValues = std::map<prim::NodeId, Tensor>;
 /// rounds. An error however small may decide on which side of the step it lies.
 std::vector<bool> depend_on_steps(const prim::Graph& graph, const std::vector<prim::NodeId>& nodes);
 
+/// True of floor, a comparison, a remainder, … of real numbers: it jumps somewhere.
+bool is_step(const prim::Graph& graph, prim::NodeId node);
+
 /// What a kernel may give for one output, as working values (prim/interpret.h).
 struct Allowed {
   Tensor exact;      ///< in float64
   Tensor low, high;  ///< the least and greatest of both sides of steps; empty without steps
-  /// Largest |found - allowed| over the largest |exact|; infinite where an integer or boolean is
-  /// not allowed.
+  Tensor noise;      ///< how far rounding may take each element; empty: not asked
+  /// Largest |found - allowed| (less what is noise) over the largest |exact|; infinite where an
+  /// integer or boolean is not allowed.
   double error_of(const Tensor& found) const;
   /// How many elements may be more than one number.
   std::int64_t uncertain() const;

@@ -131,6 +131,42 @@ TEST(Reference, StepsOfSumsOfSteps) {
   for (const float wrong : {-1.F, 1.F}) EXPECT_GT(error({1, 1.1F}, wrong), 0.1) << wrong;
 }
 
+lower::Cluster whole(const prim::Graph& g) {
+  lower::Cluster all;
+  for (const NodeId id : prim::live_nodes(g))
+    if (g.constant_of(id) == nullptr && !std::holds_alternative<prim::Input>(g[id].op))
+      all.nodes.push_back(id);
+  for (const prim::GraphOutput& o : g.outputs) all.outputs.push_back(o.node);
+  return all;
+}
+
+/// x quantised to whole numbers in f32, a zero point added, cast: what is rounded is whole, so that
+/// neither the sum nor the cast can be off by rounding.
+TEST(Reference, WholeNumbersAreNotRoundedAgain) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {3}});
+  const NodeId q = b.add(b.map(ScalarFn::round, {b.mul(x, 3.0)}), 3.0);
+  const NodeId y = b.cast(q, DType::i32);
+  const NodeId back = b.map(ScalarFn::floor, {b.mul(b.cast(y, DType::f32), 2.0)});
+  g.outputs = {{"y", y}, {"back", back}};
+  const auto read = Tensor::from<float>(DType::f32, {3}, std::vector<float>{1.1F, 40, 0.5});
+  const std::vector<Allowed> allowed = reference_of(g, whole(g), {{x, read}});
+  EXPECT_EQ(allowed[0].uncertain(), 1);  // 3 · 0.5 alone lies on a step
+  EXPECT_EQ(allowed[1].uncertain(), 1);
+  Tensor found({DType::i32, {3}});
+  for (const std::int64_t last : {4, 5}) {
+    found.set_int(0, 6);
+    found.set_int(1, 123);
+    found.set_int(2, last);
+    EXPECT_EQ(allowed[0].error_of(found), 0) << last;
+  }
+  for (const std::int64_t wrong : {122, 124}) {
+    found.set_int(1, wrong);
+    EXPECT_EQ(allowed[0].error_of(found), INFINITY) << wrong;
+  }
+}
+
 TEST(Reference, WhatF32DoesNotHoldIsInfinite) {
   prim::Graph g;
   Builder b(g);
@@ -151,9 +187,9 @@ TEST(Reference, IntegersAreExact) {
   Tensor wanted({DType::i64, {2}}), found({DType::i32, {2}});
   wanted.set_int(0, 100000);
   found.set_int(0, 100000);
-  EXPECT_EQ((Allowed{wanted, {}, {}}).error_of(found), 0);
+  EXPECT_EQ((Allowed{wanted, {}, {}, {}}).error_of(found), 0);
   found.set_int(0, 100001);
-  EXPECT_TRUE(std::isinf((Allowed{wanted, {}, {}}).error_of(found)));
+  EXPECT_TRUE(std::isinf((Allowed{wanted, {}, {}, {}}).error_of(found)));
 }
 
 /// The first kernel with a step computes another one than the graph says; the second is right, on
@@ -183,6 +219,56 @@ TEST(Verify, FindsTheFirstWrongKernel) {
   EXPECT_EQ(v->wrong, 1);
   EXPECT_FALSE(v->kernels[0].equal);
   EXPECT_EQ(v->first_wrong, v->kernels[0].name);
+}
+
+/// Quantised numbers that are all one too small: a step of a whole number is none.
+TEST(Verify, FindsAWrongZeroPoint) {
+  const auto graph = [](double zero) {
+    prim::Graph g;
+    Builder b(g);
+    const NodeId x = g.add_input("x", {DType::f32, {33, 64}});
+    const NodeId q = b.add(b.map(ScalarFn::round, {b.mul(x, 3.1)}), zero);
+    g.outputs = {{"y", b.mul(b.cast(b.cast(q, DType::i32), DType::f32), 0.1)}};
+    return g;
+  };
+  auto compiled = compile(graph(2), quick());
+  ASSERT_TRUE(compiled) << compiled.error().message;
+  const std::vector<Tensor> inputs = random_inputs(compiled->graph);
+  EXPECT_EQ(verify(*compiled, inputs, 1e-3, 1e-3, quick())->wrong, 0);
+  const auto other = compile(graph(3), quick());
+  ASSERT_TRUE(other) << other.error().message;
+  ASSERT_EQ(other->kernels.size(), compiled->kernels.size());
+  compiled->graph = other->graph;
+  EXPECT_GT(verify(*compiled, inputs, 1e-3, 1e-3, quick())->wrong, 0);
+}
+
+/// x less its mean, where that is most of it: f32 keeps few digits of what is left, and a mean that
+/// is wrong is still found.
+TEST(Verify, KnowsWhatCancels) {
+  const auto graph = [](double share) {
+    prim::Graph g;
+    Builder b(g);
+    const NodeId x = g.add_input("x", {DType::f32, {8, 1000}});
+    const NodeId mean = b.mul(b.reduce_sum(x, {1}), share / 1000);
+    g.outputs = {{"y", b.sub(x, mean)}};
+    return g;
+  };
+  const auto right = compile(graph(1), quick());
+  auto wrong = compile(graph(1.0001), quick());
+  ASSERT_TRUE(right.ok() && wrong.ok());
+  std::mt19937 rng(5);
+  Tensor x({DType::f32, {8, 1000}});
+  for (std::int64_t i = 0; i < x.count(); ++i)
+    x.set(i, 10000 + static_cast<double>(rng() % 3) / 1024);
+  const std::vector<Tensor> inputs{x};
+  const auto good = verify(*right, inputs, 1e-3, 1e-3, quick());
+  ASSERT_TRUE(good) << good.error().message;
+  EXPECT_EQ(good->wrong, 0) << good->worst << " " << good->outputs_error;
+  wrong->graph = right->graph;
+  ASSERT_EQ(wrong->kernels.size(), right->kernels.size());
+  const auto bad = verify(*wrong, inputs, 1e-3, 1e-3, quick());
+  ASSERT_TRUE(bad) << bad.error().message;
+  EXPECT_GT(bad->wrong, 0);
 }
 
 /// Kernels that are right one by one make a wrong program if it binds them wrongly.
