@@ -24,7 +24,7 @@ std::vector<int> axes_from(std::size_t first, std::size_t count) {
 
 /// Σ over the points at which `a` reads each element of a value of shape `source` of `values`
 /// (of shape `points`).
-NodeId gather_back(Builder& b, NodeId values, const Access& a, const Shape& source) {
+NodeId gather_back(Builder& b, NodeId values, const Access& a, Shape source) {
   const Shape points = b.shape(values);
   if (const auto s = solve(a, points, source)) {
     Shape shape = source;
@@ -64,7 +64,7 @@ std::optional<NodeId> operand(Context& c, const prim::Contract& op, std::size_t 
   const Access& others = side == 0 ? op.rhs : op.lhs;
   Shape points = c.n.type.shape;
   points.insert(points.end(), op.reduced.begin(), op.reduced.end());
-  const Shape& source = c.b.shape(c.n.args[side]);
+  const Shape source = c.b.shape(c.n.args[side]);
   const auto s = solve(mine, points, source);
   if (!s) return std::nullopt;
   const std::size_t rank = c.n.type.shape.size();
@@ -95,7 +95,7 @@ NodeId operand_by_products(Context& c, const prim::Contract& op, std::size_t sid
 }
 
 /// An index expression over the positions of `shape`, as data.
-NodeId data_of(Builder& b, const Expr& e, const Shape& shape) {
+NodeId data_of(Builder& b, const Expr& e, Shape shape) {
   const ir::IndexNode& n = e.node();
   const TensorType type{DType::i64, shape};
   const auto constant = [&](std::int64_t v) {
@@ -175,7 +175,7 @@ Status differentiate(Context& c, const prim::Contract& op) {
 }
 
 Status differentiate(Context& c, const prim::Gather& op) {
-  const Shape& source = c.b.shape(c.n.args[0]);
+  const Shape source = c.b.shape(c.n.args[0]);
   prim::Scatter scatter{op.axes, op.base, prim::Scatter::Combine::add};
   std::vector<NodeId> indices;
   for (std::size_t j = 0; j < op.axes.size(); ++j) {
@@ -194,7 +194,7 @@ Status differentiate(Context& c, const prim::Scatter& op) {
   if (op.combine != Combine::add && op.combine != Combine::assign)
     return unsupported("a scatter that multiplies or compares has no derivative here");
   const auto indices = indices_of(c.n, 2);
-  const Shape& updates = c.b.shape(c.n.args[1]);
+  const Shape updates = c.b.shape(c.n.args[1]);
   const prim::Gather back{op.axes, op.base};
   if (op.combine == Combine::add) {
     c.add(0, c.adjoint);

@@ -10,7 +10,7 @@ using ir::Monoid;
 using ir::ScalarFn;
 
 /// A reduced value, or its adjoint, at every position that was reduced.
-NodeId spread(Builder& b, NodeId value, const std::vector<int>& axes, const Shape& shape) {
+NodeId spread(Builder& b, NodeId value, const std::vector<int>& axes, Shape shape) {
   return b.broadcast(b.unsqueeze(value, axes), shape);
 }
 
