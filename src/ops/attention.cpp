@@ -221,9 +221,59 @@ Result<Values> microsoft_rotary(const Call& call, Builder& b) {
   return rotary(call, b, {2, 3, 1, true});
 }
 
+/// Which of three streams of positions each of the `half` angles takes: in sections one after
+/// another, or every third, as far as a section goes.
+Result<std::vector<std::int64_t>> streams_of(const Call& call, std::int64_t half) {
+  const auto sections = call.attribute_ints("mrope_section", {});
+  const auto length = [&](std::size_t i) { return sections[i]; };
+  if (sections.size() != 3 || *std::ranges::min_element(sections) < 0 ||
+      *std::ranges::max_element(sections) > half || length(0) + length(1) + length(2) != half)
+    return call.error("mrope_section is {}, want three numbers that sum to {}", to_string(sections),
+                      half);
+  std::vector<std::int64_t> stream;
+  if (call.attribute_int("mrope_layout", 0) == 0) {
+    for (std::size_t i = 0; i < 3; ++i)
+      stream.insert(stream.end(), static_cast<std::size_t>(length(i)),
+                    static_cast<std::int64_t>(i));
+    return stream;
+  }
+  stream.assign(static_cast<std::size_t>(half), 0);
+  for (std::int64_t k = 0; k < half; ++k)
+    for (const std::int64_t i : {1, 2})
+      if (k % 3 == i && k < 3 * length(static_cast<std::size_t>(i)))
+        stream[static_cast<std::size_t>(k)] = i;
+  return stream;
+}
+
+/// Rotary embedding by positions in time, height and width: input, positions [3, B, S], caches.
+Result<Values> multimodal_rotary(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_int(call, b, 1));
+  HEDDLE_TRY(want_rank(call, b, 1, 3, 3));
+  HEDDLE_TRY(want_rank(call, b, 2, 2, 2));
+  HEDDLE_TRY(want_shape(call, b, 3, b.shape(call.in(2))));
+  const Shape positions = b.shape(call.in(1)), cache = b.shape(call.in(2));
+  if (positions[0] != 3 || element_count(cache) == 0)
+    return call.error("positions have shape {}, want [3,*,*]", to_string(positions));
+  if (call.attribute_int("is_packed_batching", 0) != 0 || call.attribute_float("scale", 1) != 1)
+    return call.unsupported("is_packed_batching or scale is given");
+  const auto stream = HEDDLE_TRY(streams_of(call, cache[1]));
+  const NodeId index = b.cast(call.in(1), DType::i64);
+  // [B, S, half] of [3, B, S, half], a stream for each angle.
+  const auto angles = [&](NodeId table) {
+    const NodeId all = b.transpose(b.take(table, index, 0), {1, 2, 0, 3});
+    const Shape out{positions[1], positions[2], 1, cache[1]};
+    const NodeId which = b.broadcast(constant_i64(b, stream, {1, 1, 1, cache[1]}), out);
+    return b.squeeze(b.take_along(all, which, 2), {2});
+  };
+  Call plain = call;
+  plain.args = {call.in(0), angles(call.in(2)), angles(call.in(3))};
+  return rotary(plain, b, {});
+}
+
 constexpr OpDef kAttentionOps[] = {
     {"Attention", 23, 3, 7, attention},
     {"RotaryEmbedding", 23, 3, 4, rotary_embedding},
+    {"com.microsoft::MRotaryEmbedding", 1, 4, 4, multimodal_rotary},
     {"com.microsoft::RotaryEmbedding", 1, 4, 4, microsoft_rotary},
 };
 

@@ -152,10 +152,29 @@ Result<Values> quantised_attention(const Call& call, Builder& b) {
   return attend_projection(call, b, HEDDLE_TRY(expand(product, b))[0], widths, 5, 8, -1);
 }
 
+/// Query, key and value of a call that packs the last two, [B, T, heads, 2, d] in input 1, or all
+/// three, [B, S, heads, 3, d] in input 0: as [B, S, heads·d] each. Other calls as they are.
+Result<Call> without_packing(const Call& call, Builder& b) {
+  if (call.has(2)) return call;
+  const int first = call.has(1) ? 1 : 0, count = 3 - first;
+  HEDDLE_TRY(want_rank(call, b, first, 5, 5));
+  const Shape s = b.shape(call.in(first));
+  if (s[3] != count || s[2] != call.attribute_int("num_heads", 0))
+    return call.error("input {} has shape {}, want [*,*,{},{},*]", first, to_string(s),
+                      call.attribute_int("num_heads", 0), count);
+  Call plain = call;
+  plain.args.resize(std::max<std::size_t>(3, plain.args.size()));
+  for (int i = 0; i < count; ++i)
+    plain.args[static_cast<std::size_t>(first + i)] =
+        b.reshape(b.slice_axis(call.in(first), 3, i, 1), {s[0], s[1], s[2] * s[4]});
+  return plain;
+}
+
 /// com.microsoft MultiHeadAttention: query, key, value, bias, key padding mask, attention bias.
-Result<Values> multi_head_attention(const Call& call, Builder& b) {
+Result<Values> multi_head_attention(const Call& packed, Builder& b) {
+  const Call call = HEDDLE_TRY(without_packing(packed, b));
   for (int i = 0; i < 3; ++i) {
-    if (!call.has(i)) return call.unsupported("packed query, key and value");
+    if (!call.has(i)) return call.error("input {} is missing", i);
     HEDDLE_TRY(want_float(call, b, i));
     HEDDLE_TRY(want_rank(call, b, i, 3, 4));
     HEDDLE_TRY(want_type(call, b, i, b.dtype(call.in(0))));

@@ -271,6 +271,7 @@ constexpr OpDef kContribOps[] = {
     {"com.microsoft::SkipSimplifiedLayerNormalization", 1, 3, 4, skip_rms_norm},
     {"com.microsoft::EmbedLayerNormalization", 1, 1, 9, embed_layer_norm},
     {"com.microsoft::FusedMatMul", 1, 2, 2, fused_matmul},
+    {"com.microsoft::TransposeMatMul", 1, 2, 2, fused_matmul},
     {"com.microsoft::BiasSoftmax", 1, 2, 2, bias_softmax},
     {"com.microsoft::Unique", 1, 1, 1, unique},
     {"com.microsoft::CDist", 1, 2, 2, cdist},

@@ -112,6 +112,29 @@ Result<Values> qlinear_global_pool(const Call& call, Builder& b) {
   });
 }
 
+/// Condition, then X and Y with scale and zero point each, then those of the result.
+Result<Values> qlinear_where(const Call& call, Builder& b) {
+  HEDDLE_TRY(want_type(call, b, 0, DType::b1));
+  const NodeId x = HEDDLE_TRY(real_of(call, b, 1, 2, 3)), y = HEDDLE_TRY(real_of(call, b, 4, 5, 6));
+  const auto both = broadcast_shapes(b.shape(x), b.shape(y));
+  if (!both || !broadcast_shapes(*both, b.shape(call.in(0))))
+    return call.error("{}, {} and {} do not broadcast", to_string(b.shape(call.in(0))),
+                      to_string(b.shape(x)), to_string(b.shape(y)));
+  const NodeId z = b.select(call.in(0), x, y);
+  return Values{HEDDLE_TRY(quantised(call, b, z, 7, 8, b.dtype(call.in(1))))};
+}
+
+Result<Values> qlinear_reduce_mean(const Call& call, Builder& b) {
+  return qlinear_unary(call, b, [&](NodeId x) -> Result<NodeId> {
+    const auto given = call.attribute_ints("axes", {});
+    std::vector<int> axes = HEDDLE_TRY(call.normalize_axes(given, b.rank(x)));
+    if (given.empty()) axes = axes_from(0, b.rank(x));
+    for (const int axis : axes)
+      if (at(b.shape(x), axis) == 0) return call.error("input 0 is empty");
+    return b.mean(x, axes, call.attribute_int("keepdims", 1) != 0);
+  });
+}
+
 /// Output scale and zero point, then value, scale and zero point of each part.
 Result<Values> qlinear_concat(const Call& call, Builder& b) {
   if (call.args.size() < 5 || call.args.size() % 3 != 2)
@@ -299,6 +322,8 @@ constexpr OpDef kOps[] = {
     {"com.microsoft::QLinearSoftmax", 1, 4, 5, qlinear_softmax},
     {"com.microsoft::QLinearGlobalAveragePool", 1, 4, 5, qlinear_global_pool},
     {"com.microsoft::QLinearAveragePool", 1, 4, 5, qlinear_average_pool},
+    {"com.microsoft::QLinearWhere", 1, 8, 9, qlinear_where},
+    {"com.microsoft::QLinearReduceMean", 1, 4, 5, qlinear_reduce_mean},
     {"com.microsoft::QLinearConcat", 1, 5, -1, qlinear_concat},
     {"com.microsoft::QGemm", 1, 6, 9, qgemm},
     {"com.microsoft::MatMulIntegerToFloat", 1, 4, 7, matmul_integer_to_float},

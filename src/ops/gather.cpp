@@ -227,6 +227,7 @@ constexpr OpDef kGatherOps[] = {
     {"Gather", 1, 2, 2, gather, moves},
     {"GatherElements", 11, 2, 2, gather_elements, moves},
     {"GatherND", 11, 2, 2, gather_nd, moves},
+    {"com.microsoft::GatherND", 1, 2, 2, gather_nd, moves},
     {"Scatter", 9, 3, 3, scatter_elements},
     {"ScatterElements", 11, 3, 3, scatter_elements},
     {"ScatterND", 11, 3, 3, scatter_nd},

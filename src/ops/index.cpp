@@ -288,6 +288,12 @@ Result<Values> one_hot(const Call& call, Builder& b) {
 }
 
 using enum OpDef::Stored;
+Result<Values> pad_microsoft(const Call& call, Builder& b) {
+  Call plain = call;
+  plain.opset = 13;
+  return pad(plain, b);
+}
+
 constexpr OpDef kIndexOps[] = {
     {"Split", 1, 1, 2, split, moves},
     {"Slice", 1, 1, 1, slice, moves},
@@ -295,6 +301,7 @@ constexpr OpDef kIndexOps[] = {
     {"DynamicSlice", 1, 3, 4, slice, moves},
     {"Pad", 1, 1, 1, pad},
     {"Pad", 11, 2, 4, pad},
+    {"com.microsoft::Pad", 1, 2, 3, pad_microsoft},
     {"CenterCropPad", 18, 2, 2, center_crop_pad},
     {"ReverseSequence", 10, 2, 2, reverse_sequence, moves},
     {"OneHot", 9, 3, 3, one_hot},

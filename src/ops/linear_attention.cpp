@@ -138,7 +138,19 @@ Result<Values> causal_conv(const Call& call, Builder& b) {
   return Values{y, b.slice_axis(padded, 2, in[2], before)};
 }
 
+/// The same with a window of states, which is not done, and other layouts of a convolution.
+template <Result<Values> (*standard)(const Call&, Builder&)>
+Result<Values> microsoft(const Call& call, Builder& b) {
+  for (const auto& [key, plain] :
+       {std::pair{"state_window", 0}, {"channels_last", 0}, {"dilation", 1}, {"ndim", 1}})
+    if (const std::int64_t given = call.attribute_int(key, plain); given != plain)
+      return call.unsupported("{} is {}", key, given);
+  return standard(call, b);
+}
+
 constexpr OpDef kOps[] = {
+    {"com.microsoft::LinearAttention", 1, 3, 6, microsoft<linear_attention>},
+    {"com.microsoft::CausalConvWithState", 1, 2, 4, microsoft<causal_conv>},
     {"LinearAttention", 27, 3, 6, linear_attention},
     {"CausalConvWithState", 27, 2, 4, causal_conv},
 };

@@ -235,6 +235,15 @@ Result<Values> qlinear_conv(const Call& call, Builder& b) {
   return Values{saturated(b, b.add(scaled, scalar(7)), b.dtype(call.in(7)))};
 }
 
+/// With attribute channels_last: [N, spatial…, C].
+Result<Values> qlinear_conv_microsoft(const Call& call, Builder& b) {
+  if (call.attribute_int("channels_last", 0) == 0) return qlinear_conv(call, b);
+  HEDDLE_TRY(want_rank(call, b, 0, 3, 6));
+  Call plain = call;
+  plain.args[0] = channels_first(b, call.in(0));
+  return Values{channels_last(b, HEDDLE_TRY(qlinear_conv(plain, b))[0])};
+}
+
 constexpr OpDef kOps[] = {
     {"QuantizeLinear", 10, 2, 3, quantize, OpDef::Stored::knows},
     {"DequantizeLinear", 10, 2, 3, dequantize, OpDef::Stored::knows},
@@ -244,6 +253,7 @@ constexpr OpDef kOps[] = {
     {"MatMulInteger", 10, 2, 4, matmul_integer},
     {"ConvInteger", 10, 2, 4, conv_integer},
     {"QLinearConv", 10, 8, 9, qlinear_conv},
+    {"com.microsoft::QLinearConv", 1, 8, 9, qlinear_conv_microsoft},
     {"QLinearMatMul", 10, 8, 8, qlinear_matmul},
 };
 

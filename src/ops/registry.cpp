@@ -37,6 +37,7 @@ std::span<const std::span<const OpDef>> families() {
       image_ops(),
       contrib_quantized_ops(),
       contrib_block_ops(),
+      contrib_layer_ops(),
       moe_ops(),
   };
   return kFamilies;

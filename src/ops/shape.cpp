@@ -439,6 +439,7 @@ constexpr OpDef kShapeOps[] = {
     {"DepthToSpace", 1, 1, 1, depth_to_space, moves},
     {"SpaceToDepth", 1, 1, 1, space_to_depth, moves},
     {"Range", 11, 3, 3, range},
+    {"com.microsoft::Range", 1, 3, 3, range},
     {"EyeLike", 9, 1, 1, eye_like},
     {"Trilu", 14, 1, 2, trilu},
     {"com.microsoft::Trilu", 1, 1, 2, trilu},

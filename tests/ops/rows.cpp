@@ -88,7 +88,7 @@ std::vector<Row> all_rows() {
   for (const auto& rows :
        {shape_rows(), index_rows(), reduce_rows(), gather_rows(), resize_rows(), vision_rows(),
         recurrent_rows(), signal_rows(), attention_rows(), quantize_rows(), contrib_rows(),
-        classical_rows(), misc_rows(), bounded_rows()})
+        layer_rows(), classical_rows(), misc_rows(), bounded_rows()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

@@ -95,6 +95,7 @@ std::vector<Row> signal_rows();
 std::vector<Row> attention_rows();
 std::vector<Row> quantize_rows();
 std::vector<Row> contrib_rows();
+std::vector<Row> layer_rows();
 std::vector<Row> classical_rows();
 std::vector<Row> misc_rows();
 std::vector<Row> bounded_rows();
