@@ -150,7 +150,8 @@ NodeId scaled(RewriteContext& c, NodeId y, const Dequantised& a, const Dequantis
 /// operands hold pairs.
 struct Extent {
   std::int64_t lhs = 1, rhs = 1, both = 1, reduced = 1;
-  bool pairs = false, quads = false;  ///< or four
+  bool pairs = false, quads = false;         ///< or four
+  std::optional<std::size_t> short_of_four;  ///< a reduction that one zero more makes such a one
 };
 bool steps_along(const Access& a, Var v) {
   int dims = 0;
@@ -160,7 +161,15 @@ bool steps_along(const Access& a, Var v) {
     if (ir::depends_on(condition.expr, v)) return false;
   return dims == 1;
 }
-Extent extents_of(const Node& n, const Contract& k) {
+/// The dimension of an operand, whole, that the variable runs over.
+std::optional<std::size_t> whole_dimension(const Access& a, const Shape& shape, Var v,
+                                           std::int64_t extent) {
+  std::optional<std::size_t> whole;
+  for (std::size_t d = 0; d < a.index.size(); ++d)
+    if (a.index[d].variable() == v && shape[d] == extent) whole = d;
+  return steps_along(a, v) ? whole : std::nullopt;
+}
+Extent extents_of(const Graph& g, const Node& n, const Contract& k) {
   Extent e;
   for (std::size_t i = 0; i < n.type.shape.size(); ++i) {
     const Var v{static_cast<std::int32_t>(i)};
@@ -173,7 +182,13 @@ Extent extents_of(const Node& n, const Contract& k) {
     const bool steps = steps_along(k.lhs, v) && steps_along(k.rhs, v);
     e.pairs |= k.reduced[i] % 2 == 0 && steps;
     e.quads |= k.reduced[i] % 4 == 0 && steps;
+    if (k.reduced[i] % 4 == 3 && whole_dimension(k.lhs, g[n.args[0]].type.shape, v, k.reduced[i]) &&
+        whole_dimension(k.rhs, g[n.args[1]].type.shape, v, k.reduced[i]))
+      e.short_of_four = i;
   }
+  if (e.pairs || e.reduced < 16) e.short_of_four = {};
+  e.pairs |= e.short_of_four.has_value();
+  e.quads |= e.short_of_four.has_value();
   return e;
 }
 
@@ -199,11 +214,31 @@ std::pair<DType, DType> narrow_types(Interval a, Interval b, const Extent& e) {
   return {DType::i16, DType::i16};
 }
 
+/// The sum of products of integers; a colour image's three channels become four.
+NodeId product_of(RewriteContext& c, const Contract& k, const Extent& e, NodeId lhs, NodeId rhs,
+                  Shape out) {
+  std::vector<std::int64_t> reduced = k.reduced;
+  if (e.short_of_four) {
+    const std::size_t i = *e.short_of_four;
+    const Var v{static_cast<std::int32_t>(out.size() + i)};
+    for (auto [x, access] : {std::pair{&lhs, &k.lhs}, {&rhs, &k.rhs}}) {
+      const Shape shape = c.b.shape(*x);
+      Shape none(shape.size(), 0), one = none;
+      one[*whole_dimension(*access, shape, v, reduced[i])] = 1;
+      *x = c.b.pad(*x, none, one, 0);
+      if (!c.constant(*x)) continue;
+      if (const auto value = evaluate_constant(c.g, *x)) *x = c.b.constant(*value);
+    }
+    ++reduced[i];
+  }
+  return c.b.contract(lhs, rhs, out, reduced, k.lhs, k.rhs, DType::i32);
+}
+
 /// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
 Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr || n.type.dtype != DType::f32) return std::nullopt;
-  const Extent e = extents_of(n, *k);
+  const Extent e = extents_of(c.g, n, *k);
   if (!worth_pairs(e)) return std::nullopt;
   const Contract contract = *k;
   const NodeId lhs = n.args[0], rhs = n.args[1];
@@ -213,9 +248,8 @@ Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   const auto largest = [](Interval r) { return std::max(-r.low, r.high); };
   if (largest(a->range) * largest(b->range) > INT32_MAX / e.reduced) return std::nullopt;
   const auto [x, y] = narrow_types(a->range, b->range, e);
-  const NodeId sum =
-      c.b.contract(narrow(c, a->integers, x), narrow(c, b->integers, y), n.type.shape,
-                   contract.reduced, contract.lhs, contract.rhs, DType::i32);
+  const NodeId sum = product_of(c, contract, e, narrow(c, a->integers, x),
+                                narrow(c, b->integers, y), n.type.shape);
   return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
 }
 
@@ -228,12 +262,12 @@ Rewritten contract_of_narrow(RewriteContext& c, const Node& n) {
     wide |= size_of(c.b.dtype(a)) > 2;
     if (!contains(range_of(DType::i16), range_of(c.g, a))) return std::nullopt;
   }
-  const Extent e = extents_of(n, *k);
+  const Extent e = extents_of(c.g, n, *k);
   if (!wide || !worth_pairs(e)) return std::nullopt;
   const Contract contract = *k;
   const auto [x, y] = narrow_types(range_of(c.g, n.args[0]), range_of(c.g, n.args[1]), e);
   const NodeId rhs = n.args[1], lhs = narrow(c, n.args[0], x);
-  return c.g.add(contract, {lhs, narrow(c, rhs, y)}, n.type);
+  return product_of(c, contract, e, lhs, narrow(c, rhs, y), n.type.shape);
 }
 
 /// For machines without products of four bytes. What is given in bytes stays so: it is read once.

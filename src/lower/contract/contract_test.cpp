@@ -192,6 +192,32 @@ TEST(Contract, BytesGoInQuads) {
       }
 }
 
+/// Three channels and one of zeros, which lies nowhere.
+TEST(Contract, ConditionsOfOnePart) {
+  for (const bool bytes : {false, true})
+    for (const bool channels_last : {false, true}) {
+      Case c;
+      c.target.quads = true;
+      const NodeId x = c.input({1, 3, 9, 11}, bytes ? DType::u8 : DType::i16);
+      if (channels_last) c.layouts[x] = ordered({1, 3, 9, 11}, {0, 2, 3, 1});
+      const NodeId w = c.constant({19, 4, 3, 3}, bytes ? DType::i8 : DType::i16);
+      const NodeId four = c.b.cast(c.b.pad(x, {0, 0, 0, 0}, {0, 1, 0, 0}, 0), DType::i16);
+      prim::Node n = c.g[c.b.conv(four, c.b.cast(w, DType::i16), conv(2, 2, 1))];
+      auto k = std::get<prim::Contract>(n.op);
+      for (std::size_t v = 0; v < k.reduced.size(); ++v)
+        if (k.reduced[v] == 4)
+          k.lhs.inside.push_back({ir::Expr(ir::Var{static_cast<std::int32_t>(4 + v)}), 0, 3});
+      for (Tensor& t : c.inputs)
+        for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, i * 7919 % 256);
+      c.output(c.g.add(k, {x, w}, {DType::i32, n.type.shape}));
+      SCOPED_TRACE(fmt::format("{} {}", bytes, channels_last));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+      const auto lowered = contract::lower(request_of(c));
+      EXPECT_NE(kernel::to_string(lowered->kernel).find(bytes ? "dot4" : "dot2"),
+                std::string::npos);
+    }
+}
+
 TEST(Contract, IntegersOfOtherTypesInPairs) {
   for (const DType type : {DType::i16, DType::i8, DType::u8}) {
     Case c;

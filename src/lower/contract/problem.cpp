@@ -200,8 +200,23 @@ std::optional<int> parts_along(const Access& a, Var v, int n) {
     dim = static_cast<int>(d);
   }
   for (const ir::Condition& c : a.inside)
-    if (ir::depends_on(c.expr, v)) return std::nullopt;
+    if (ir::depends_on(c.expr, v) &&
+        (c.expr.variable() != v || !dim || a.index[static_cast<std::size_t>(*dim)] != c.expr))
+      return std::nullopt;
   return dim;
+}
+
+/// Lets the dimension count parts; conditions on it become those of each part.
+PartsOf divide(Access& a, Var v, int count) {
+  PartsOf parts{*parts_along(a, v, count), count, {}};
+  Expr& e = a.index[static_cast<std::size_t>(parts.dim)];
+  e = *divided(e - Expr(v), count) + Expr(v);
+  for (const ir::Condition& c : a.inside)
+    if (c.expr.variable() == v)
+      parts.inside = {std::max(c.low, parts.inside ? parts.inside->low : c.low),
+                      std::min(c.high - 1, parts.inside ? parts.inside->high : c.high - 1)};
+  std::erase_if(a.inside, [&](const ir::Condition& c) { return c.expr.variable() == v; });
+  return parts;
 }
 
 }  // namespace
@@ -220,22 +235,11 @@ void join_reductions(const prim::Graph& g, bool quads, Problem& p) {
           parts_along(p.b_access, axis.var, count))
         best = &axis;
     if (!best) continue;
-    p.parts = {*parts_along(p.a_access, best->var, count),
-               *parts_along(p.b_access, best->var, count), count, a != DType::u8};
+    p.parts = {divide(p.a_access, best->var, count), divide(p.b_access, best->var, count), count,
+               a != DType::u8};
     best->extent /= count;
-    for (auto [access, d] : {std::pair{&p.a_access, p.parts->a}, {&p.b_access, p.parts->b}}) {
-      Expr& e = access->index[static_cast<std::size_t>(d)];
-      e = *divided(e - Expr(best->var), count) + Expr(best->var);
-    }
     return;
   }
-}
-
-std::optional<PartsOf> Problem::a_parts() const {
-  return parts ? std::optional(PartsOf{parts->a, parts->count}) : std::nullopt;
-}
-std::optional<PartsOf> Problem::b_parts() const {
-  return parts ? std::optional(PartsOf{parts->b, parts->count}) : std::nullopt;
 }
 
 kernel::Value Problem::product(kernel::Value x, kernel::Value y) const {

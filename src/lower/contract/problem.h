@@ -15,9 +15,11 @@ struct Axis {
   Role role = Role::m;
 };
 
-/// A dimension of an operand whose coordinate counts so many elements, which are one word.
+/// A dimension of an operand whose coordinate counts so many elements, which are one word; zero
+/// where the element's own coordinate is not inside.
 struct PartsOf {
   int dim, count;
+  std::optional<ir::Interval> inside;
 };
 
 /// A contraction in normal form: out[o(axes)] = Σ_k a[…]·b[…], where b alone depends on the n axes,
@@ -33,13 +35,13 @@ struct Problem {
   /// Integers of at most 16 bits go two reductions at a time (ScalarFn::dot2), bytes four (dot4):
   /// along these dimensions of the operands, coordinates and one reduction axis count such parts.
   struct Parts {
-    int a, b;
+    PartsOf a, b;
     int count = 2;
     bool a_signed = true;  ///< of bytes, one operand's are
   };
   std::optional<Parts> parts;
-  std::optional<PartsOf> a_parts() const;
-  std::optional<PartsOf> b_parts() const;
+  std::optional<PartsOf> a_parts() const { return parts ? std::optional(parts->a) : std::nullopt; }
+  std::optional<PartsOf> b_parts() const { return parts ? std::optional(parts->b) : std::nullopt; }
   /// Of an element of each operand.
   kernel::Value product(kernel::Value x, kernel::Value y) const;
 

@@ -29,22 +29,30 @@ kernel::Value Values::at(NodeId node, const std::vector<ir::Expr>& index) {
   return evaluator_.at(node, index);
 }
 
+kernel::Value Values::guarded(NodeId node, const prim::Access& access,
+                              const std::vector<ir::Condition>& around) {
+  const DType type = compute_type(g_[node].type.dtype);
+  const auto own = ir::simplify(access.inside, evaluator_.ranges());
+  if (!own) return kernel::imm(type, 0);
+  std::vector<ir::Condition> known = around;
+  known.insert(known.end(), own->begin(), own->end());
+  return kernel::guard(*own, evaluator_.at(node, access.index, known), kernel::imm(type, 0));
+}
+
 kernel::Value Values::at(NodeId node, const prim::Access& access, std::optional<PartsOf> parts) {
+  if (!parts) return guarded(node, access, {});
   const auto conditions = ir::simplify(access.inside, evaluator_.ranges());
-  const DType type = parts ? DType::i32 : compute_type(g_[node].type.dtype);
-  if (!conditions) return kernel::imm(type, 0);
-  const auto one = [&](const std::vector<ir::Expr>& index) {
-    return evaluator_.at(node, index, *conditions);
-  };
-  if (!parts) return kernel::guard(*conditions, one(access.index), kernel::imm(type, 0));
+  if (!conditions) return kernel::imm(DType::i32, 0);
   std::vector<kernel::Value> all;
   for (int i = 0; i < parts->count; ++i) {
-    std::vector<ir::Expr> index = access.index;
-    ir::Expr& e = index[static_cast<std::size_t>(parts->dim)];
+    prim::Access part{access.index, {}};
+    ir::Expr& e = part.index[static_cast<std::size_t>(parts->dim)];
     e = e * ir::Expr(parts->count) + ir::Expr(i);
-    all.push_back(kernel::apply(ir::ScalarFn::cast, {one(index)}, type));
+    if (parts->inside) part.inside.push_back({e, parts->inside->low, parts->inside->high + 1});
+    all.push_back(
+        kernel::apply(ir::ScalarFn::cast, {guarded(node, part, *conditions)}, DType::i32));
   }
-  return kernel::guard(*conditions, kernel::packed(all), kernel::imm(type, 0));
+  return kernel::guard(*conditions, kernel::packed(all), kernel::imm(DType::i32, 0));
 }
 
 }  // namespace heddle::lower::contract

@@ -25,6 +25,9 @@ class Values {
   const std::vector<Input>& inputs() const { return inputs_; }
 
  private:
+  /// Zero where the access's own conditions do not hold; `around`: those that do.
+  kernel::Value guarded(NodeId node, const prim::Access& access,
+                        const std::vector<ir::Condition>& around);
   const prim::Graph& g_;
   Evaluator evaluator_;
   std::vector<Input> inputs_;
