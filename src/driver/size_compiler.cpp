@@ -1,6 +1,8 @@
 #include "driver/size_compiler.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "support/log.h"
 
@@ -9,8 +11,8 @@ namespace {
 
 /// What masking may cost, by the model, before a bucket's own size gets a program without it.
 constexpr double kMaskingCost = 1.02;
-/// Sizes of one dimension that get programs of their own because they do not fit their bucket.
-constexpr int kMaxAlone = 4;
+/// Families of sizes, of which one does not fit the next, that a bucket is divided into.
+constexpr int kMostFamilies = 16;
 /// Programs of one table: where several dimensions have such sizes, they multiply.
 constexpr std::size_t kMaxPrograms = 512;
 
@@ -95,47 +97,95 @@ std::string SizeCompiler::blamed(const Bucket& bucket, std::size_t misfit) {
 
 Status SizeCompiler::add(const std::vector<Sizes>& sizes, const std::vector<prim::Graph>& graphs) {
   seconds_["import"] += lap();
-  Bucket bucket{sizes, {}, {}, ""};
+  Bucket bucket{sizes, {}, 0, ""};
   for (const prim::Graph& graph : graphs) bucket.graphs.push_back(&graph);
   return add_bucket(std::move(bucket));
 }
 
+namespace {
+
+/// "H=41", "H=41, H=43"; of many, how many.
+std::string text_of(const std::set<std::string>& sizes) {
+  constexpr std::size_t kMostListed = 6;
+  const std::size_t shown = std::min(sizes.size(), kMostListed);
+  const std::string text = fmt::format(
+      "{}",
+      fmt::join(sizes.begin(), std::next(sizes.begin(), static_cast<std::ptrdiff_t>(shown)), ", "));
+  return shown == sizes.size() ? text : fmt::format("{} and {} more", text, sizes.size() - shown);
+}
+
+bool is_larger(const Sizes& a, const Sizes& b) {
+  return std::ranges::any_of(a, [&](const auto& size) { return size.second > b.at(size.first); });
+}
+
+}  // namespace
+
+/// In ascending order: the last is the largest, if one is.
+void SizeCompiler::sort(Bucket& bucket) {
+  std::vector<std::pair<Sizes, const prim::Graph*>> cases;
+  for (std::size_t c = 0; c < bucket.sizes.size(); ++c)
+    cases.emplace_back(bucket.sizes[c], bucket.graphs[c]);
+  std::ranges::sort(cases, {}, &std::pair<Sizes, const prim::Graph*>::first);
+  for (std::size_t c = 0; c < cases.size(); ++c)
+    std::tie(bucket.sizes[c], bucket.graphs[c]) = cases[c];
+}
+
+/// Moves the cases that `unlike` holds of.
+void SizeCompiler::part(Bucket& bucket, Bucket& family,
+                        const std::function<bool(const Sizes&)>& unlike) {
+  Bucket rest{{}, {}, bucket.families, std::move(bucket.note)};
+  for (std::size_t c = 0; c < bucket.sizes.size(); ++c) {
+    Bucket& part = unlike(bucket.sizes[c]) ? family : rest;
+    part.sizes.push_back(bucket.sizes[c]);
+    part.graphs.push_back(bucket.graphs[c]);
+  }
+  bucket = std::move(rest);
+}
+
 Status SizeCompiler::add_bucket(Bucket bucket) {
-  while (true) {
-    std::vector<prim::Graph> cases;
-    for (const prim::Graph* graph : bucket.graphs) cases.push_back(*graph);
-    prim::Misfit misfit;
-    Result<prim::Sizes> merged = prim::merge_sizes(cases, cases.size() - 1, &misfit);
-    seconds_["merge"] += lap();
-    if (merged) {
-      HEDDLE_TRY(
-          add_program(*std::move(merged), bucket.sizes, bucket.graphs, std::move(bucket.note)));
-      if (cases.size() > 1) HEDDLE_TRY(own_program(bucket.sizes.back(), *bucket.graphs.back()));
-      return Ok{};
-    }
+  Bucket family{{}, {}, bucket.families + 1, ""};
+  std::set<std::string> apart;
+  std::string reason;
+  const Sizes largest = bucket.sizes.back();
+  part(bucket, family, [&](const Sizes& own) { return is_larger(own, largest); });
+  for (const Sizes& own : family.sizes) apart.insert(text_of(own));
+  if (!apart.empty()) reason = "no size of it is the largest in every dimension";
+  prim::Misfit misfit;
+  Result<prim::Sizes> merged = unsupported("");
+  while (!(merged = merge(bucket, &misfit))) {
     const Sizes unlike = bucket.sizes[misfit.case_number];
-    const std::string name =
-        misfit.case_number + 1 == cases.size() ? "" : blamed(bucket, misfit.case_number);
-    if (misfit.case_number + 1 == cases.size() || ++bucket.apart[name] > kMaxAlone)
+    const bool none = misfit.case_number + 1 == bucket.sizes.size();
+    if (none || bucket.families == kMostFamilies)
       return fail(misfit.error.code,
                   "sizes {} to {} cannot share a program: {} (at {}); list the sizes wanted "
                   "(NAME=16,32) for a program of each",
                   text_of(bucket.sizes.front()), text_of(bucket.sizes.back()), misfit.error.message,
                   text_of(unlike));
-    Bucket apart{{}, {}, bucket.apart, ""}, rest{{}, {}, bucket.apart, std::move(bucket.note)};
-    for (std::size_t c = 0; c < cases.size(); ++c) {
-      const Sizes& own = bucket.sizes[c];
-      Bucket& part =
-          (name.empty() ? own == unlike : own.at(name) == unlike.at(name)) ? apart : rest;
-      part.sizes.push_back(own);
-      part.graphs.push_back(bucket.graphs[c]);
-    }
-    const std::string of = name.empty() ? text_of(unlike) : text_of({{name, unlike.at(name)}});
-    apart.note = fmt::format("{} has a program of its own: {}", of, misfit.error.message);
-    log(LogLevel::info, "{}", apart.note);
-    HEDDLE_TRY(add_bucket(std::move(apart)));
-    bucket = std::move(rest);
+    const std::string name = blamed(bucket, misfit.case_number);
+    part(bucket, family, [&](const Sizes& own) {
+      return name.empty() ? own == unlike : own.at(name) == unlike.at(name);
+    });
+    apart.insert(name.empty() ? text_of(unlike) : text_of(Sizes{{name, unlike.at(name)}}));
+    if (reason.empty()) reason = misfit.error.message;
   }
+  if (!family.sizes.empty()) {
+    family.note = fmt::format("{} {} of {} own: {}", text_of(apart),
+                              apart.size() == 1 ? "has a program" : "have programs",
+                              apart.size() == 1 ? "its" : "their", reason);
+    log(LogLevel::info, "{}", family.note);
+    sort(family);
+    HEDDLE_TRY(add_bucket(std::move(family)));
+  }
+  HEDDLE_TRY(add_program(*std::move(merged), bucket.sizes, bucket.graphs, std::move(bucket.note)));
+  return bucket.sizes.size() > 1 ? own_program(bucket.sizes.back(), *bucket.graphs.back()) : Ok{};
+}
+
+Result<prim::Sizes> SizeCompiler::merge(const Bucket& bucket, prim::Misfit* misfit) {
+  std::vector<prim::Graph> cases;
+  for (const prim::Graph* graph : bucket.graphs) cases.push_back(*graph);
+  auto merged = prim::merge_sizes(cases, cases.size() - 1, misfit);
+  seconds_["merge"] += lap();
+  return merged;
 }
 
 }  // namespace heddle::driver

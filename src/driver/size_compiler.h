@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ using Sizes = std::map<std::string, std::int64_t>;
 /// "H=64, W=32".
 std::string text_of(const Sizes& sizes);
 /// What sizes may combine to, at most.
-constexpr std::size_t kMaxCases = 4096;
+constexpr std::size_t kMaxCases = 1 << 14;
 
 /// Sizes, and those of the program that they run in, by range.
 struct SizeCombination {
@@ -54,12 +55,16 @@ class SizeCompiler {
   struct Bucket {
     std::vector<Sizes> sizes;
     std::vector<const prim::Graph*> graphs;
-    std::map<std::string, int> apart;  ///< sizes of each dimension that were taken out
+    int families = 0;  ///< parted from it so far
     std::string note;
   };
-  /// Where a size of one dimension makes the model another one (0 rows are folded away), all cases
-  /// of that size are a bucket of their own, else the case that does not fit.
+  /// Where a size of one dimension makes the model another one (0 rows are folded away, odd extents
+  /// are rounded), all cases of that size are a family of their own, else the case that does not
+  /// fit; a family is a bucket again.
   Status add_bucket(Bucket bucket);
+  Result<prim::Sizes> merge(const Bucket& bucket, prim::Misfit* misfit);
+  static void sort(Bucket& bucket);
+  static void part(Bucket& bucket, Bucket& family, const std::function<bool(const Sizes&)>& unlike);
   static std::string blamed(const Bucket& bucket, std::size_t misfit);
   /// One program for these sizes, the last of which is the largest.
   Status add_program(prim::Sizes merged, const std::vector<Sizes>& sizes,

@@ -66,7 +66,7 @@ Result<NodeId> SizeMerger::read_piece(const Nodes& nodes, const Nodes& arg,
     }
     if (same) exprs.assign(exprs.size(), l);
     const Shape used = used_shape(exprs, out);
-    const NodeId index = HEDDLE_TRY(computed(nodes, std::move(exprs), used));
+    const NodeId index = HEDDLE_TRY(position(nodes, exprs, used));
     if (joins) {
       const NodeId rows = b_.mul(indices.back(), b_.scalar_int(DType::i32, shape_there[k]));
       indices.back() = b_.add(rows, index);
@@ -175,13 +175,81 @@ NodeId SizeMerger::merge_concat(const std::vector<Nodes>& args, int axis, const 
   return gathered({b_.concat(sources, axis), axis, place}, picking(axis, out.size()), {place}, out);
 }
 
+/// Numbers of each position along the one dimension that they depend on, of each size; null where
+/// they depend on several, or are too many.
+std::optional<NodeId> SizeMerger::table(
+    DType type, const Shape& used,
+    const std::function<std::int64_t(std::size_t c, const std::vector<std::int64_t>&)>& at) {
+  constexpr std::int64_t kMost = 1 << 13, kMostInAll = 1 << 22;
+  const std::int64_t count = element_count(used);
+  const auto along = std::ranges::find_if(used, [](std::int64_t e) { return e > 1; });
+  if (count > kMost || count * static_cast<std::int64_t>(cases_.size()) > kMostInAll ||
+      (along != used.end() && *along != count))
+    return std::nullopt;
+  std::vector<std::int64_t> variables(used.size(), 0);
+  std::vector<Tensor> values;
+  for (std::size_t c = 0; c < cases_.size(); ++c) {
+    values.emplace_back(TensorType{type, used});
+    for (std::int64_t p = 0; p < count; ++p) {
+      if (along != used.end()) variables[static_cast<std::size_t>(along - used.begin())] = p;
+      values.back().set_int(p, at(c, variables));
+    }
+  }
+  return given(std::move(values));
+}
+
+/// The expressions as they are computed; where they are not alike, from a table.
+Result<NodeId> SizeMerger::position(const Nodes& nodes, const std::vector<Expr>& exprs,
+                                    const Shape& used) {
+  Result<NodeId> computed_once = computed(nodes, exprs, used);
+  if (computed_once) return computed_once;
+  const auto told = table(DType::i32, used, [&](std::size_t c, const auto& variables) {
+    const std::int64_t value = ir::evaluate(exprs[c], variables);
+    return std::clamp<std::int64_t>(value, INT32_MIN, INT32_MAX);
+  });
+  return told ? Result<NodeId>(*told) : computed_once;
+}
+
+/// The same where sizes differ in how many conditions there are, each on one dimension.
+Result<std::optional<NodeId>> SizeMerger::inside_by_tables(
+    const Nodes& nodes, const std::vector<const Access*>& accesses) {
+  const Shape& out = largest(nodes).type.shape;
+  std::optional<NodeId> all;
+  for (std::size_t k = 0; k < out.size(); ++k) {
+    const Var own{static_cast<std::int32_t>(k)};
+    bool any = false;
+    for (std::size_t c = 0; c < cases_.size(); ++c)
+      for (const Condition& condition : accesses[c]->inside) {
+        std::vector<Var> variables;
+        ir::collect_variables(condition.expr, variables);
+        if (variables.size() != 1)
+          return misfit(nodes, c, "where it reads takes another form there");
+        any |= variables[0] == own;
+      }
+    if (!any) continue;
+    Shape used(out.size(), 1);
+    used[k] = out[k];
+    const auto holds = table(DType::b1, used, [&](std::size_t c, const auto& variables) {
+      return std::ranges::all_of(accesses[c]->inside, [&](const Condition& condition) {
+        if (!ir::depends_on(condition.expr, own)) return true;
+        const std::int64_t value = ir::evaluate(condition.expr, variables);
+        return condition.low <= value && value < condition.high;
+      });
+    });
+    if (!holds) return misfit(nodes, largest_, "where it reads is too much to tell by a table");
+    all = all ? b_.map(ScalarFn::logical_and, {b_.broadcast(*all, out), b_.broadcast(*holds, out)})
+              : *holds;
+  }
+  if (all) all = b_.broadcast(*all, out);
+  return all;
+}
+
 /// Where a part is inside; nullopt: everywhere.
 Result<std::optional<NodeId>> SizeMerger::inside_of(const Nodes& nodes,
                                                     const std::vector<const Access*>& accesses) {
   const std::size_t count = accesses[largest_]->inside.size();
-  for (std::size_t c = 0; c < cases_.size(); ++c)
-    if (accesses[c]->inside.size() != count)
-      return misfit(nodes, c, "where it reads takes another form there");
+  if (std::ranges::any_of(accesses, [&](const Access* a) { return a->inside.size() != count; }))
+    return inside_by_tables(nodes, accesses);
   std::optional<NodeId> all;
   const Shape& out = largest(nodes).type.shape;
   for (std::size_t i = 0; i < count; ++i) {
@@ -193,7 +261,7 @@ Result<std::optional<NodeId>> SizeMerger::inside_of(const Nodes& nodes,
       highs.push_back(a->inside[i].high);
     }
     const Shape used = used_shape(exprs, out);
-    const NodeId value = HEDDLE_TRY(computed(nodes, std::move(exprs), used));
+    const NodeId value = HEDDLE_TRY(position(nodes, exprs, used));
     const NodeId holds =
         b_.map(ScalarFn::logical_and, {b_.map(ScalarFn::greater_equal, {value, number(lows)}),
                                        b_.map(ScalarFn::less, {value, number(highs)})});

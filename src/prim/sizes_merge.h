@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -79,6 +80,14 @@ class SizeMerger {
                             const std::vector<const Access*>& accesses);
   Result<std::optional<NodeId>> inside_of(const Nodes& nodes,
                                           const std::vector<const Access*>& accesses);
+  std::optional<NodeId> table(
+      DType type, const Shape& used,
+      const std::function<std::int64_t(std::size_t c, const std::vector<std::int64_t>& variables)>&
+          at);
+  Result<NodeId> position(const Nodes& nodes, const std::vector<ir::Expr>& exprs,
+                          const Shape& used);
+  Result<std::optional<NodeId>> inside_by_tables(const Nodes& nodes,
+                                                 const std::vector<const Access*>& accesses);
   NodeId gathered(const Picked& picked, Gather gather, const std::vector<NodeId>& indices,
                   const Shape& out);
   std::optional<int> gathered_concat(const std::vector<std::vector<const Access*>>& pieces,

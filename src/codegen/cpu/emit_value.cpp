@@ -110,6 +110,10 @@ Emitter::V Emitter::make_guard(const Guard& x) {
     return varying.empty() ? value(x.then) : masked_guard(varying, x);
   };
   if (uniform.empty()) return then();
+  // Lanes that some of them decide are masked by all: a chain of such guards would else hold the
+  // rest of the chain twice at each step.
+  const bool reads = !analysis_.of(x.otherwise).buffers.empty();
+  if (!varying.empty() && reads) return masked_guard(*left, x);
   V all = nullptr;
   for (const ir::Condition& c : uniform) {
     V one = condition(c);
@@ -127,10 +131,10 @@ Emitter::V Emitter::make_guard(const Guard& x) {
 }
 
 /// Both branches in all lanes, each reading memory only where it is taken.
-Emitter::V Emitter::masked_guard(const std::vector<ir::Condition>& varying, const Guard& x) {
+Emitter::V Emitter::masked_guard(const std::vector<ir::Condition>& conditions, const Guard& x) {
   V mask = nullptr;
-  for (const ir::Condition& c : varying) {
-    V one = condition(c);
+  for (const ir::Condition& c : conditions) {
+    V one = ops_.splat(condition(c), vector_->width);
     mask = mask ? b_.CreateAnd(mask, one) : one;
   }
   const auto under = [&](V active, const Value& v) {

@@ -123,7 +123,7 @@ class Emitter {
   V make_value(const kernel::ValueNode& v);
   V make_apply(const kernel::Apply& x, DType dtype);
   V make_guard(const kernel::Guard& x);
-  V masked_guard(const std::vector<ir::Condition>& varying, const kernel::Guard& x);
+  V masked_guard(const std::vector<ir::Condition>& conditions, const kernel::Guard& x);
   V make_random(const kernel::RandomBits& x);
   V lane_reduce(const kernel::LaneReduce& x, DType dtype);
 
