@@ -12,7 +12,7 @@ namespace {
 /// What masking may cost, by the model, before a bucket's own size gets a program without it.
 constexpr double kMaskingCost = 1.02;
 /// Families of sizes, of which one does not fit the next, that a bucket is divided into.
-constexpr int kMostFamilies = 16;
+constexpr int kMostFamilies = 64;
 /// Programs of one table: where several dimensions have such sizes, they multiply.
 constexpr std::size_t kMaxPrograms = 512;
 
@@ -97,21 +97,30 @@ std::string SizeCompiler::blamed(const Bucket& bucket, std::size_t misfit) {
 
 Status SizeCompiler::add(const std::vector<Sizes>& sizes, const std::vector<prim::Graph>& graphs) {
   seconds_["import"] += lap();
-  Bucket bucket{sizes, {}, 0, ""};
+  Bucket bucket{sizes, {}, 0, {}, ""};
   for (const prim::Graph& graph : graphs) bucket.graphs.push_back(&graph);
   return add_bucket(std::move(bucket));
 }
 
 namespace {
 
-/// "H=41", "H=41, H=43"; of many, how many.
-std::string text_of(const std::set<std::string>& sizes) {
-  constexpr std::size_t kMostListed = 6;
-  const std::size_t shown = std::min(sizes.size(), kMostListed);
-  const std::string text = fmt::format(
-      "{}",
-      fmt::join(sizes.begin(), std::next(sizes.begin(), static_cast<std::ptrdiff_t>(shown)), ", "));
-  return shown == sizes.size() ? text : fmt::format("{} and {} more", text, sizes.size() - shown);
+std::set<std::string> varying(const std::vector<Sizes>& cases) {
+  std::set<std::string> names;
+  for (const Sizes& sizes : cases)
+    for (const auto& [name, extent] : sizes)
+      if (extent != cases[0].at(name)) names.insert(name);
+  return names;
+}
+
+/// "H=41" where that alone tells the cases, which are of a bucket in which these names vary.
+std::string family_text(const std::vector<Sizes>& cases, const std::set<std::string>& names) {
+  const std::set<std::string> still = varying(cases);
+  Sizes fixed;
+  for (const std::string& name : names)
+    if (!still.contains(name)) fixed.emplace(name, cases[0].at(name));
+  if (!fixed.empty()) return text_of(fixed) + " has a program of its own";
+  return fmt::format("{} sizes from {} to {} have a program of their own", cases.size(),
+                     text_of(cases.front()), text_of(cases.back()));
 }
 
 bool is_larger(const Sizes& a, const Sizes& b) {
@@ -133,7 +142,7 @@ void SizeCompiler::sort(Bucket& bucket) {
 /// Moves the cases that `unlike` holds of.
 void SizeCompiler::part(Bucket& bucket, Bucket& family,
                         const std::function<bool(const Sizes&)>& unlike) {
-  Bucket rest{{}, {}, bucket.families, std::move(bucket.note)};
+  Bucket rest{{}, {}, bucket.families, bucket.varied, bucket.reason};
   for (std::size_t c = 0; c < bucket.sizes.size(); ++c) {
     Bucket& part = unlike(bucket.sizes[c]) ? family : rest;
     part.sizes.push_back(bucket.sizes[c]);
@@ -143,13 +152,10 @@ void SizeCompiler::part(Bucket& bucket, Bucket& family,
 }
 
 Status SizeCompiler::add_bucket(Bucket bucket) {
-  Bucket family{{}, {}, bucket.families + 1, ""};
-  std::set<std::string> apart;
-  std::string reason;
+  Bucket family{{}, {}, bucket.families + 1, varying(bucket.sizes), ""};
   const Sizes largest = bucket.sizes.back();
   part(bucket, family, [&](const Sizes& own) { return is_larger(own, largest); });
-  for (const Sizes& own : family.sizes) apart.insert(text_of(own));
-  if (!apart.empty()) reason = "no size of it is the largest in every dimension";
+  if (!family.sizes.empty()) family.reason = "no size is the largest in every dimension";
   prim::Misfit misfit;
   Result<prim::Sizes> merged = unsupported("");
   while (!(merged = merge(bucket, &misfit))) {
@@ -165,18 +171,16 @@ Status SizeCompiler::add_bucket(Bucket bucket) {
     part(bucket, family, [&](const Sizes& own) {
       return name.empty() ? own == unlike : own.at(name) == unlike.at(name);
     });
-    apart.insert(name.empty() ? text_of(unlike) : text_of(Sizes{{name, unlike.at(name)}}));
-    if (reason.empty()) reason = misfit.error.message;
+    if (family.reason.empty()) family.reason = misfit.error.message;
   }
   if (!family.sizes.empty()) {
-    family.note = fmt::format("{} {} of {} own: {}", text_of(apart),
-                              apart.size() == 1 ? "has a program" : "have programs",
-                              apart.size() == 1 ? "its" : "their", reason);
-    log(LogLevel::info, "{}", family.note);
     sort(family);
     HEDDLE_TRY(add_bucket(std::move(family)));
   }
-  HEDDLE_TRY(add_program(*std::move(merged), bucket.sizes, bucket.graphs, std::move(bucket.note)));
+  std::string note;
+  if (!bucket.reason.empty())
+    note = fmt::format("{}: {}", family_text(bucket.sizes, bucket.varied), bucket.reason);
+  HEDDLE_TRY(add_program(*std::move(merged), bucket.sizes, bucket.graphs, std::move(note)));
   return bucket.sizes.size() > 1 ? own_program(bucket.sizes.back(), *bucket.graphs.back()) : Ok{};
 }
 

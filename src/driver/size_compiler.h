@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,9 @@ class SizeCompiler {
   struct Bucket {
     std::vector<Sizes> sizes;
     std::vector<const prim::Graph*> graphs;
-    int families = 0;  ///< parted from it so far
-    std::string note;
+    int families = 0;              ///< parted before it
+    std::set<std::string> varied;  ///< names, in what it was parted from
+    std::string reason;            ///< why it was parted
   };
   /// Where a size of one dimension makes the model another one (0 rows are folded away, odd extents
   /// are rounded), all cases of that size are a family of their own, else the case that does not
