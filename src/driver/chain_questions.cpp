@@ -44,6 +44,66 @@ std::set<std::size_t> telling_ports(const prim::Graph& graph) {
   return telling;
 }
 
+namespace {
+
+/// No element of the integer value is larger, as far as its definition shows (counts of what holds,
+/// positions, sums of these).
+std::optional<std::int64_t> upper_bound(const prim::Graph& g, prim::NodeId id, int depth = 0) {
+  constexpr int kDeepest = 32;
+  constexpr std::int64_t kLarge = std::int64_t{1} << 31;
+  const prim::Node& n = g[id];
+  if (n.type.dtype == DType::b1) return 1;
+  if (!is_int(n.type.dtype) || depth > kDeepest) return std::nullopt;
+  if (const Tensor* t = g.constant_of(id)) {
+    if (t->count() == 0 || t->count() > kMostUnasked) return std::nullopt;
+    std::int64_t most = t->int_at(0);
+    for (std::int64_t i = 1; i < t->count(); ++i) most = std::max(most, t->int_at(i));
+    return most;
+  }
+  std::vector<std::optional<std::int64_t>> args;
+  for (const prim::NodeId arg : n.args) args.push_back(upper_bound(g, arg, depth + 1));
+  const auto small = [&](std::int64_t value) {
+    return value < kLarge ? std::optional(value) : std::nullopt;
+  };
+  if (std::holds_alternative<prim::View>(n.op)) {
+    const auto& view = std::get<prim::View>(n.op);
+    if (args.size() != 1 || !args[0]) return std::nullopt;
+    return view.pieces[0].inside.empty()
+               ? args[0]
+               : small(std::max(*args[0], static_cast<std::int64_t>(view.fill)));
+  }
+  if (std::holds_alternative<prim::Gather>(n.op)) return args[0];
+  if (const auto* reduce = std::get_if<prim::Reduce>(&n.op)) {
+    const Shape& from = g[n.args[0]].type.shape;
+    std::int64_t count = 1;
+    for (const int axis : reduce->axes) count *= from[static_cast<std::size_t>(axis)];
+    if (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin) return count - 1;
+    if (!args[0]) return std::nullopt;
+    if (reduce->fn == ir::Monoid::sum && count < kLarge)
+      return small(std::max<std::int64_t>(*args[0], 0) * count);
+    return reduce->fn == ir::Monoid::max && count > 0 ? args[0] : std::nullopt;
+  }
+  const auto* map = std::get_if<prim::Map>(&n.op);
+  if (map == nullptr) return std::nullopt;
+  if (map->fn == ir::ScalarFn::min && (args[0] || args[1]))
+    return std::min(args[0].value_or(kLarge), args[1].value_or(kLarge));
+  if (std::ranges::any_of(args, [](const auto& arg) { return !arg; })) return std::nullopt;
+  switch (map->fn) {
+    case ir::ScalarFn::cast:
+      return args[0];
+    case ir::ScalarFn::add:
+      return small(*args[0] + *args[1]);
+    case ir::ScalarFn::max:
+      return std::max(*args[0], *args[1]);
+    case ir::ScalarFn::select:
+      return std::max(*args[1], *args[2]);
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
 std::string ChainCompiler::found_sizes() const {
   std::string text;
   for (const Chain::Count& count : counts_) text += " " + label(count.name);
@@ -119,20 +179,25 @@ Result<SizeRange> ChainCompiler::range_of(const Question& question, std::int64_t
 Result<std::vector<Branch>> ChainCompiler::with_sizes(const std::vector<Branch>& branches,
                                                       const Stages& stages,
                                                       const Question& question) {
-  std::int64_t most = -1;
+  std::vector<std::optional<std::int64_t>> limits, fixed;  // by branch of branches_
   bool flag = false;
-  std::vector<TensorType> types;  // of what tells, by branch of branches_
-  std::vector<std::optional<std::int64_t>> fixed;
   for (const onnx::Stage& stage : stages) {
-    types.push_back(*type_of(stage.graph, question.value));
-    if (question.axis >= 0)
-      most = std::max(most, types.back().shape[static_cast<std::size_t>(question.axis)]);
-    flag |= types.back().dtype == DType::b1 && question.axis < 0;
+    const TensorType type = *type_of(stage.graph, question.value);
     const auto port = port_named(stage.graph, question.value);
-    const Tensor* is = port ? stage.graph.constant_of(stage.graph.outputs[*port].node) : nullptr;
-    fixed.push_back(is != nullptr && question.axis < 0 ? std::optional(is->int_at(0))
-                                                       : std::nullopt);
+    fixed.emplace_back();
+    limits.emplace_back();
+    if (question.axis >= 0) {
+      limits.back() = type.shape[static_cast<std::size_t>(question.axis)];
+      continue;
+    }
+    flag |= type.dtype == DType::b1;
+    if (!port) continue;
+    const prim::NodeId node = stage.graph.outputs[*port].node;
+    limits.back() = upper_bound(stage.graph, node);
+    if (const Tensor* is = stage.graph.constant_of(node)) fixed.back() = is->int_at(0);
   }
+  std::int64_t most = 0;
+  for (const auto& limit : limits) most = most < 0 || !limit ? -1 : std::max(most, *limit);
   const SizeRange range = HEDDLE_TRY(range_of(question, most, flag));
   programs_[question.name] = range.programs;
   std::vector<Branch> next;
@@ -140,8 +205,7 @@ Result<std::vector<Branch>> ChainCompiler::with_sizes(const std::vector<Branch>&
     std::size_t from = 0;  // the one of branches_ that this is of
     while (!std::ranges::includes(branch.sizes, branches_[from].sizes)) ++from;
     for (const std::int64_t n : range.sizes) {
-      if (question.axis >= 0 && n > types[from].shape[static_cast<std::size_t>(question.axis)])
-        break;
+      if (limits[from] && n > *limits[from]) break;
       if (fixed[from] && n != *fixed[from]) continue;
       Branch more = branch;
       more.sizes[question.name] = n;

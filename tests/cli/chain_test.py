@@ -302,12 +302,27 @@ class Chains(CommandTest):
                  node("TopK", ["x", "k"], ["best", "positions"], name="best")]
         proto = graph(nodes, [("x", FLOAT, [10])], [("best", FLOAT), ("positions", INT)],
                       [constant("least", 0.3, np.float32)])
-        path = self.save("k", proto)
-        self.assert_fails(3, "'k' (ReduceSum 'how_many') decides shapes, and nothing says how large",
-                          "compile", path, "-o", self.path / "none")
-        path, artefact, _ = self.compiled("k", proto, "--dynamic", "k=0..10")
+        path, artefact, report = self.compiled("k", proto)  # no more than there are elements
+        self.assertEqual(report["links"], 2)
+        _, bounded, _ = self.compiled("three", proto, "--dynamic", "k=0..3")
+        self.assert_fails(3, "the values computed decide k=10", "run", bounded,
+                          *self.given({"x": np.full(10, 5, np.float32)}))
         for shift in (-5, -1, 0, 0.5, 5):
             x = (np.random.default_rng(3).normal(size=10) + shift).astype(np.float32)
+            self.agrees(path, artefact, {"x": x})
+
+    def test_numbers_that_nothing_bounds(self):
+        nodes = [node("ReduceMax", ["x"], ["top"], keepdims=0, name="top"),
+                 node("Cast", ["top"], ["whole"], to=INT),
+                 node("Unsqueeze", ["whole", "zero"], ["k"], name="how_many"),
+                 node("TopK", ["x", "k"], ["best", "positions"], name="best")]
+        proto = graph(nodes, [("x", FLOAT, [10])], [("best", FLOAT)], [constant("zero", [0])])
+        path = self.save("free", proto)
+        self.assert_fails(3, "decides shapes, and nothing says how large", "compile", path, "-o",
+                          self.path / "none")
+        path, artefact, _ = self.compiled("free", proto, "--dynamic", "how_many=0..10")
+        for most in (0.5, 3.2, 10):
+            x = np.linspace(0, most, 10).astype(np.float32)
             self.agrees(path, artefact, {"x": x})
 
     def test_branches_on_computed_conditions(self):
