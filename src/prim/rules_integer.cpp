@@ -234,6 +234,35 @@ NodeId product_of(RewriteContext& c, const Contract& k, const Extent& e, NodeId 
   return c.b.contract(lhs, rhs, out, reduced, k.lhs, k.rhs, DType::i32);
 }
 
+/// Σ (q + low)·w is Σ q·w + low·Σ w, where no term is left out: what does not fit into unsigned
+/// bytes for its zero point alone is shifted into them.
+std::optional<NodeId> product_of_shifted(RewriteContext& c, const Contract& k, const Extent& e,
+                                         const Dequantised& a, const Dequantised& b, Shape out) {
+  const std::int64_t low = a.range.low;
+  if (!e.quads || low == 0 || a.range.high - low > 255 || !contains(range_of(DType::i8), b.range) ||
+      !k.lhs.inside.empty() || !k.rhs.inside.empty() || !c.constant(b.integers))
+    return std::nullopt;
+  const NodeId w = narrow(c, b.integers, DType::i8);
+  Shape along(out.size(), 1);
+  for (std::size_t d = 0; d < out.size(); ++d)
+    if (depends_on(k.rhs, Var{static_cast<std::int32_t>(d)})) along[d] = out[d];
+  Tensor unit({DType::i8, {1}});
+  unit.set_int(0, 1);
+  const NodeId one = c.b.constant(unit);
+  auto sums = evaluate_constant(
+      c.g, c.b.contract(one, w, along, k.reduced, {{Expr(0)}, {}}, k.rhs, DType::i32));
+  if (!sums) return std::nullopt;
+  for (std::int64_t i = 0; i < sums->count(); ++i) sums->set_int(i, low * sums->int_at(i));
+  const Node source = c.g[a.integers];
+  const bool stored = is_map(source, ScalarFn::sub) && splat(c.g, source.args[1]) != nullptr &&
+                      splat(c.g, source.args[1])->int_at(0) == -low;
+  const NodeId q = stored
+                       ? source.args[0]
+                       : c.b.sub(c.b.cast(a.integers, DType::i32), c.b.scalar_int(DType::i32, low));
+  const NodeId product = product_of(c, k, e, narrow(c, q, DType::u8), w, out);
+  return c.b.add(product, c.b.broadcast(c.b.constant(*sums), out));
+}
+
 /// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
 Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
@@ -248,6 +277,9 @@ Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   const auto largest = [](Interval r) { return std::max(-r.low, r.high); };
   if (largest(a->range) * largest(b->range) > INT32_MAX / e.reduced) return std::nullopt;
   const auto [x, y] = narrow_types(a->range, b->range, e);
+  if (x == DType::i16)
+    if (const auto sum = product_of_shifted(c, contract, e, *a, *b, n.type.shape))
+      return scaled(c, c.b.cast(*sum, DType::f32), *a, *b);
   const NodeId sum = product_of(c, contract, e, narrow(c, a->integers, x),
                                 narrow(c, b->integers, y), n.type.shape);
   return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
