@@ -107,6 +107,8 @@ const Row kRows[] = {
        v.add(v.b.mul(v.b.exp(v.b.neg(v.b.mul(v.x(), v.x()))), 2 * std::numbers::inv_sqrtpi));
      }},
     {ScalarFn::cast, [](const Values& v) { v.c.add(0, v.b.cast(v.d, v.b.dtype(v.x()))); }},
+    {ScalarFn::round_f16, [](const Values& v) { v.c.add(0, v.d); }},
+    {ScalarFn::round_bf16, [](const Values& v) { v.c.add(0, v.d); }},
     {ScalarFn::add,
      [](const Values& v) {
        v.c.add(0, v.d);

@@ -52,6 +52,7 @@ constexpr ScalarFnInfo kInfo[] = {
     {"atanh", 1, true, false, 40},        {"erf", 1, true, false, 24},
     {"floor", 1, false, false, 1},        {"ceil", 1, false, false, 1},
     {"round", 1, false, false, 1},        {"trunc", 1, false, false, 1},
+    {"round_f16", 1, false, false, 2},    {"round_bf16", 1, false, false, 8},
     {"sign", 1, false, false, 3},         {"logical_not", 1, false, true, 1},
     {"bit_not", 1, false, false, 1},      {"isnan", 1, false, true, 1},
     {"isinf", 1, false, true, 2},         {"cast", 1, false, false, 1},
@@ -94,6 +95,12 @@ bool can_bitcast(DType from, DType to) {
     return t != DType::f16 && t != DType::bf16 && t != DType::b1 && size_of(t) >= 4;
   };
   return whole(from) && whole(to) && size_of(from) == size_of(to);
+}
+
+std::optional<ScalarFn> rounding_to(DType type) {
+  if (type == DType::f16) return ScalarFn::round_f16;
+  if (type == DType::bf16) return ScalarFn::round_bf16;
+  return std::nullopt;
 }
 
 std::string_view name_of(Monoid m) { return kMonoids[static_cast<int>(m)]; }

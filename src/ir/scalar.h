@@ -39,6 +39,8 @@ enum class ScalarFn : std::uint8_t {
   ceil,
   round,
   trunc,
+  round_f16,   // to what an f16 holds, without becoming one: half to even, infinite from 65520
+  round_bf16,  // to what a bf16 holds
   sign,
   logical_not,
   bit_not,
@@ -91,6 +93,8 @@ std::optional<ScalarFn> scalar_fn_named(std::string_view name);
 /// True if a value of `from` may be read as one of `to` of the same bits: f32, i32, u32 or f64,
 /// i64, u64. Narrower types are computed in wider ones, so their bits are not at hand.
 bool can_bitcast(DType from, DType to);
+/// The function that rounds as storing in `type` does; nullopt where storing rounds nothing.
+std::optional<ScalarFn> rounding_to(DType type);
 /// True if the function has no meaning on integers (exp, sqrt, …).
 bool float_only(ScalarFn fn);
 

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "ir/scalar.h"
+#include "support/dtype.h"
 #include "support/result.h"
 
 namespace heddle::ir {
@@ -105,6 +106,10 @@ constexpr Meaning kMeanings[] = {
     {ceil, [](D x, D, D) { return std::ceil(x); }, same},
     {round, [](D x, D, D) { return std::nearbyint(x); }, same},
     {trunc, [](D x, D, D) { return std::trunc(x); }, same},
+    {round_f16, [](D x, D, D) -> D { return f16_to_f32(f32_to_f16(static_cast<float>(x))); },
+     nullptr},
+    {round_bf16, [](D x, D, D) -> D { return bf16_to_f32(f32_to_bf16(static_cast<float>(x))); },
+     nullptr},
     {sign, [](D x, D, D) -> D { return std::isnan(x) ? x : (x > 0) - (x < 0); },
      [](I x, I, I, DType t) -> I { return is_unsigned_int(t) ? x != 0 : (x > 0) - (x < 0); }},
     {logical_not, [](D x, D, D) -> D { return x == 0; },

@@ -66,6 +66,12 @@ TEST(Scalar, DoublesFollowTheirDocumentation) {
   EXPECT_TRUE(std::isnan(f(ScalarFn::min, 1, nan)));
   EXPECT_EQ(f(ScalarFn::round, 2.5), 2);
   EXPECT_EQ(f(ScalarFn::round, 3.5), 4);
+  EXPECT_EQ(f(ScalarFn::round_f16, 4097), 4096);
+  EXPECT_EQ(f(ScalarFn::round_f16, 65519), 65504);
+  EXPECT_EQ(f(ScalarFn::round_f16, -65520), -INFINITY);
+  EXPECT_EQ(f(ScalarFn::round_f16, 3 * 0x1p-25), 0x1p-23);
+  EXPECT_EQ(f(ScalarFn::round_bf16, 257), 256);
+  EXPECT_EQ(f(ScalarFn::round_bf16, 0x1.ffp127), INFINITY);
   EXPECT_EQ(f(ScalarFn::floor_mod, -7, 3), 2);
   EXPECT_EQ(f(ScalarFn::sign, -0.5), -1);
   EXPECT_EQ(f(ScalarFn::select, 0, 1, 2), 2);

@@ -7,8 +7,9 @@
 namespace heddle::kernel {
 namespace {
 
-std::span<std::byte> bytes(std::vector<float>& v) {
-  return {reinterpret_cast<std::byte*>(v.data()), v.size() * sizeof(float)};
+template <class T>
+std::span<std::byte> bytes(std::vector<T>& v) {
+  return {reinterpret_cast<std::byte*>(v.data()), v.size() * sizeof(T)};
 }
 
 Kernel parsed(std::string_view text) {
@@ -240,6 +241,25 @@ TEST(Bounds, UnprovenAccessesAreKeptInside) {
   std::vector<float> x{1, 2, 3, 4, 5, 6, 7, 8, 9}, y(9);
   ASSERT_TRUE(interpret(*safe, {bytes(x), bytes(y)}).ok());
   EXPECT_EQ(y, (std::vector<float>{1, 0, 0, 0, 0, 0, 0, 0, 9}));
+}
+
+// A store in the type itself is a rounding, one in another type is none.
+TEST(Simplify, StoresRoundOnce) {
+  const Kernel k = simplify(parsed(R"(kernel "halves" vars=1 {
+    buffer b0 "x" f32[3] grid arg=0
+    buffer b1 "y" f16[3] grid arg=1 written
+    buffer b2 "z" f32[3] grid arg=2 written
+    for grid d0 in 0..3 {
+      b1[d0] = round_f16.f32(load.f32 b0[d0])
+      b2[d0] = round_f16.f32(load.f32 b0[d0])
+    } })"));
+  const std::string text = to_string(k);
+  EXPECT_EQ(text.find("round_f16"), text.rfind("round_f16")) << text;
+  std::vector<float> x{65520, 4097, 1e-9f}, z(3);
+  std::vector<std::uint16_t> y(3);
+  ASSERT_TRUE(interpret(k, {bytes(x), bytes(y), bytes(z)}).ok());
+  EXPECT_EQ(y, (std::vector<std::uint16_t>{0x7c00, 0x6c00, 0}));
+  EXPECT_EQ(z, (std::vector<float>{INFINITY, 4096, 0}));
 }
 
 TEST(Partition, LeavesNoTestInside) {

@@ -7,6 +7,8 @@ namespace {
 
 class Simplifier {
  public:
+  explicit Simplifier(const Kernel& k) : k_(k) {}
+
   Body body(const Body& in) {
     Body out;
     for (const Stmt& s : in) statement(s, out);
@@ -26,7 +28,19 @@ class Simplifier {
     if (const For* x = std::get_if<For>(&s.op)) return loop(*x, out);
     if (const If* x = std::get_if<If>(&s.op)) return branch(*x, out);
     if (const Let* x = std::get_if<Let>(&s.op)) return bind(*x, out);
+    if (const Store* x = std::get_if<Store>(&s.op)) {
+      Store bare = *x;
+      bare.value = unrounded(bare);
+      return out.push_back(map_children(Stmt{std::move(bare)}, mapper()));
+    }
     out.push_back(map_children(s, mapper()));
+  }
+
+  /// What is stored, without a rounding that storing it is.
+  Value unrounded(const Store& x) const {
+    const auto* top = std::get_if<Apply>(&x.value->op);
+    const bool same = top != nullptr && ir::rounding_to(k_.buffers[x.buffer].dtype) == top->fn;
+    return same && top->args[0]->dtype == x.value->dtype ? top->args[0] : x.value;
   }
 
   void loop(const For& x, Body& out) {
@@ -91,6 +105,7 @@ class Simplifier {
     return map_children(v, mapper());
   }
 
+  const Kernel& k_;
   ir::Ranges ranges_;
   // Keys own their nodes: those of a substituted body would otherwise die and their addresses
   // return.
@@ -101,7 +116,7 @@ class Simplifier {
 
 Kernel simplify(const Kernel& k) {
   Kernel out = k;
-  out.body = Simplifier().body(k.body);
+  out.body = Simplifier(k).body(k.body);
   return out;
 }
 

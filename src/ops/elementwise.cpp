@@ -136,6 +136,14 @@ Result<Values> where(const Call& call, Builder& b) {
   return Values{b.select(call.in(0), call.in(1), call.in(2))};
 }
 
+/// Rounded wherever the result lies: a cast to a storage type alone rounds where it is stored.
+NodeId rounded(Builder& b, NodeId x, DType type) {
+  const DType from = b.dtype(x);
+  const auto rounding = ir::rounding_to(type);
+  if (!rounding || from == type || size_of(from) == 1) return b.cast(x, type);
+  return b.cast(b.map(*rounding, {b.cast(x, DType::f32)}), type);
+}
+
 /// Input 0 as numbers of `type`, or in a format that only stores.
 Result<Values> converted(const Call& call, Builder& b, Format format, DType type) {
   const Format from = call.format(0);
@@ -143,7 +151,7 @@ Result<Values> converted(const Call& call, Builder& b, Format format, DType type
                        ? call.in(0)
                        : decode(b, call.in(0), from, format != Format::plain ? DType::f32 : type);
   call.result_format = format;
-  if (format == Format::plain) return Values{b.cast(x, type)};
+  if (format == Format::plain) return Values{rounded(b, x, type)};
   using Round = Encoding::Round;
   const Round rounds[] = {Round::up, Round::down, Round::nearest};
   const int round = HEDDLE_TRY(choice(call, "round_mode", "up", {"up", "down", "nearest"}));
@@ -161,7 +169,7 @@ Result<Values> cast(const Call& call, Builder& b) {
         {"INT64", DType::i64},  {"UINT8", DType::u8},   {"UINT16", DType::u16},
         {"UINT32", DType::u32}, {"UINT64", DType::u64}, {"BOOL", DType::b1}};
     for (const auto& [text, type] : kNames)
-      if (text == name) return Values{b.cast(call.in(0), type)};
+      if (text == name) return Values{rounded(b, call.in(0), type)};
     return call.unsupported("cannot cast to '{}'", name);
   }
   const std::int64_t number = call.attribute_int("to", 0);
@@ -216,12 +224,20 @@ Result<Values> clip_attributes(const Call& call, Builder& b) {
   return clamped(call, b, low, high);
 }
 
+/// What has a 16-bit type counts as infinite from where storing it rounds to infinity.
+NodeId is_infinite(Builder& b, NodeId x) {
+  const DType type = b.dtype(x);
+  if (!ir::rounding_to(type)) return b.map(ScalarFn::isinf, {x});
+  const NodeId limit = b.scalar(DType::f32, type == DType::f16 ? 65520 : 0x1.ffp127);
+  return b.map(ScalarFn::greater_equal, {b.map(ScalarFn::abs, {b.cast(x, DType::f32)}), limit});
+}
+
 Result<Values> is_inf(const Call& call, Builder& b) {
   const NodeId x = call.in(0);
   HEDDLE_TRY(want_domain(call, b, x, Domain::floating));
   const bool negative = call.attribute_int("detect_negative", 1) != 0,
              positive = call.attribute_int("detect_positive", 1) != 0;
-  const NodeId inf = b.map(ScalarFn::isinf, {x});
+  const NodeId inf = is_infinite(b, x);
   const NodeId zero = b.scalar(b.dtype(x), 0);
   if (negative && positive) return Values{inf};
   if (!negative && !positive) return Values{b.full({DType::b1, b.shape(x)}, 0)};

@@ -3,9 +3,16 @@ reference evaluator or ONNX Runtime."""
 import unittest
 
 import numpy as np
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from one_operator import OperatorTest, model_of
+from one_operator import OperatorTest, heddle, model_of
+
+
+def to_bf16(x):
+    """The nearest number of a bf16, half to even, as f32."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7fff + (bits >> 16 & 1)) & np.uint32(0xffff0000)).view(np.float32)
 
 
 class Standard(OperatorTest):
@@ -61,6 +68,51 @@ class Standard(OperatorTest):
         self.same("GridSample", [x, grid], opset=20, want=[np.zeros((1, 1, 1, 4), np.float32)])
         edge = x[0, 0, 1:3].mean(0)[[4, 0, 4, 0]][None, None, None]
         self.same("GridSample", [x, grid], opset=20, want=[edge], padding_mode="border")
+
+    def outcome(self, nodes, kinds, result, **feeds):
+        """y of a model of several nodes; `kinds`: the inputs' types by name."""
+        ports = [helper.make_tensor_value_info(n, kinds[n], x.shape) for n, x in feeds.items()]
+        y = helper.make_tensor_value_info("y", result, next(iter(feeds.values())).shape)
+        model = helper.make_model(
+            helper.make_graph([helper.make_node(op, ins, outs, **more)
+                               for op, ins, outs, more in nodes], "g", ports, [y]),
+            opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        return heddle.InferenceSession(model).run(None, feeds)[0]
+
+    def test_casts_to_16_bits_round_inside_a_kernel(self):
+        """As numpy rounds: to infinity, to zero, to denormals, half to even."""
+        edges = [7e4, 65519, 65520, -7e4, 1e-9, -1e-9, 2**-24, 3 * 2**-25, 3.3, 2049, 2051, 3.4e38,
+                 np.inf, np.nan, 0.1]
+        x = np.array(edges + list(self.normal(500) * 100), np.float32)
+        with np.errstate(over="ignore"):
+            half = x.astype(np.float16).astype(np.float32)
+        whole = np.array([4097, -4099, 65519, 65520, 257, 100000, 3], np.int32)
+        with np.errstate(over="ignore"):
+            wholes = whole.astype(np.float16).astype(np.float32)
+        for kind, given, want in (
+                (TensorProto.FLOAT16, x, half), (TensorProto.BFLOAT16, x, to_bf16(x)),
+                (TensorProto.FLOAT16, whole, wholes),
+                (TensorProto.BFLOAT16, whole, to_bf16(whole))):
+            for n in (1, 2, given.size):
+                nodes = [("Cast", ["x"], ["h"], {"to": kind}),
+                         ("Cast", ["h"], ["y"], {"to": TensorProto.FLOAT})]
+                kinds = {"x": helper.np_dtype_to_tensor_dtype(given.dtype)}
+                found = self.outcome(nodes, kinds, TensorProto.FLOAT, x=given[:n])
+                np.testing.assert_array_equal(found, want[:n])
+
+    def test_infinite_is_what_16_bits_cannot_hold(self):
+        x = np.array([4e4, 4e4, -4e4, 65504, np.inf, np.nan, 1], np.float16)
+        z = np.array([4e4, 1e4, -4e4, 15, 1, 1, 1], np.float16)
+        for flags in ({}, {"detect_negative": 0}, {"detect_positive": 0}):
+            nodes = [("Add", ["x", "z"], ["s"], {}), ("IsInf", ["s"], ["y"], flags)]
+            found = self.outcome(nodes, dict.fromkeys("xz", TensorProto.FLOAT16), TensorProto.BOOL,
+                                 x=x, z=z)
+            with np.errstate(over="ignore"):
+                infinite = np.isinf(x + z)
+            sign = np.sign(np.float32(x) + np.float32(z))
+            keep = {0: infinite, 1: sign > 0, 2: sign < 0}
+            side = 1 if "detect_negative" in flags else 2 if "detect_positive" in flags else 0
+            np.testing.assert_array_equal(found, infinite & keep[side])
 
 
 if __name__ == "__main__":

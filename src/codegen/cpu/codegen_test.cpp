@@ -364,6 +364,20 @@ TEST(Functions, CastsBetweenAllTypes) {
   }
 }
 
+/// In registers, in vectors and alone: exact, to infinity, to denormals.
+TEST(Functions, RoundTo16Bits) {
+  for (const DType type : {DType::f32, DType::f64})
+    for (const char* fn : {"round_f16", "round_bf16"})
+      for (const int exponent : {0, 14, 15, -12, -23, 100, 126, -126}) {
+        const std::string t(name_of(type));
+        const std::string e =
+            fmt::format("mul.{0}({1}.{0}(mul.{0}(%0, {0}({2}))), {0}({3}))", t, fn,
+                        std::ldexp(1.0, exponent), std::ldexp(1.0, -exponent));
+        SCOPED_TRACE(e);
+        for (const Machine& m : machines()) check(parsed(map_text(type, type, e)), m, 0);
+      }
+}
+
 /// Vectors and single elements, beyond every bound, infinite and not a number, bounded or not.
 TEST(Functions, CastsToIntegersSaturate) {
   for (const DType from : {DType::f32, DType::f64})

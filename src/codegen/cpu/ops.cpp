@@ -88,6 +88,11 @@ V Ops::to_storage(V v, DType t) {
   return b_.CreateTrunc(b_.CreateLShr(chosen, 16), shaped(b_.getInt16Ty(), v));
 }
 
+V Ops::rounded(V v, DType t) {
+  V single = b_.CreateFPCast(v, shaped(b_.getFloatTy(), v));
+  return b_.CreateFPCast(from_storage(to_storage(single, t), t), v->getType());
+}
+
 llvm::Constant* Ops::real(V like, double value) const {
   return llvm::ConstantFP::get(like->getType(), value);
 }
@@ -155,6 +160,10 @@ V Ops::float_unary(ScalarFn fn, V x, DType type) {
       return intrinsic(Intrinsic::roundeven, {x});
     case ScalarFn::trunc:
       return intrinsic(Intrinsic::trunc, {x});
+    case ScalarFn::round_f16:
+      return rounded(x, DType::f16);
+    case ScalarFn::round_bf16:
+      return rounded(x, DType::bf16);
     case ScalarFn::sign: {
       // ±1 by the sign bit; zeros and NaN stay as they are.
       V one = b_.CreateIntrinsic(Intrinsic::copysign, {x->getType()}, {real(x, 1), x});

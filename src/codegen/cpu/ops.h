@@ -65,6 +65,8 @@ class Ops {
   llvm::Value* int_division(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, bool is_unsigned);
   llvm::Value* int_power(llvm::Value* x, llvm::Value* y, DType type);
   llvm::Value* saturated(llvm::Value* v, DType to);
+  /// To what `t` holds, in the type that v has.
+  llvm::Value* rounded(llvm::Value* v, DType t);
   llvm::Value* dot2(llvm::Value* x, llvm::Value* y);
   llvm::Value* shift(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, DType type);
   llvm::Value* extreme(llvm::Value* x, llvm::Value* y, bool want_max);

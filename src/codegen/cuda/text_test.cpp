@@ -61,6 +61,22 @@ TEST(CudaText, AccessesVectorsOnlyWhereAligned) {
   EXPECT_NE(text->text.find("hd::store_vec(b1 + (d0 * 64 + d1 * 4)"), std::string::npos);
 }
 
+TEST(CudaText, RoundsInRegisters) {
+  const auto text = to_text(parsed(R"(kernel "round" vars=2 {
+  buffer b0 "x" f32[64] grid arg=0 written
+  for grid d0 in 0..2 {
+    for thread d1 in 0..32 {
+      b0[d0*32 + d1] = round_bf16.f32(round_f16.f32(load.f32 b0[d0*32 + d1]))
+    }
+  }
+}
+)"),
+                            "k");
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_NE(text->text.find("hd::round_f16("), std::string::npos) << text->text;
+  EXPECT_NE(text->text.find("hd::round_bf16("), std::string::npos);
+}
+
 TEST(CudaText, RefusesTasksWithoutThreads) {
   const auto text = to_text(parsed(R"(kernel "cpu" vars=1 {
   buffer b0 "x" f32[2] grid arg=0 written

@@ -76,13 +76,15 @@ class Matcher {
     return out;
   }
 
-  /// What a value is before casts among floats and views of all of it.
+  /// What a value is before casts among floats, rounding or not, and views of all of it.
   Place follow(Place p) {
     for (;;) {
       const Node& n = g_[p.node];
       const Map* map = std::get_if<Map>(&n.op);
       const View* view = std::get_if<View>(&n.op);
-      const bool cast = map && map->fn == ScalarFn::cast && is_f32(p.node) && is_f32(n.args[0]);
+      const bool converts = map && (map->fn == ScalarFn::cast || map->fn == ScalarFn::round_f16 ||
+                                    map->fn == ScalarFn::round_bf16);
+      const bool cast = converts && is_f32(p.node) && is_f32(n.args[0]);
       if (!cast && !(view && view->pieces.size() == 1 && view->pieces[0].inside.empty())) return p;
       nodes_.insert(p.node);
       if (view) p.index = placed(view->pieces[0].index, p.index);

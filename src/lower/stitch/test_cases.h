@@ -254,6 +254,12 @@ inline const Case kCases[] = {
      [](auto& g, auto& b) {
        out(g, b.normalize(in(g, {3, 64}, DType::bf16), {1}, 1e-3));
      }},
+    {"rounded to 16 bits",
+     [](auto& g, auto& b) {
+       const NodeId x = in(g, {3, 77});
+       const NodeId half = b.map(ScalarFn::round_f16, {b.mul(x, 0x1p-20)});
+       out(g, b.add(b.mul(half, 0x1p20), b.map(ScalarFn::round_bf16, {x})));
+     }},
     {"bytes",
      [](auto& g, auto& b) {
        out(g, b.add(in(g, {3, 77}, DType::i8), in(g, {77}, DType::i8)));
@@ -286,9 +292,7 @@ inline const Case kCases[] = {
        out(g, b.transpose(b.add(y, 1), {1, 0}));
      }},
     {"padded softmax",
-     [](auto& g, auto& b) {
-       out(g, b.pad(b.softmax(in(g, {4, 33}), {1}), {1, 2}, {1, 1}, 0));
-     }},
+     [](auto& g, auto& b) { out(g, b.pad(b.softmax(in(g, {4, 33}), {1}), {1, 2}, {1, 1}, 0)); }},
     {"softmax of softmax",
      [](auto& g, auto& b) { out(g, b.softmax(b.softmax(in(g, {6, 34}), {1}), {1})); }},
     {"scalar", [](auto& g, auto& b) { out(g, b.exp(in(g, {}))); }},

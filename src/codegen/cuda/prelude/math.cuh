@@ -36,6 +36,15 @@ HD_UNARY(ceil, ceilf, ceil)
 HD_UNARY(round, rintf, rint)
 HD_UNARY(trunc, truncf, trunc)
 #undef HD_UNARY
+/// To what the storage type holds, without becoming one.
+template <class T>
+HD_FN T round_f16(T x) {
+  return static_cast<T>(to_f32(to_f16(static_cast<float>(x))));
+}
+template <class T>
+HD_FN T round_bf16(T x) {
+  return static_cast<T>(to_f32(to_bf16(static_cast<float>(x))));
+}
 
 HD_FN float pow(float x, float y) { return ::powf(x, y); }
 HD_FN double pow(double x, double y) { return ::pow(x, y); }
