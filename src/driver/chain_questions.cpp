@@ -46,31 +46,35 @@ std::set<std::size_t> telling_ports(const prim::Graph& graph) {
 
 namespace {
 
-/// No element of the integer value is larger, as far as its definition shows (counts of what holds,
-/// positions, sums of these).
+/// No element of the integer value is larger, and none is negative, as far as its definition shows
+/// (counts of what holds, positions, sums of these).
 std::optional<std::int64_t> upper_bound(const prim::Graph& g, prim::NodeId id, int depth = 0) {
   constexpr int kDeepest = 32;
-  constexpr std::int64_t kLarge = std::int64_t{1} << 31;
+  constexpr std::int64_t kLarge = (std::int64_t{1} << 31) - 1;
   const prim::Node& n = g[id];
   if (n.type.dtype == DType::b1) return 1;
-  if (!is_int(n.type.dtype) || depth > kDeepest) return std::nullopt;
+  // Narrower ones wrap.
+  if (!is_int(n.type.dtype) || size_of(n.type.dtype) < 4 || depth > kDeepest) return std::nullopt;
   if (const Tensor* t = g.constant_of(id)) {
     if (t->count() == 0 || t->count() > kMostUnasked) return std::nullopt;
-    std::int64_t most = t->int_at(0);
-    for (std::int64_t i = 1; i < t->count(); ++i) most = std::max(most, t->int_at(i));
-    return most;
+    std::int64_t least = t->int_at(0), most = least;
+    for (std::int64_t i = 1; i < t->count(); ++i) {
+      least = std::min(least, t->int_at(i));
+      most = std::max(most, t->int_at(i));
+    }
+    return least < 0 ? std::nullopt : std::optional(most);
   }
   std::vector<std::optional<std::int64_t>> args;
   for (const prim::NodeId arg : n.args) args.push_back(upper_bound(g, arg, depth + 1));
   const auto small = [&](std::int64_t value) {
-    return value < kLarge ? std::optional(value) : std::nullopt;
+    return value <= kLarge ? std::optional(value) : std::nullopt;
   };
   if (std::holds_alternative<prim::View>(n.op)) {
     const auto& view = std::get<prim::View>(n.op);
     if (args.size() != 1 || !args[0]) return std::nullopt;
-    return view.pieces[0].inside.empty()
-               ? args[0]
-               : small(std::max(*args[0], static_cast<std::int64_t>(view.fill)));
+    if (view.pieces[0].inside.empty()) return args[0];
+    return view.fill < 0 ? std::nullopt
+                         : small(std::max(*args[0], static_cast<std::int64_t>(view.fill)));
   }
   if (std::holds_alternative<prim::Gather>(n.op)) return args[0];
   if (const auto* reduce = std::get_if<prim::Reduce>(&n.op)) {
@@ -79,20 +83,19 @@ std::optional<std::int64_t> upper_bound(const prim::Graph& g, prim::NodeId id, i
     for (const int axis : reduce->axes) count *= from[static_cast<std::size_t>(axis)];
     if (reduce->fn == ir::Monoid::argmax || reduce->fn == ir::Monoid::argmin) return count - 1;
     if (!args[0]) return std::nullopt;
-    if (reduce->fn == ir::Monoid::sum && count < kLarge)
-      return small(std::max<std::int64_t>(*args[0], 0) * count);
+    if (reduce->fn == ir::Monoid::sum && count < kLarge) return small(*args[0] * count);
     return reduce->fn == ir::Monoid::max && count > 0 ? args[0] : std::nullopt;
   }
   const auto* map = std::get_if<prim::Map>(&n.op);
   if (map == nullptr) return std::nullopt;
-  if (map->fn == ir::ScalarFn::min && (args[0] || args[1]))
-    return std::min(args[0].value_or(kLarge), args[1].value_or(kLarge));
   if (std::ranges::any_of(args, [](const auto& arg) { return !arg; })) return std::nullopt;
   switch (map->fn) {
     case ir::ScalarFn::cast:
       return args[0];
     case ir::ScalarFn::add:
       return small(*args[0] + *args[1]);
+    case ir::ScalarFn::min:
+      return std::min(*args[0], *args[1]);
     case ir::ScalarFn::max:
       return std::max(*args[0], *args[1]);
     case ir::ScalarFn::select:

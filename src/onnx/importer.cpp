@@ -96,16 +96,19 @@ Result<prim::Graph> Importer::run() {
 }
 
 Result<NodeId> Importer::add_initializer(const ::onnx::TensorProto& proto) {
-  if (shared_.graph == nullptr) {
-    const NodeId id = graph_.add_constant(HEDDLE_TRY(tensor_from_proto(proto, source_)));
-    initializers_.push_back(id);
-    return id;
-  }
-  const NodeId id = shared_.initializers->at(initializers_.size());
-  initializers_.push_back(id);
-  const prim::Node& node = (*shared_.graph)[id];
-  graph_.adopt_constant(*shared_.graph, std::get<prim::Constant>(node.op));
-  return graph_.add(node.op, {}, node.type);
+  const auto add = [&]() -> Result<NodeId> {
+    if (shared_.graph != nullptr)
+      if (const auto found = shared_.initializers->find(&proto);
+          found != shared_.initializers->end()) {
+        const prim::Node& node = (*shared_.graph)[found->second];
+        graph_.adopt_constant(*shared_.graph, std::get<prim::Constant>(node.op));
+        return graph_.add(node.op, {}, node.type);
+      }
+    return graph_.add_constant(HEDDLE_TRY(tensor_from_proto(proto, source_)));
+  };
+  const NodeId id = HEDDLE_TRY(add());
+  initializers_.emplace(&proto, id);
+  return id;
 }
 
 Status Importer::add_initializers(const GraphProto& graph, Scope& scope) {

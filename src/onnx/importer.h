@@ -75,7 +75,7 @@ class Importer {
   /// not.
   void note_unknown_operators();
   /// The initializers as they were added to the graph of run(), for an import of the same model.
-  std::vector<prim::NodeId> initializers() const { return initializers_; }
+  const Initializers& initializers() const { return initializers_; }
   /// Steps of the recurrent operators met, by node.
   const std::map<std::string, std::int64_t>& steps() const { return steps_; }
   /// Operators that need more than their arguments: bodies, or the graph around them.
@@ -86,7 +86,7 @@ class Importer {
   };
   static std::span<const Control> controls();
   /// Takes the initializers from there; both must live until run() has returned.
-  void share(const prim::Graph& graph, const std::vector<prim::NodeId>& initializers) {
+  void share(const prim::Graph& graph, const Initializers& initializers) {
     shared_ = {&graph, &initializers};
   }
 
@@ -261,10 +261,10 @@ class Importer {
   DimensionFacts facts_;                             ///< of those that follow from others
   std::vector<bool> fixed_;                          ///< by node: depends on constants only
   int nodes_ = 0;
-  std::vector<prim::NodeId> initializers_;  ///< in the file's order
+  Initializers initializers_;
   struct {
     const prim::Graph* graph = nullptr;
-    const std::vector<prim::NodeId>* initializers = nullptr;
+    const Initializers* initializers = nullptr;
   } shared_;
   std::map<std::string, std::int64_t> steps_;
   Staging* staging_ = nullptr;  ///< null: the model has to be one program

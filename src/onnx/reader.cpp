@@ -25,7 +25,7 @@ Result<std::vector<prim::Graph>> import_sizes(
   const Loaded loaded = HEDDLE_TRY(load_model(path));
   std::vector<prim::Graph> graphs;
   graphs.reserve(sizes.size());  // the first one is referred to
-  std::vector<prim::NodeId> initializers;
+  Initializers initializers;
   ImportOptions common = options;
   if (sizes.size() > 1) {
     common.dimensions.insert(sizes.back().begin(), sizes.back().end());

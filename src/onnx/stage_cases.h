@@ -32,7 +32,7 @@ class StageImporter {
   ImportOptions options_;
   /// The first stage imported, and its initializers, which others share.
   std::shared_ptr<const prim::Graph> shared_;
-  std::vector<prim::NodeId> initializers_;
+  Initializers initializers_;
 };
 
 }  // namespace heddle::onnx

@@ -12,6 +12,10 @@
 #include "onnx/tensor_file.h"
 #include "ops/ops.h"
 
+namespace onnx {
+class TensorProto;
+}
+
 /// Models that are no single program: host operators (ops/host.h: on strings, on encoded pictures),
 /// numbers that decide shapes or how often a loop runs and are computed by the model itself. Tensor
 /// programs and the host take turns: a stage computes what can be computed before the host, and
@@ -73,6 +77,8 @@ struct Cuts {
   std::map<std::string, int> extents;  ///< outputs that tell theirs, and along which axis
   bool operator==(const Cuts&) const = default;
 };
+/// Where initializers, of the model and of bodies, are in a graph imported from it.
+using Initializers = std::map<const ::onnx::TensorProto*, prim::NodeId>;
 struct Loaded;
 /// One stage, without the outputs in `done`.
 Result<Stage> import_stage(const Loaded& model, const ImportOptions& options,

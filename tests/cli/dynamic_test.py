@@ -121,6 +121,28 @@ class Dynamic(CommandTest):
             for w in (5, 6, 8):
                 self.agrees(path, artefact, rng.normal(size=(1, 3, h, w)).astype(np.float32))
 
+    def test_bodies_have_constants_of_their_own(self):
+        """The size chooses the branch, of which each adds another constant."""
+        def body(name, values):
+            return helper.make_graph(
+                [helper.make_node("Add", ["x", name + "c"], [name])], name, [],
+                [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+                [constant(name + "c", np.array(values, np.float32))])
+        node = helper.make_node
+        nodes = [node("Shape", ["x"], ["n"]), node("Less", ["n", "three"], ["few"]),
+                 node("If", ["few"], ["y"], then_branch=body("a", [-5]), else_branch=body("b", [2]),
+                      name="first"),
+                 node("Less", ["n", "five"], ["some"]),
+                 node("If", ["some"], ["z"], then_branch=body("d", [7]), else_branch=body("e", [9]),
+                      name="second")]
+        path, artefact = self.save("branches", model(
+            nodes, [("x", ["L"])], [("y", ["L"]), ("z", ["L"])],
+            [constant("three", np.array([3])), constant("five", np.array([5]))])), self.path / "b"
+        done = heddle("compile", path, "--dynamic", "L=1..8", "-o", artefact)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for n in range(1, 9):
+            self.agrees(path, artefact, np.arange(n, dtype=np.float32))
+
     @unittest.skipUnless(DETECTOR.exists(), "scripts/zoo.sh makes it")
     def test_a_detector_takes_images_of_any_size(self):
         path, artefact = self.path / "any.onnx", self.path / "any.heddle"
