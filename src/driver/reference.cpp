@@ -217,11 +217,15 @@ Tensor lean(const Ranged& r) {
   return of_each(r, [](auto exact, auto low, auto high) { return (high - exact) + (low - exact); });
 }
 
+}  // namespace
+
 bool is_sum(const Node& n) {
   if (const auto* r = std::get_if<prim::Reduce>(&n.op)) return r->fn == Monoid::sum;
   const auto* s = std::get_if<prim::Scan>(&n.op);
   return s != nullptr && s->fn == Monoid::sum;
 }
+
+namespace {
 
 /// A sum, or one of products, each of whose terms may be away on its own: exact + (Σ w·lean ±
 /// Σ |w|·width) / 2. Where both factors may be, the range is a bound.

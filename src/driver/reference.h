@@ -27,6 +27,9 @@ struct Allowed {
   std::int64_t uncertain() const;
 };
 
+/// Whether the node adds up elements of its argument, by reduction or scan.
+bool is_sum(const prim::Node& n);
+
 /// The float64 interpreter's values of a cluster's outputs, from what the kernel reads. If steps
 /// are uncertain they are taken again, with their arguments moved up and down by what rounding in
 /// the kernel may change (1e-5 of the scale, which is what --accuracy standard promises, or the

@@ -8,7 +8,6 @@
 namespace heddle::driver {
 namespace {
 
-using ir::Monoid;
 using prim::Graph;
 using prim::Node;
 using prim::NodeId;
@@ -57,12 +56,6 @@ bool moves(const Node& n) {
          std::holds_alternative<prim::Sort>(n.op) || n.args.empty();
 }
 
-bool sums(const Node& n) {
-  if (const auto* r = std::get_if<prim::Reduce>(&n.op)) return r->fn == Monoid::sum;
-  const auto* s = std::get_if<prim::Scan>(&n.op);
-  return s != nullptr && s->fn == Monoid::sum;
-}
-
 /// Σ |terms|, and what the terms' own noise sums to: of a sum, or of a sum of products.
 void add_terms(const Graph& g, NodeId id, const std::vector<Rounded>& args, Tensor& noise) {
   const auto sum = [&](std::vector<Tensor> terms) { return prim::evaluate_node(g, id, terms); };
@@ -109,7 +102,7 @@ Rounded rounded(const Graph& g, NodeId id, const std::vector<Rounded>& args) {
   const bool off = std::ranges::any_of(args, &Rounded::off);
   if (!is_float(n.type.dtype) || is_step(g, id) || (moves(n) && !off)) return out;
   out.noise = Tensor(out.value.type());
-  if (sums(n) || std::holds_alternative<prim::Contract>(n.op)) {
+  if (is_sum(n) || std::holds_alternative<prim::Contract>(n.op)) {
     add_terms(g, id, args, out.noise);
     return out;
   }
