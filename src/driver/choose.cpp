@@ -110,7 +110,7 @@ std::vector<lower::Tuning> leaner(const prim::Graph& graph, const CompiledKernel
   request.layout_of = [&](prim::NodeId id) { return lower::row_major(graph[id].type.shape); };
   std::vector<lower::Tuning> all = lower::tuning_space(request);
   if (!all.empty()) all.erase(all.begin());
-  if (all.empty()) all = {{{"lanes", 4}}, {{"lanes", 2}}, {{"lanes", 1}}};
+  if (all.size() < 2) all.insert(all.end(), {{{"lanes", 4}}, {{"lanes", 2}}, {{"lanes", 1}}});
   if (all.size() > kSchedules) all.resize(kSchedules);
   return all;
 }

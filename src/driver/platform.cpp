@@ -13,6 +13,7 @@ lower::Target Platform::target() const {
     lower::Target target = lower::gpu_target(gpu.multiprocessors, capability());
     target.shared_bytes = gpu.shared_per_block;
     target.library = library;
+    target.grid_barriers = gpu.cooperative;
     return target;
   }
   lower::Target target;

@@ -77,7 +77,8 @@ json phase_json(const KernelCode& code, const runtime::Phase& phase, const Platf
   json j = {{"symbol", phase.symbol},
             {"blocks", phase.tasks},
             {"threads", phase.grid.threads},
-            {"shared_bytes", phase.grid.shared_bytes}};
+            {"shared_bytes", phase.grid.shared_bytes},
+            {"cooperative", phase.grid.cooperative}};
   for (const codegen::cuda::FunctionInfo& f : code.functions) {
     if (f.symbol != phase.symbol) continue;
     const std::int64_t shared = phase.grid.shared_bytes + f.shared_bytes;

@@ -91,6 +91,22 @@ int threads_of(const For& phase) {
   return static_cast<int>(threads);
 }
 
+bool can_be_resident(const Kernel& k) {
+  int phases = 0, threads = 0;
+  bool fits = true;
+  for (const Stmt& s : k.body) {
+    const For* phase = std::get_if<For>(&s.op);
+    if (!phase) continue;
+    const int own = threads_of(*phase);
+    fits = fits && own > 0 && own <= kBlockThreads && (phases++ == 0 || own == threads);
+    threads = own;
+    for_each_stmt(*phase->body, [&](const Stmt& x) {
+      fits = fits && !std::holds_alternative<Roles>(x.op) && !std::holds_alternative<TileCopy>(x.op);
+    });
+  }
+  return fits && phases > 1;
+}
+
 int fragment_row(const Mma& x, int thread, int element) {
   const int warp = thread / kWarp, lane = thread % kWarp, tile = element / 4;
   return (warp / x.warps_n * x.tiles_m + tile / x.tiles_n) * 16 + lane / 4 + element % 4 / 2 * 8;

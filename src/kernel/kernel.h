@@ -273,6 +273,9 @@ struct Kernel {
   Table<BufferTag, Buffer> buffers;
   std::int32_t variables = 0;  ///< Var indices in use: 0..variables-1, each bound by one loop only
   Body body;
+  /// GPU: one launch for all phases, whose blocks are all resident and meet at grid barriers inside;
+  /// else each phase is a launch of its own.
+  bool resident = false;
 
   Var new_var() { return Var{variables++}; }
   BufferId add_buffer(Buffer buffer) { return buffers.add(std::move(buffer)); }
@@ -289,6 +292,9 @@ int fragment_column(const Mma& x, int thread, int element);
 
 /// Threads of a block in the phase that a top-level loop is; 0 if it has no thread loops.
 int threads_of(const For& phase);
+/// True if the phases can share one launch: several of equal blocks, without clusters, and without
+/// roles and tile copies, whose blocks take their tasks in turn themselves.
+bool can_be_resident(const Kernel& k);
 /// True if threads act together in the statement: they wait for each other, or multiply tiles.
 bool is_collective(const Stmt& s);
 

@@ -34,6 +34,7 @@ class Parser : Lexer {
     expect("vars");
     expect("=");
     k.variables = static_cast<std::int32_t>(integer(0, 1 << 20));
+    k.resident = accept("resident");
     expect("{");
     while (accept("buffer")) buffer();
     k.body = body();

@@ -19,7 +19,8 @@ constexpr std::string_view kBindings[] = {"grid", "block", "thread", "vector", "
 class Printer {
  public:
   std::string run(const Kernel& k) {
-    out_ = fmt::format("kernel \"{}\" vars={} {{\n", k.name, k.variables);
+    out_ = fmt::format("kernel \"{}\" vars={}{} {{\n", k.name, k.variables,
+                       k.resident ? " resident" : "");
     for (std::int32_t i = 0; i < k.buffers.size(); ++i) print(BufferId{i}, k.buffers[BufferId{i}]);
     print(k.body, 1);
     out_ += "}\n";

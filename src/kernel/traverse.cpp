@@ -244,7 +244,8 @@ std::vector<bool> used_buffers(const Kernel& k) {
 Kernel drop_unused_buffers(const Kernel& k) {
   const std::vector<bool> used = used_buffers(k);
   std::vector<BufferId> renumbered(used.size());
-  Kernel out{k.name, {}, k.variables, {}};
+  Kernel out = k;
+  out.buffers = {};
   for (std::size_t i = 0; i < used.size(); ++i)
     if (used[i]) renumbered[i] = out.add_buffer(k.buffers[BufferId{static_cast<std::int32_t>(i)}]);
   std::unordered_map<const ValueNode*, Value> memo;

@@ -57,7 +57,8 @@ Result<Lowered> lower(const Request& request) {
 
 std::vector<Tuning> tuning_space(const Request& request) {
   auto space = attention::tuning_space(request);
-  return space.empty() ? contract::tuning_space(request) : space;
+  if (space.empty()) space = contract::tuning_space(request);
+  return space.empty() ? stitch::tuning_space(request) : space;
 }
 
 }  // namespace heddle::lower

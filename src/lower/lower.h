@@ -35,6 +35,7 @@ struct Target {
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
   bool warpgroups = false;                ///< products by four warps together (sm_90a)
   bool library = false;                   ///< a library of products is there (cuBLASLt)
+  bool grid_barriers = true;              ///< all blocks of a launch can be resident (cooperative)
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
@@ -105,6 +106,8 @@ namespace stitch {
 Result<Lowered> lower(const Request& request);
 /// Cheap test used by candidate enumeration: can lower() handle this cluster?
 bool supports(const prim::Graph& g, const Cluster& c);
+/// GPU: several phases in one launch, or each in its own.
+std::vector<Tuning> tuning_space(const Request& request);
 }  // namespace stitch
 
 namespace contract {

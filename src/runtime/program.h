@@ -34,7 +34,8 @@ struct Grid {
   int threads = 0;                 ///< of a block
   std::int64_t shared_bytes = 0;   ///< dynamic shared memory of a block
   int cluster = 1;                 ///< blocks of a cluster; divides the number of blocks
-  bool cooperative = false;        ///< all blocks are resident at once: the phase has grid barriers
+  /// All blocks are resident at once and meet at grid barriers: as many as fit, at most one a task.
+  bool cooperative = false;
   std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
 };

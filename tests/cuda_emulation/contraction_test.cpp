@@ -51,6 +51,12 @@ class Contractions {
                                    lower::conv(2, 1, 1))));
       });
     }
+    for (DType type : {DType::f32, DType::bf16})
+      for (int launches : {1, 0})
+        add(fmt::format("{} splits {}", name_of(type), launches), [&](Case& c) {
+          c.tuning = {{"splits", 2}, {"bm", 32}, {"bn", 32}, {"launches", launches}};
+          c.output(c.b.exp(c.b.matmul(c.input({70, 520}, type), c.input({520, 72}, type))));
+        });
     add("tf32", [](Case& c) {
       c.tuning = {{"tf32", 1}};
       c.tolerance = 2e-3;
@@ -161,6 +167,19 @@ void run_all(const emulation::CompileOptions& options, std::initializer_list<Ord
 
 TEST(ContractionEmulation, AgreesInAllOrders) {
   run_all({}, {Order::forward, Order::reverse, Order::random});
+}
+/// Splits are added by the blocks that made them, behind a grid barrier, unless the tuning forbids.
+TEST(ContractionEmulation, SplitsShareALaunch) {
+  int found = 0;
+  for (const Contraction& one : contractions().all) {
+    const std::size_t at = one.name.find(" splits ");
+    if (at == std::string::npos) continue;
+    ++found;
+    const bool shared = one.name.ends_with('1');
+    EXPECT_EQ(one.text.phases.size(), shared ? 1 : 2) << one.name;
+    EXPECT_EQ(one.text.phases.front().cooperative, shared) << one.name;
+  }
+  EXPECT_EQ(found, 4);
 }
 TEST(ContractionEmulation, HasNoRaces) { run_all({.races = true}, {Order::forward}); }
 

@@ -133,6 +133,28 @@ constexpr std::string_view kWarpExchange = R"(kernel "warp_exchange" vars=2 {
 }
 )";
 
+// Phases of one launch, whose blocks take several tasks and reuse their memory.
+constexpr std::string_view kMeets = R"(kernel "meets" vars=4 resident {
+  buffer b0 "x" f32[512] grid arg=0
+  buffer b1 "y" f32[512] grid arg=1 written
+  buffer b2 "t" f32[512] grid
+  buffer b3 "s" f32[64] block
+  for grid d0 in 0..8 {
+    for thread d1 in 0..64 {
+      b3[d1] = load.f32 b0[d0*64 + d1]
+      barrier block
+      b2[d0*64 + d1] = load.f32 b3[63 - d1]
+    }
+  }
+  barrier grid
+  for grid d2 in 0..8 {
+    for thread d3 in 0..64 {
+      b1[d2*64 + d3] = load.f32 b2[448 - d2*64 + d3]
+    }
+  }
+}
+)";
+
 /// What is said of the text of a kernel without synchronisation number `gone` (-1: as it is), and
 /// how many there are.
 std::pair<std::string, std::size_t> said_without(std::string_view kernel, int gone) {
@@ -140,7 +162,7 @@ std::pair<std::string, std::size_t> said_without(std::string_view kernel, int go
   if (!parsed) return {parsed.error().message, 0};
   auto text = codegen::cuda::to_text(*parsed, "k");
   if (!text) return {text.error().message, 0};
-  const auto mutants = mutants_of(text->text, R"(hd::(block|warp)_sync\(\);)");
+  const auto mutants = mutants_of(text->text, R"(hd::(block_sync|warp_sync|grid_barrier)\([a-z]*\);)");
   const std::string unit = codegen::cuda::unit_header() +
                            (gone < 0 ? text->text : mutants[static_cast<std::size_t>(gone)].text);
   const auto module = emulation::compile(unit, {.races = true});
@@ -156,14 +178,18 @@ std::pair<std::string, std::size_t> said_without(std::string_view kernel, int go
 }
 
 TEST(Mutations, OfWhatTheGeneratorEmitsAreFound) {
-  for (const auto& [kernel, count] : {std::pair(kExchanges, 4), std::pair(kWarpExchange, 1)}) {
+  for (const auto& [kernel, count] :
+       {std::pair(kExchanges, 4), std::pair(kWarpExchange, 1), std::pair(kMeets, 3)}) {
     EXPECT_EQ(said_without(kernel, -1), (std::pair<std::string, std::size_t>("", count)));
     for (int gone = 0; gone < count; ++gone) {
       const std::string said = said_without(kernel, gone).first;
       const bool first_sort = count == 4 && gone == 2;
       // Sorting begins with a barrier of its own: the first one finds nobody to wait for.
       if (first_sort) continue;
-      EXPECT_NE(said.find("race on shared memory"), std::string::npos) << gone << said;
+      const bool grid = kernel == kMeets && gone == 2;
+      EXPECT_NE(said.find(grid ? "race on global memory" : "race on shared memory"),
+                std::string::npos)
+          << gone << said;
     }
   }
 }

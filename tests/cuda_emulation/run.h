@@ -50,7 +50,8 @@ inline Result<emulation::TensorMap> map_of(const codegen::cuda::TileMap& map,
   return emulation::encode(request);
 }
 
-/// Runs the phases of a kernel on copies of its arguments, which it gives back.
+/// Runs the phases of a kernel on copies of its arguments, which it gives back. Blocks of cooperative
+/// ones are few, so that they take several tasks.
 inline Result<std::vector<std::vector<std::byte>>> emulate(
     const emulation::Module& module, const codegen::cuda::KernelText& text,
     const std::vector<std::vector<std::byte>>& bytes, emulation::Order order, unsigned seed = 1) {
@@ -66,7 +67,10 @@ inline Result<std::vector<std::vector<std::byte>>> emulate(
     const emulation::Kernel* kernel = module.find(phase.symbol);
     if (!kernel) return fail("no kernel '{}'", phase.symbol);
     emulation::Launch how;
-    how.grid.x = static_cast<unsigned>(phase.tasks);
+    constexpr std::int64_t kResident = 3;
+    how.cooperative = phase.cooperative;
+    how.grid.x =
+        static_cast<unsigned>(phase.cooperative ? std::min(phase.tasks, kResident) : phase.tasks);
     how.block.x = static_cast<unsigned>(phase.threads);
     how.cluster.x = static_cast<unsigned>(phase.cluster);
     how.shared_bytes = static_cast<std::size_t>(phase.shared_bytes);
@@ -77,6 +81,9 @@ inline Result<std::vector<std::vector<std::byte>>> emulate(
       maps.push_back(HEDDLE_TRY(map_of(map, pointers[static_cast<std::size_t>(map.parameter)])));
     std::vector<void*> all = arguments;
     for (emulation::TensorMap& map : maps) all.push_back(&map);
+    const DeviceBytes counter(std::vector<std::byte>(sizeof(unsigned)));
+    std::byte* const counter_at = counter.data();
+    if (phase.cooperative) all.push_back(const_cast<std::byte**>(&counter_at));
     HEDDLE_TRY(emulation::launch(module, *kernel, how, all.data()));
   }
   std::vector<std::vector<std::byte>> out;

@@ -33,6 +33,13 @@ void run_all(const emulation::CompileOptions& options, emulation::Order order) {
     check(modules[i % Stitched::kUnits], *kernels.all[i], order, static_cast<unsigned>(i));
 }
 
+TEST(StitchedEmulation, PhasesShareALaunch) {
+  const auto count = [](auto&& of) {
+    return std::count_if(stitched().all.begin(), stitched().all.end(), of);
+  };
+  EXPECT_GE(count([](const auto& one) { return one->prepared.lowered.kernel.resident; }), 12);
+  EXPECT_EQ(count([](const auto& one) { return one->text.phases.size() > 1; }), 0);
+}
 TEST(StitchedEmulation, AgreesInForwardOrder) { run_all({}, emulation::Order::forward); }
 TEST(StitchedEmulation, AgreesInReverseOrder) { run_all({}, emulation::Order::reverse); }
 TEST(StitchedEmulation, AgreesInRandomOrder) { run_all({}, emulation::Order::random); }

@@ -52,9 +52,8 @@ bool waits(const Stmt& s) {
 std::string type_of(DType t) { return fmt::format("hd::{}", name_of(t)); }
 
 PhaseEmitter::PhaseEmitter(const Kernel& k, const std::vector<BufferId>& parameters,
-                           const For& phase, std::string symbol)
+                           const For& phase)
     : k_(k), parameters_(parameters), phase_(phase) {
-  info_.symbol = std::move(symbol);
   info_.tasks = phase.end;
   info_.threads = threads_of(phase);
   if (info_.threads > kBlockThreads) {
@@ -78,10 +77,8 @@ void PhaseEmitter::close(const std::string& tail) {
   line(tail);
 }
 
-Result<PhaseInfo> PhaseEmitter::run(std::string& out, std::vector<std::int32_t>& origins) {
-  if (info_.threads == 0 && phase_.end > 0)
-    return unsupported("kernel '{}': a phase without threads on a GPU", k_.name);
-  // Index arithmetic is done in 32 bits where nothing can overflow.
+/// True if 32 bits are too few for the phase's index arithmetic.
+bool PhaseEmitter::is_wide() const {
   ir::Ranges ranges;
   double largest = static_cast<double>(phase_.end);
   const auto look = [&](const Expr& e) { largest = std::max(largest, magnitude(e, ranges)); };
@@ -98,37 +95,35 @@ Result<PhaseInfo> PhaseEmitter::run(std::string& out, std::vector<std::int32_t>&
       for_each_value(root, [&](const Value& v) { for_each_expr(*v, look); });
     });
   });
-  wide_ = largest >= 2147483647.0;
+  return largest >= 2147483647.0;
+}
 
-  text_.clear();
+Result<PhaseText> PhaseEmitter::run() {
+  if (info_.threads == 0 && phase_.end > 0)
+    return unsupported("kernel '{}': a phase without threads on a GPU", k_.name);
+  wide_ = is_wide();
   scopes_.emplace_back();
   place_shared();
-  if (phase_.end > 0) {
-    set_range(ranges_, phase_.var, ir::Interval{0, phase_.end - 1});
-    line(fmt::format("const {} d{} = blockIdx.x{};", wide_ ? "long long" : "int", phase_.var.index,
-                     info_.cluster > 1 ? fmt::format(" / {}", info_.cluster) : ""));
-    body(*phase_.body);
-  }
+  if (phase_.end > 0) tasks();
   if (!error_.empty()) return unsupported("kernel '{}': {}", k_.name, error_);
-  std::string parameters;
-  const std::set<std::int32_t> stored = stored_in(*phase_.body);
-  for (BufferId id : parameters_) {
-    const Buffer& b = k_.buffers[id];
-    parameters +=
-        fmt::format("{}\n    {}{}* __restrict__ b{}", parameters.empty() ? "" : ",",
-                    stored.contains(id.value) ? "" : "const ", type_of(b.dtype), id.value);
+  return PhaseText{std::move(info_), std::move(text_), std::move(origins_),
+                   stored_in(*phase_.body), shares_registers_};
+}
+
+/// A block's own task, or those that it takes in turn.
+void PhaseEmitter::tasks() {
+  set_range(ranges_, phase_.var, ir::Interval{0, phase_.end - 1});
+  const std::string type = wide_ ? "long long" : "int", name = fmt::format("d{}", phase_.var.index);
+  if (!k_.resident) {
+    line(fmt::format("const {} {} = blockIdx.x{};", type, name,
+                     info_.cluster > 1 ? fmt::format(" / {}", info_.cluster) : ""));
+    return body(*phase_.body);
   }
-  for (std::size_t i = 0; i < info_.maps.size(); ++i)
-    parameters += fmt::format(",\n    const __grid_constant__ hd::TensorMap m{}", i);
-  const std::string head = fmt::format(
-      "extern \"C\" __global__ void __launch_bounds__({}{}) {}({}) {{\n",
-      std::max(1, info_.threads), shares_registers_ ? ", 1" : "", info_.symbol, parameters);
-  out += head + text_ + "}\n";
-  origins.insert(origins.end(),
-                 static_cast<std::size_t>(std::count(head.begin(), head.end(), '\n')), -1);
-  origins.insert(origins.end(), origins_.begin(), origins_.end());
-  origins.push_back(-1);
-  return info_;
+  open(fmt::format("for ({0} {1} = blockIdx.x; {1} < {2}; {1} += gridDim.x) {{", type, name,
+                   phase_.end));
+  body(*phase_.body);
+  if (info_.shared_bytes > 0) line("hd::block_sync();");  // the next task writes it
+  close();
 }
 
 /// Shared memory: buffers of the block, then the room in which teams of several warps combine.
@@ -478,30 +473,6 @@ void PhaseEmitter::combine(const Combine& x) {
   if (wide)
     line(fmt::format("hdk::combine_cluster<{}, {}>(b{} + {}, hd::{}{{}}, {});", info_.cluster,
                      x.count, x.buffer.value, x.offset, kOps.at(x.fn), scratch));
-}
-
-Result<KernelText> to_text(const Kernel& k, const std::string& prefix) {
-  KernelText out;
-  std::vector<BufferId> parameters(static_cast<std::size_t>(k.arguments()));
-  std::vector<BufferId> locals;
-  for (std::int32_t i = 0; i < k.buffers.size(); ++i) {
-    const Buffer& b = k.buffers[BufferId{i}];
-    if (b.argument >= 0) parameters[static_cast<std::size_t>(b.argument)] = BufferId{i};
-    if (b.argument < 0 && b.scope == BufferScope::grid) {
-      locals.push_back(BufferId{i});
-      out.local_bytes.push_back(b.size * size_of(b.dtype));
-    }
-  }
-  parameters.insert(parameters.end(), locals.begin(), locals.end());
-  out.text = fmt::format("\n// {}\n", k.name);
-  out.origins = {-1, -1};
-  for (const Stmt& s : k.body) {
-    const For* phase = std::get_if<For>(&s.op);
-    if (!phase) continue;
-    PhaseEmitter emitter(k, parameters, *phase, fmt::format("{}_{}", prefix, out.phases.size()));
-    out.phases.push_back(HEDDLE_TRY(emitter.run(out.text, out.origins)));
-  }
-  return out;
 }
 
 }  // namespace heddle::codegen::cuda

@@ -8,13 +8,21 @@
 
 namespace heddle::codegen::cuda {
 
-/// Writes the function of one phase.
+/// What the threads of a phase do.
+struct PhaseText {
+  PhaseInfo info;  ///< without a symbol
+  std::string text;
+  std::vector<std::int32_t> origins;  ///< of its lines
+  std::set<std::int32_t> stored;      ///< buffers
+  bool shares_registers = false;      ///< roles have numbers of registers
+};
+
+/// Writes one phase.
 class PhaseEmitter {
  public:
   PhaseEmitter(const kernel::Kernel& k, const std::vector<kernel::BufferId>& parameters,
-               const kernel::For& phase, std::string symbol);
-  /// Appends the function to `out`, and the primitives of its lines to `origins`.
-  Result<PhaseInfo> run(std::string& out, std::vector<std::int32_t>& origins);
+               const kernel::For& phase);
+  Result<PhaseText> run();
 
  private:
   /// Names of values known in a block of text; inner blocks see those of outer ones.
@@ -58,6 +66,9 @@ class PhaseEmitter {
   const std::set<std::int32_t>& reads(const kernel::Value& v);
   std::string fresh(char letter) { return fmt::format("{}{}", letter, ++names_); }
   static std::string literal(const kernel::Imm& x, DType type);
+
+  void tasks();
+  bool is_wide() const;
 
   const kernel::Kernel& k_;
   const std::vector<kernel::BufferId>& parameters_;

@@ -52,6 +52,8 @@ HEDDLE_FAKE int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
   return *bytes = static_cast<std::size_t>(state().settings.memory), 0;
 }
 HEDDLE_FAKE int cuDeviceGetAttribute(int* value, int attribute, int) {
+  const Call call("cuDeviceGetAttribute", Call::nothing);
+  if (call.code != 0) return call.code;
   const fake::Settings& s = state().settings;
   const int shared = s.capability >= 90 ? 227 << 10 : s.capability == 80 ? 163 << 10 : 99 << 10;
   switch (attribute) {

@@ -37,6 +37,13 @@ struct Shape {
   int code = fake::kOk;
 };
 
+/// Blocks of a multiprocessor: at least one, more by threads and shared memory.
+std::int64_t resident(std::int64_t threads, std::size_t shared_bytes) {
+  const auto shared = static_cast<std::int64_t>(shared_bytes) + 1024;
+  return std::max<std::int64_t>(
+      1, std::min<std::int64_t>({2048 / threads, 32, (228 << 10) / shared}));
+}
+
 /// The launch that a configuration describes, or why the driver refuses it.
 Shape shape_of(const Config& c, const Function& f) {
   Shape s;
@@ -61,11 +68,8 @@ Shape shape_of(const Config& c, const Function& f) {
   if (cluster > (f.large_clusters ? 16 : 8) || c.grid[0] % s.launch.cluster.x != 0)
     return refuse(fake::kInvalidValue);
   if (cluster > 1 && state().settings.capability < 90) return refuse(fake::kNotSupported);
-  // At least one block fits a multiprocessor; more by threads and shared memory.
-  const std::int64_t shared = std::max<std::int64_t>(c.shared_bytes + 1024, 1);
-  const std::int64_t resident = std::max<std::int64_t>(
-      1, std::min<std::int64_t>({2048 / threads, 32, (228 << 10) / shared}));
-  if (s.launch.cooperative && s.launch.grid.count() > resident * state().settings.multiprocessors)
+  if (s.launch.cooperative &&
+      s.launch.grid.count() > resident(threads, c.shared_bytes) * state().settings.multiprocessors)
     return refuse(fake::kCooperativeTooLarge);
   return s;
 }
@@ -229,6 +233,14 @@ HEDDLE_FAKE int cuMemsetD8Async(std::uint64_t memory, unsigned char value, std::
   });
 }
 
+HEDDLE_FAKE int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* function,
+                                                            int threads, std::size_t shared_bytes) {
+  const Call call("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  if (call.code != 0) return call.code;
+  if (!state().functions.contains(function)) return fake::kInvalidHandle;
+  if (threads < 1 || threads > 1024) return fake::kInvalidValue;
+  return *blocks = static_cast<int>(resident(threads, shared_bytes)), 0;
+}
 HEDDLE_FAKE int cuLaunchKernelEx(const Config* config, Function* function, void** parameters,
                                  void** extra) {
   const Call call("cuLaunchKernelEx");

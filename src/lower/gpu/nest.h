@@ -62,8 +62,8 @@ class ThreadNest {
 /// other's shared memory. `lanes`: elements of an access.
 int cluster_team(const Target& target, std::int64_t rows, std::int64_t terms, int lanes);
 
-/// Phases whose tasks are single threads become blocks of threads; their scratch is private to a
-/// thread.
-kernel::Kernel with_threads(kernel::Kernel k, int threads);
+/// Phases whose tasks are single threads become blocks of at most `threads` threads, or exactly so
+/// many; their scratch is private to a thread.
+kernel::Kernel with_threads(kernel::Kernel k, int threads, bool exactly);
 
 }  // namespace heddle::lower::gpu

@@ -13,7 +13,7 @@ using kernel::Body;
 using kernel::For;
 using kernel::Stmt;
 
-kernel::Kernel with_threads(kernel::Kernel k, int threads) {
+kernel::Kernel with_threads(kernel::Kernel k, int threads, bool exactly) {
   Body out;
   for (const Stmt& s : k.body) {
     const For* phase = std::get_if<For>(&s.op);
@@ -23,7 +23,7 @@ kernel::Kernel with_threads(kernel::Kernel k, int threads) {
     }
     const std::int64_t count = phase->end;
     const int block =
-        static_cast<int>(std::clamp<std::int64_t>(count, 1, static_cast<std::int64_t>(threads)));
+        exactly ? threads : static_cast<int>(std::clamp<std::int64_t>(count, 1, threads));
     const std::int64_t blocks = (count + block - 1) / block;
     const Var task = k.new_var(), thread = k.new_var();
     const Expr number = Expr(task) * Expr(block) + Expr(thread);

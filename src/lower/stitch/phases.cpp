@@ -31,14 +31,15 @@ Tensor rearranged(const Tensor& t, const Layout& layout) {
 
 }  // namespace
 
-Phases::Phases(const Request& request)
+Phases::Phases(const Request& request, int threads)
     : request_(request),
+      threads_(threads),
       g_(*request.graph),
       cluster_(request.cluster),
       values_(g_),
       emitter_(g_, out_.kernel, request.target, values_) {
-  const bool threads = request.target.is_gpu() && special_node(g_, cluster_);
-  int lanes = threads ? 1 : lanes_for(g_, cluster_, request.target);
+  const bool alone = request.target.is_gpu() && special_node(g_, cluster_);
+  int lanes = alone ? 1 : lanes_for(g_, cluster_, request.target);
   for (const auto& [name, value] : request.tuning)
     if (name == "lanes" && value >= 1 && value < lanes) lanes = static_cast<int>(value);
   emitter_.set_lanes(lanes);
@@ -79,7 +80,7 @@ void Phases::finish() {
   constexpr int kThreads = 128;
   out_.kernel = kernel::drop_unused_buffers(
       request_.target.is_gpu()
-          ? gpu::with_threads(std::move(out_.kernel), kThreads)
+          ? gpu::with_threads(std::move(out_.kernel), threads_ ? threads_ : kThreads, threads_ > 0)
           : prefetch_rows(kernel::partition_loops(out_.kernel), request_.target));
   std::vector<Argument> used;
   for (std::int32_t i = 0; i < out_.kernel.buffers.size(); ++i) {
@@ -308,10 +309,12 @@ void Phases::emit_phase(std::vector<AnyNest> nests) {
 void Phases::emit(const Group& group) {
   std::vector<Domain> boxes = Nest::boxes(emitter_, group.outputs, group.domain());
   if (request_.target.is_gpu()) {
-    constexpr int kThreads = 256;  // the same in all parts of a phase
+    constexpr int kThreads = 256;
+    // The same in all parts of a phase.
+    const int threads = threads_ == 0 && boxes.size() > 1 ? kThreads : threads_;
     std::vector<gpu::ThreadNest> nests;
     for (Domain& box : boxes)
-      nests.emplace_back(emitter_, group.outputs, std::move(box), boxes.size() > 1 ? kThreads : 0);
+      nests.emplace_back(emitter_, group.outputs, std::move(box), threads);
     emit_phase(std::move(nests));
   } else {
     std::vector<Nest> nests;

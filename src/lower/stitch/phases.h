@@ -10,7 +10,8 @@ namespace heddle::lower::stitch {
 /// Writes the phases of one kernel.
 class Phases {
  public:
-  explicit Phases(const Request& request);
+  /// `threads`: of the blocks of every phase on a GPU; 0: as fits each.
+  explicit Phases(const Request& request, int threads = 0);
   Result<Lowered> run();
 
  private:
@@ -60,6 +61,7 @@ class Phases {
   void emit_scatter(NodeId node);
 
   const Request& request_;
+  const int threads_;
   const prim::Graph& g_;
   const Cluster& cluster_;
   Lowered out_;

@@ -74,7 +74,37 @@ bool broadcasts_small_reduction(const prim::Graph& g, const Cluster& c) {
   return false;
 }
 
+/// The phases as one resident kernel, where they can be and the tuning ("launches") does not ask for
+/// one launch each: what a phase leaves in global memory is met by the next behind a grid barrier
+/// (AStitch, ASPLOS'22, section 3: global scope).
+std::optional<Lowered> in_one_launch(const Request& request, const kernel::Kernel& apart) {
+  constexpr int kMostThreads = 512;  // more leave each too few registers
+  for (const auto& [name, value] : request.tuning)
+    if (name == "launches" && value != 1) return std::nullopt;
+  int phases = 0, threads = 0;
+  for (const kernel::Stmt& s : apart.body)
+    if (const auto* phase = std::get_if<kernel::For>(&s.op)) {
+      ++phases;
+      threads = std::max(threads, kernel::threads_of(*phase));
+    }
+  if (phases < 2 || !request.target.grid_barriers) return std::nullopt;
+  threads = std::clamp((threads + kernel::kWarp - 1) / kernel::kWarp * kernel::kWarp, kernel::kWarp,
+                       kMostThreads);
+  auto lowered = Phases(request, threads).run();
+  if (!lowered || !kernel::can_be_resident(lowered->kernel)) return std::nullopt;
+  lowered->kernel.resident = true;
+  lowered->schedule += "; in one launch";
+  return *std::move(lowered);
+}
+
 }  // namespace
+
+std::vector<Tuning> tuning_space(const Request& request) {
+  if (!request.target.is_gpu()) return {};
+  const auto lowered = stitch::lower(request);
+  if (!lowered || !lowered->kernel.resident) return {};
+  return {{{"launches", 1}}, {{"launches", 0}}};
+}
 
 bool supports(const prim::Graph& g, const Cluster& c) {
   if (c.nodes.empty() || c.outputs.empty() || !structure_fits(g, c)) return false;
@@ -95,6 +125,7 @@ Result<Lowered> lower(const Request& request) {
   }
   if (!request.target.is_gpu()) return Phases(request).run();
   Lowered lowered = HEDDLE_TRY(Phases(request).run());
+  if (auto resident = in_one_launch(request, lowered.kernel)) lowered = *std::move(resident);
   // Every access is inside its buffer and every barrier is reached by all threads, provably.
   auto sound = kernel::with_proven_bounds(lowered.kernel);
   if (!sound) return unsupported("no GPU kernel: {}", sound.error().message);

@@ -34,6 +34,7 @@ struct Driver {
   int (*GetErrorString)(int code, const char** text);
   int (*Init)(unsigned flags);
   int (*DeviceGet)(int* device, int ordinal);
+  int (*DeviceGetAttribute)(int* value, int attribute, int device);
   int (*DevicePrimaryCtxRetain)(Handle* context, int device);
   int (*DevicePrimaryCtxRelease)(int device);
   int (*CtxPushCurrent)(Handle context);
@@ -42,6 +43,8 @@ struct Driver {
   int (*ModuleUnload)(Handle module);
   int (*ModuleGetFunction)(Handle* function, Handle module, const char* name);
   int (*FuncSetAttribute)(Handle function, int attribute, int value);
+  int (*OccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, Handle function, int threads,
+                                                   std::size_t shared_bytes);
   int (*MemAlloc)(DevicePtr* memory, std::size_t bytes);
   int (*MemFree)(DevicePtr memory);
   int (*MemAllocHost)(void** memory, std::size_t bytes);

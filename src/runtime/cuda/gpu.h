@@ -18,6 +18,7 @@ class Gpu {
   const Driver& driver() const { return *driver_; }
   Status check(int code, std::string_view what) const { return driver_->check(code, what); }
   Handle context() const { return context_; }
+  int device() const { return device_; }
 
  private:
   Gpu(std::shared_ptr<const Driver> driver, int device) : driver_(std::move(driver)), device_(device) {}

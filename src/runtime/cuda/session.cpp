@@ -15,6 +15,7 @@ constexpr std::int64_t kAlignment = 256;
 constexpr std::int64_t kCounterBytes = 128;  // grid barriers share no cache line
 constexpr unsigned kNonBlocking = 1;         // CU_STREAM_NON_BLOCKING
 constexpr int kThreadLocal = 1;              // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+constexpr int kMultiprocessors = 16;         // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kMaxDynamicShared = 8, kNonPortableCluster = 14;  // CU_FUNC_ATTRIBUTE_…
 constexpr std::int64_t kSharedWithoutAsking = 48 << 10;
 constexpr int kPortableCluster = 8;
@@ -29,6 +30,7 @@ double now() {
 struct BoundPhase {
   const Phase* phase;
   Handle function;
+  std::int64_t blocks;
   std::vector<LaunchAttribute> attributes;
 };
 
@@ -71,6 +73,8 @@ class CudaSession final : public Session {
   const Driver& driver() const { return gpu()->driver(); }
   Status check(int code, std::string_view what) const { return gpu()->check(code, what); }
   void open_blas();
+  Result<std::int64_t> resident_blocks(const std::string& kernel, Handle function,
+                                       const Grid& grid) const;
   Status bind_phases();
   Status bind_products(Run& run);
   Status upload_constants();
@@ -148,6 +152,21 @@ Status CudaSession::bind_products(Run& run) {
   return Ok{};
 }
 
+/// How many blocks of a phase the GPU holds at once.
+Result<std::int64_t> CudaSession::resident_blocks(const std::string& kernel, Handle function,
+                                                  const Grid& grid) const {
+  int processors = 0, blocks = 0;
+  HEDDLE_TRY(check(driver().DeviceGetAttribute(&processors, kMultiprocessors, gpu()->device()),
+                   "cuDeviceGetAttribute"));
+  HEDDLE_TRY(check(driver().OccupancyMaxActiveBlocksPerMultiprocessor(
+                       &blocks, function, grid.threads, static_cast<std::size_t>(grid.shared_bytes)),
+                   "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
+  if (blocks < 1)
+    return fail("kernel '{}': no block of {} threads with {} bytes of shared memory fits", kernel,
+                grid.threads, grid.shared_bytes);
+  return static_cast<std::int64_t>(processors) * blocks;
+}
+
 Status CudaSession::bind_phases() {
   for (const Launch& launch : program().launches) {
     std::vector<BoundPhase>& bound = launches_.emplace_back();
@@ -155,7 +174,7 @@ Status CudaSession::bind_phases() {
       const Handle function = code_->find(phase.symbol);
       if (function == nullptr)
         return fail("kernel '{}': symbol '{}' is not in the code", launch.name, phase.symbol);
-      bound.push_back({&phase, function, {}});
+      bound.push_back({&phase, function, phase.tasks, {}});
       const Grid& grid = phase.grid;
       const auto set = [&](int attribute, std::int64_t value) {
         return check(driver().FuncSetAttribute(function, attribute, static_cast<int>(value)),
@@ -166,6 +185,8 @@ Status CudaSession::bind_phases() {
         HEDDLE_TRY(set(kMaxDynamicShared, grid.shared_bytes));
       if (grid.cluster > kPortableCluster) HEDDLE_TRY(set(kNonPortableCluster, 1));
       if (grid.cooperative) {
+        bound.back().blocks =
+            std::min(phase.tasks, HEDDLE_TRY(resident_blocks(launch.name, function, grid)));
         bound.back().attributes.push_back({LaunchAttribute::cooperative, 0, {1}});
         ++counters_;
       }
@@ -279,7 +300,7 @@ Status CudaSession::launch(const Run& run, std::size_t number) const {
     const BoundPhase& phase = launches_[number][p];
     if (phase.phase->tasks == 0) continue;
     const Grid& grid = phase.phase->grid;
-    const LaunchConfig config{{static_cast<unsigned>(phase.phase->tasks), 1, 1},
+    const LaunchConfig config{{static_cast<unsigned>(phase.blocks), 1, 1},
                               {static_cast<unsigned>(grid.threads), 1, 1},
                               static_cast<unsigned>(grid.shared_bytes),
                               run.stream.get(),
@@ -289,7 +310,7 @@ Status CudaSession::launch(const Run& run, std::size_t number) const {
     const int code = driver().LaunchKernelEx(&config, phase.function, parameters, nullptr);
     if (code != 0)
       return check(code, fmt::format("kernel '{}': {} blocks of {} threads, {} bytes of shared memory",
-                                     program().launches[number].name, phase.phase->tasks,
+                                     program().launches[number].name, phase.blocks,
                                      grid.threads, grid.shared_bytes));
   }
   return Ok{};

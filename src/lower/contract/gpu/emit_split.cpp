@@ -29,8 +29,10 @@ Body Emitter::store_partial() {
 kernel::Stmt Emitter::second_phase(std::int64_t tiles) {
   constexpr std::int64_t kThreads = 256;
   const int width = store_width();
-  const std::int64_t area = std::int64_t{t_.bm} * t_.bn, line = t_.bn / width;
-  const std::int64_t threads = std::min(kThreads, area / width), blocks = area / width / threads;
+  const std::int64_t area = std::int64_t{t_.bm} * t_.bn, line = t_.bn / width, all = area / width;
+  // Blocks like those of the first phase can share its launch.
+  const std::int64_t threads = all % threads_ == 0 ? threads_ : std::min(kThreads, all);
+  const std::int64_t blocks = all / threads;
   const ir::Var task = k_.new_var();
   thread_ = k_.new_var();
   tile_ = ir::floor_div(Expr(task), blocks);

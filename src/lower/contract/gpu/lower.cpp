@@ -40,6 +40,9 @@ std::vector<Choice> choices(Product& product, const Tuning& tuning, std::size_t 
   return out;
 }
 
+/// True if the blocks that add up splits can be those that multiplied.
+bool may_share_launch(Unit unit) { return unit != Unit::tma && unit != Unit::stream; }
+
 /// What a library does where it is there, and a kernel of ours for where it is not; nullopt if the
 /// tuning does not ask for it or the product is none of a library's.
 std::optional<Lowered> by_library(Product& product) {
@@ -93,6 +96,10 @@ std::vector<Tuning> tuning_space(Product& product) {
       if (choice.gemm->possible.size() > 1)
         one.emplace_back("unit", static_cast<std::int64_t>(choice.gemm->unit));
       out.push_back(std::move(one));
+      if (t.splits > 1 && may_share_launch(choice.gemm->unit)) {
+        out.push_back(out.back());
+        out.back().emplace_back("launches", 0);
+      }
     }
     count = kTilesWorthMeasuring / 2;  // of the others
   }
