@@ -98,9 +98,6 @@ Result<std::shared_ptr<Executor>> executor_for(const runtime::Program& program,
 /// Links a program's code and makes it ready to run.
 Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
                                                const CompileOptions& options);
-/// The same on the CPU (0 threads: as many as it was compiled for).
-Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
-                                               int threads);
 
 /// A program that runs kernel `k` alone: its ports are the flat storage of the kernel's value
 /// arguments (inputs in order of arguments, then outputs).

@@ -10,7 +10,7 @@ import unittest
 
 import numpy as np
 
-from networks import convolutions, halves, transformer
+from networks import convolutions, counted, eighths, halves, perceptron, transformer
 
 HEDDLE, FAKE = os.environ["HEDDLE"], os.environ.get("FAKE_CUDA", "")
 
@@ -32,7 +32,9 @@ class EndToEnd(unittest.TestCase):
         if driver:
             environment["HEDDLE_CUDA_DRIVER"] = driver
         if FAKE:
-            environment |= {"HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE, "HEDDLE_FAKE_CUDA": f"cache={self.path}/emulated,{settings}"}
+            environment["HEDDLE_FAKE_CUDA"] = f"cache={self.path}/emulated,{settings}"
+        if FAKE and driver:
+            environment |= {"HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE}
         return subprocess.run([HEDDLE, *map(str, arguments)], capture_output=True, text=True,
                               timeout=300, env=environment)
 
@@ -58,6 +60,18 @@ class EndToEnd(unittest.TestCase):
             for settings in ("order=reverse", "order=random"):
                 self.good("verify", model, "--device", "cuda", "--tolerance", "1e-4", settings=settings)
 
+    def test_casts_to_8_bits(self):
+        model = eighths(self.path / "e.onnx")
+        self.assertIn("nothing stands in the way", self.good("check", model, "--device", "cuda"))
+        self.good("verify", model, "--device", "cuda")
+
+    @unittest.skipUnless(FAKE, "needs a compiler that fails when asked")
+    def test_check_compiles(self):
+        done = self.heddle("check", halves(self.path / "h.onnx"), "--device", "cuda",
+                           settings="fail=nvrtcCompileProgram:1:6")
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        self.assertIn("injected failure", done.stdout)
+
     def test_every_verb_speaks_json(self):
         model, artefact = self.models["transformer"], self.path / "t.heddle"
         for row in [("compile", model, "-o", artefact), ("run", artefact), ("run", model), ("check", model),
@@ -65,6 +79,62 @@ class EndToEnd(unittest.TestCase):
                     ("explain", model), ("profile", model, "--iterations", "2"), ("doctor",)]:
             device = [] if row[0] == "doctor" else ["--device", "cuda"]
             self.assertIsInstance(json.loads(self.good(*row, *device, "--json")), dict, row)
+
+    def both(self, *arguments, at, **how):
+        """Results on the CPU and on the GPU."""
+        found = []
+        for device in ("cpu", "cuda"):
+            self.good(*arguments, "--device", device, **how)
+            found.append(np.load(self.path / at))
+        return found
+
+    def test_stages(self):
+        x = np.random.default_rng().normal(size=23).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        cpu, cuda = self.both("run", counted(self.path / "n.onnx"), "--input", f"x={self.path}/x.npy",
+                              "--save", self.path / "y.npy", at="y.npy")
+        self.assertEqual(len(cpu), np.count_nonzero(np.tanh(x) > np.float32(0.1)))
+        np.testing.assert_allclose(cuda, cpu, rtol=1e-5, atol=1e-6)
+
+    def trained(self, device, *options, **how):
+        rng = np.random.default_rng(6)
+        np.save(self.path / "x.npy", rng.normal(size=[12, 6]).astype(np.float32))
+        np.save(self.path / "t.npy", rng.normal(size=[12, 3]).astype(np.float32))
+        return self.heddle("train", perceptron(self.path / "p.onnx"), "--data", f"x={self.path}/x.npy", "--target",
+                           self.path / "t.npy", "--loss", "mse", "--steps", "5", "--json", "--device", device,
+                           *options, **how)
+
+    def test_training(self):
+        losses = {}
+        for device in ("cpu", "cuda"):
+            done = self.trained(device)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            losses[device] = json.loads(done.stdout)["losses"]
+        self.assertEqual(len(losses["cpu"]), 5)
+        np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-4)
+
+    def test_tuning(self):
+        shown = json.loads(self.good("tune", perceptron(self.path / "p.onnx"), "--device", "cuda", "--budget",
+                                     "5", "--json"))
+        self.assertGreater(shown["timed"] + shown["known"], 0)
+        self.assertEqual(shown["failed"], 0)
+
+    @unittest.skipUnless(FAKE, "needs libraries in an unusual place")
+    def test_options_reach_every_session(self):
+        libraries = [x for name in ("cuda-driver", "nvrtc", "cublaslt") for x in (f"--{name}", FAKE)]
+        np.save(self.path / "ones.npy", np.ones(23, np.float32))
+        for settings, option in (("devices=1", []), ("fail=cuStreamBeginCapture_v2:1:801", ["--cuda-graph", "0"])):
+            how = {"driver": "", "settings": settings}
+            self.good("run", counted(self.path / "n.onnx"), "--device", "cuda", "--input",
+                      f"x={self.path}/ones.npy", *libraries, *option, **how)
+            done = self.trained("cuda", *libraries, *option, **how)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    @unittest.skipUnless(FAKE, "needs two GPUs")
+    def test_the_second_gpu(self):
+        done = self.trained("cuda:1", settings="devices=2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_fails(6, "GPUs", "run", self.models["transformer"], "--device", "cuda:2", settings="devices=2")
 
     @unittest.skipUnless(FAKE, "needs the schedule of a small GPU")
     def test_tiles_by_the_copy_engine(self):
