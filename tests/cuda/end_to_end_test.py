@@ -184,6 +184,78 @@ class EndToEnd(unittest.TestCase):
         self.assert_fails(2, "want sm_80", "compile", model, "--device", "cuda", "--arch", "sm_35",
                           "-o", self.path / "a")
 
+    def test_artefacts_are_for_one_device(self):
+        model, cpu = self.models["transformer"], self.path / "cpu.heddle"
+        self.good("compile", model, "-o", cpu)
+        cuda = self.compiled(model)
+        arch = json.loads(self.good("explain", cuda, "--json"))["device"]
+        self.assert_fails(2, f"'{cpu}' was compiled for cpu", "run", cpu, "--device", "cuda")
+        self.assert_fails(2, f"'{cuda}' was compiled for {arch}", "run", cuda, "--device", "cpu")
+        self.assert_fails(2, f"'{cuda}' was compiled for {arch}", "explain", cuda, "--arch", "sm_89")
+        self.assert_fails(2, "found --device cpu, want cuda", "compile", model, "--arch", "sm_80", "-o", cpu)
+        self.good("run", cuda)
+        self.good("run", cuda, "--device", "cuda", "--arch", arch.split()[1])
+
+    @unittest.skipUnless(FAKE, "needs a GPU that is too old")
+    def test_gpus_that_are_too_old(self):
+        model = self.models["transformer"]
+        for verb in (("run", model), ("compile", model, "-o", self.path / "old.heddle"), ("explain", model)):
+            self.assert_fails(6, "emulated GPU of capability 7.5, want 8.0 (sm_80) or newer", *verb, "--device",
+                              "cuda", settings="arch=75")
+        self.good("compile", model, "--device", "cuda", "--arch", "sm_80", "-o", self.path / "old.heddle",
+                  settings="arch=75")
+        self.assert_fails(6, "emulated GPU (sm_75)", "run", self.path / "old.heddle", settings="arch=75")
+
+    @unittest.skipUnless(FAKE, "needs a driver that fails when asked")
+    def test_a_driver_that_does_not_answer_is_named(self):
+        model, text = self.models["transformer"], self.path / "w.cu"
+        emit = ("compile", model, "--device", "cuda", "--emit", "cuda", "-o", text)
+        done = self.heddle(*emit, settings="fail=cuInit:1:999")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("warning", done.stderr)
+        self.assertIn("cuInit", done.stderr)
+        self.assertEqual(self.heddle(*emit, settings="fail=cuInit:1:100").stderr, "")
+
+    def libraries(self, **how):
+        shown = json.loads(self.good("doctor", "--json", **how))
+        return {row["name"]: (row["found"], row["detail"]) for row in shown["optional"]}
+
+    @unittest.skipUnless(FAKE, "needs libraries that are none")
+    def test_doctor_loads_what_it_finds(self):
+        self.assertIn("version 13.0", self.libraries()["cuBLASLt"][1])
+        os.environ["HEDDLE_CUBLASLT"] = "/nonexistent/libcublasLt.so"
+        try:
+            found, detail = self.libraries(driver="")["cuBLASLt"]
+        finally:
+            del os.environ["HEDDLE_CUBLASLT"]
+        self.assertFalse(found)
+        self.assertIn("/nonexistent/libcublasLt.so", detail)
+        found, detail = self.libraries(settings="arch=sm_90a")["CUDA driver"]
+        self.assertFalse(found)
+        self.assertIn("found arch=sm_90a, want a number", detail)
+
+    @unittest.skipUnless(FAKE, "needs launches that fail")
+    def test_tuning_names_what_cannot_be_launched(self):
+        done = self.heddle("tune", perceptron(self.path / "p.onnx"), "--device", "cuda", "--budget", "5", "--cache",
+                           self.path / "untuned", settings="fail=cuLaunchKernelEx:0:701")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("nothing could be measured", done.stderr)
+        self.assertIn("kernel '", done.stderr)
+
+    def test_text_names_source_nodes(self):
+        text = self.path / "named.cu"
+        self.good("compile", self.models["transformer"], "--device", "cuda", "--emit", "cuda", "-o", text)
+        self.assertRegex(text.read_text(), r"hd::erf\(.*// %\d+ Erf 'e'")
+        self.assertRegex(text.read_text(), r"// %\d+ Softmax 'attention'")
+        self.assertRegex(self.good("explain", self.models["transformer"], "--device", "cuda", "--node", "attention"),
+                         r"hd::.*// %\d+ Softmax 'attention'")
+        shown = json.loads(self.good("explain", self.models["transformer"], "--device", "cuda", "--json"))
+        for kernel in shown["kernels"]:
+            lines = kernel["source"].split("\n")
+            for first, last, node in kernel["source_map"]["lines"]:
+                self.assertLessEqual(last, len(lines))
+                self.assertIn(str(node), kernel["source_map"]["primitives"])
+
     @unittest.skipUnless(FAKE, "needs a driver that fails when asked")
     def test_failures_of_the_driver(self):
         model = self.models["transformer"]

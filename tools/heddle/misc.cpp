@@ -67,8 +67,10 @@ json cuda_libraries() {
                              version ? fmt::format("{}, version {}", nvrtc, *version) : "",
                              version ? "" : version.error().message));
   const std::string cublas = codegen::cuda::find_library("cublasLt", options.cublaslt);
-  rows.push_back(library_row("cuBLASLt", "library candidates on CUDA", cublas,
-                             cublas.empty() ? "libcublasLt.so is not installed" : ""));
+  const auto blas = codegen::cuda::cublaslt_version(cublas);
+  rows.push_back(library_row("cuBLASLt", "library candidates on CUDA",
+                             blas ? fmt::format("{}, version {}", cublas, *blas) : "",
+                             blas ? "" : blas.error().message));
   return rows;
 }
 
