@@ -11,11 +11,15 @@
 #include "emulation/memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #define HEDDLE_FIBER_START(fake, bottom, bytes) __sanitizer_start_switch_fiber(fake, bottom, bytes)
 #define HEDDLE_FIBER_FINISH(fake, bottom, bytes) \
   __sanitizer_finish_switch_fiber(fake, bottom, bytes)
+// Frames that a fiber never left are marked in the stack that the next one gets.
+#define HEDDLE_FRESH_STACK(at, bytes) __asan_unpoison_memory_region(at, bytes)
 #else
+#define HEDDLE_FRESH_STACK(at, bytes) (void)0
 #define HEDDLE_FIBER_START(fake, bottom, bytes) (void)0
 #define HEDDLE_FIBER_FINISH(fake, bottom, bytes) (void)0
 #endif
@@ -78,7 +82,10 @@ Machine::Machine(const ModuleState& module, const Kernel& kernel, const Launch& 
   }
 }
 Machine::~Machine() {
-  for (const auto& [at, bytes] : slabs_) ::munmap(at, bytes);
+  for (const auto& [at, bytes] : slabs_) {
+    HEDDLE_FRESH_STACK(at, bytes);
+    ::munmap(at, bytes);
+  }
 }
 
 std::byte* Machine::new_stack() {
@@ -93,6 +100,7 @@ std::byte* Machine::new_stack() {
   }
   std::byte* stack = free_stacks_.back();
   free_stacks_.pop_back();
+  HEDDLE_FRESH_STACK(stack, kStackBytes);
   std::memcpy(stack, &kCanary, sizeof kCanary);
   return stack;
 }

@@ -1,6 +1,7 @@
 // Global memory: allocations that accesses are checked against.
 #include "emulation/memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -27,10 +28,12 @@ Heap& heap() {
 }  // namespace
 
 std::byte* allocate(std::int64_t bytes) {
-  const std::size_t room = (static_cast<std::size_t>(bytes) + kAlign) / kAlign * kAlign;
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlign, room));
-  if (!memory) throw std::bad_alloc();
-  std::memset(memory, 0xff, room);
+  // No more than asked for, so that the address sanitizer sees the end.
+  const std::size_t room = std::max<std::size_t>(1, static_cast<std::size_t>(bytes));
+  void* room_at = nullptr;
+  if (::posix_memalign(&room_at, kAlign, room) != 0) throw std::bad_alloc();
+  std::memset(room_at, 0xff, room);
+  auto* memory = static_cast<std::byte*>(room_at);
   const std::lock_guard lock(heap().mutex);
   heap().all[memory] = {memory, bytes, nullptr};
   return memory;

@@ -1,5 +1,6 @@
 // Attention as one kernel, as CUDA text under the emulation: it agrees with the primitives, has no
 // races, and every synchronisation in it is needed.
+#include "cuda_emulation/device.h"
 #include "cuda_emulation/mutants.h"
 #include "cuda_emulation/run.h"
 #include "lower/gpu/attention_cases.h"
@@ -76,7 +77,8 @@ void run_all(const emulation::CompileOptions& options, std::initializer_list<Ord
 }
 
 TEST(AttentionEmulation, Agrees) { run_all({}, {Order::forward, Order::reverse, Order::random}); }
-TEST(AttentionEmulation, HasNoRaces) { run_all({.races = true}, {Order::forward}); }
+TEST(AttentionEmulation, HasNoRaces) { run_all({.races = true}, {Order::forward, Order::random}); }
+SANITIZED_TEST(AttentionEmulation) { run_all({.undefined = true}, {Order::forward}); }
 
 TEST(AttentionEmulation, EverySynchronisationIsNeeded) {
   struct Broken {

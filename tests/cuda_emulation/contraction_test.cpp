@@ -1,5 +1,6 @@
 // Generated GPU contractions, as CUDA text, agree with the primitives' reference under the
 // emulation; every synchronisation in them is needed, and its absence is found.
+#include "cuda_emulation/device.h"
 #include "cuda_emulation/mutants.h"
 #include "cuda_emulation/run.h"
 #include "lower/contract/test_util.h"
@@ -181,7 +182,10 @@ TEST(ContractionEmulation, SplitsShareALaunch) {
   }
   EXPECT_EQ(found, 4);
 }
-TEST(ContractionEmulation, HasNoRaces) { run_all({.races = true}, {Order::forward}); }
+TEST(ContractionEmulation, HasNoRaces) {
+  run_all({.races = true}, {Order::forward, Order::random});
+}
+SANITIZED_TEST(ContractionEmulation) { run_all({.undefined = true}, {Order::forward}); }
 
 TEST(ContractionEmulation, MissingSynchronisationIsFound) {
   struct Broken {

@@ -6,6 +6,14 @@
 #include "emulation/emulation.h"
 #include "emulation/tensor_map.h"
 
+/// Runs where the address sanitizer is (heddle_cuda_sanitized_test): kernels are compiled with it,
+/// too.
+#if defined(HEDDLE_SANITIZED) || defined(__SANITIZE_ADDRESS__)
+#define SANITIZED_TEST(suite) TEST(suite, HasDefinedBehaviour)
+#else
+#define SANITIZED_TEST(suite) [[maybe_unused]] static void sanitized_##suite()
+#endif
+
 namespace heddle {
 
 /// Memory of a test: given to a kernel, and what the kernel left in it.

@@ -1,5 +1,6 @@
 // Each helper of the prelude against plain C++. The texts and data do not know that they are
 // emulated: another TextDevice runs them on a GPU.
+#include "cuda_emulation/gpu_device.h"
 #include "cuda_emulation/text_cases.h"
 #include "support/dtype.h"
 
@@ -13,9 +14,9 @@ class Helpers : public testing::Test {
  protected:
   void run_on_device(const std::string& symbol, const Launch& how,
                      const std::vector<Argument>& arguments) {
-    static EmulatedDevice device({.races = true});
+    static const std::unique_ptr<TextDevice> device = text_device({.races = true});
     static const std::string text = read_text("helpers");
-    const Status status = device.run(text, symbol, how, arguments);
+    const Status status = device->run(text, symbol, how, arguments);
     ASSERT_TRUE(status) << status.error().message;
   }
 };
