@@ -1,4 +1,5 @@
-"""The work of scripts/gpu_acceptance.sh: tests, sanitizer and benchmarks on a GPU, as JSON and Markdown.
+"""The work of scripts/gpu_acceptance.sh: tests, conformance, targets, sanitizer and benchmarks on a GPU, as
+JSON and Markdown.
 
 Steps run in the order of their worth until the time is up; what was left out is said in the result.
 A step that fails does not stop the others; the exit code is 1 if one did.
@@ -17,10 +18,12 @@ import subprocess
 import sys
 import time
 
+import gpu_targets
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEDDLE = ROOT / "build/bin/heddle"
 ZOO = ["mlp", "minilm-l6", "resnet50", "bert-base", "mobilenetv2", "vit-b16", "segformer-b0", "candy"]
-CASES = [("bf16", 1), ("f32", 1), ("bf16", 16), ("f32", 16)]
+CASES = [("bf16", 1), ("f32", 1), ("tf32", 1), ("bf16", 16), ("f32", 16)]
 SANITIZERS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 
 
@@ -68,6 +71,17 @@ def device_tests(result, clock):
                                     env=environment)
     result["tests"] = {"ok": code == 0, "seconds": seconds, "summary": last_line(error),
                        "log": "" if code == 0 else error[-4000:]}
+
+
+def conformance(result, clock):
+    """The prelude's helpers and hand-written kernels on the device, against what the emulator is held to."""
+    code, out, error, seconds = run([ROOT / "build/tests/heddle_cuda_text_test"], min(120, clock.left()),
+                                    env={**os.environ, "HEDDLE_TEXT_DEVICE": "cuda"})
+    failed = re.findall(r"^\[  FAILED  \] (\S+)", out, re.M)
+    counts = re.search(r"^\[  PASSED  \] (\d+ tests?)", out, re.M)
+    result["conformance"] = {"ok": code == 0, "seconds": seconds, "failed": sorted(set(failed)),
+                             "summary": f"{counts.group(1)} passed" if counts else last_line(error or out),
+                             "log": "" if code == 0 else out[-4000:]}
 
 
 def sanitizer(result, clock):
@@ -120,13 +134,13 @@ def bench(model, precision, batch, arguments, clock):
         ours = made
         theirs = made if name == "f32" else theirs
     command = [HEDDLE, "bench", ours, "--device", "cuda", "--json", "--duration", arguments.duration, "--rounds", 6,
-               "--peers-model", theirs, "--peers-precision", precision, "--budget", arguments.budget,
-               "--venv", pathlib.Path(sys.executable).parent.parent]
+               "--peers-model", theirs, "--budget", arguments.budget, "--venv", pathlib.Path(sys.executable).parent.parent]
+    command += ["--precision", "tf32"] if precision == "tf32" else ["--peers-precision", precision]
     peers = [p for p in arguments.peers if precision == "f32" or p != "jax"]
     if peers:
         command += ["--vs", ",".join(peers), "--peer-timeout", 120]
     code, out, error, _ = run(command, min(300, clock.left()))
-    return json.loads(out) if code == 0 else {"error": last_line(error)}
+    return json.loads(out) if code == 0 else {"error": gpu_targets.reason(error)}
 
 
 def best_ratio(row):
@@ -161,6 +175,12 @@ def cell(peer):
     return peer["error"].replace("|", "/")[:60] if peer.get("error") else f"{peer['median_ms']:.3f} ({peer['ratio']:.2f}×)"
 
 
+def mean_over_peers(result):
+    """Geometric mean over the zoo at batch 1 of the best peer's time over ours, and how many rows it is of."""
+    ratios = [r["best_peer_ratio"] for r in result["rows"] if r["best_peer_ratio"] and r["batch"] == 1]
+    return (math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None), len(ratios)
+
+
 def markdown(result, peers):
     m = result["machine"]
     lines = [f"# {result['gpu']}, {result['date']}", "",
@@ -169,7 +189,8 @@ def markdown(result, peers):
              "Inputs and outputs lie on the device; medians of interleaved runs in ms; × is the peer's median over "
              "Heddle's.", "",
              f"Tests on the device: {'passed' if result['tests']['ok'] else 'FAILED'} ({result['tests']['summary']}).",
-             ""]
+             f"Helpers of the prelude on the device: {'passed' if result['conformance']['ok'] else 'FAILED'} "
+             f"({', '.join(result['conformance']['failed']) or result['conformance']['summary']}).", ""]
     lines += [f"- compute-sanitizer {name}: " + (("no errors" if s.get("ok") else s["reason"]) if s["ran"] else
                                                  f"did not run ({s['reason']})")
               for name, s in result["sanitizer"].items()]
@@ -180,10 +201,10 @@ def markdown(result, peers):
         ours = row.get("error") or f"{row['heddle']['median_ms']:.3f}"
         lines.append(f"| {row['model']} | {row['precision']} | {row['batch']} | {ours} | " +
                      " | ".join(cell(row.get("peers", {}).get(p)) for p in peers) + " |")
-    ratios = [r["best_peer_ratio"] for r in result["rows"] if r["best_peer_ratio"] and r["batch"] == 1]
-    if ratios:
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        lines += ["", f"Geometric mean over the fastest peer at batch 1: {mean:.2f}× ({len(ratios)} rows)."]
+    mean, rows = mean_over_peers(result)
+    if rows:
+        lines += ["", f"Geometric mean over the fastest peer at batch 1: {mean:.2f}× ({rows} rows)."]
+    lines += gpu_targets.markdown(result["measured"], result["targets"])
     return "\n".join(lines) + "\n"
 
 
@@ -194,6 +215,7 @@ def main():
     parser.add_argument("--models", default=",".join(ZOO))
     parser.add_argument("--duration", type=float, default=1, help="seconds of measuring per contestant")
     parser.add_argument("--budget", default="none", help="heddle's --budget for every model")
+    parser.add_argument("--scale", type=int, default=1, help="divides the sizes of kernels and products: to try this")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs/results")
     arguments = parser.parse_args()
     arguments.peers = [] if arguments.peers == "none" else arguments.peers.split(",")
@@ -211,17 +233,23 @@ def main():
     result["gpu"] = result["machine"].get("name") or driver["detail"].split(",")[0]
     device_tests(result, clock)
     print("tests:", result["tests"]["summary"], flush=True)
+    conformance(result, clock)
+    print("conformance:", result["conformance"]["summary"], flush=True)
+    result["measured"] = gpu_targets.measure(run, HEDDLE, ROOT / "build/acceptance", clock, arguments)
     result["zoo_error"] = make_zoo(models, clock)
     correctness(result, models, clock)
     sanitizer(result, clock)
     benchmarks(result, models, arguments, clock)
+    result["targets"] = gpu_targets.verdicts(result["measured"], mean_over_peers(result)[0])
+    for target in result["targets"]:
+        print(f"{target['target']}: {target['state']} ({gpu_targets.number(target['found'])}, wanted {target['wanted']})")
 
     name = re.sub(r"[^a-z0-9]+", "-", result["gpu"].lower()).strip("-") + "-" + result["date"]
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     (arguments.out / f"{name}.md").write_text(markdown(result, arguments.peers))
     print(arguments.out / f"{name}.md")
-    sys.exit(0 if result["tests"]["ok"] and all(z["ok"] for z in result["zoo"].values()) else 1)
+    sys.exit(0 if result["tests"]["ok"] and result["conformance"]["ok"] and all(z["ok"] for z in result["zoo"].values()) else 1)
 
 
 if __name__ == "__main__":

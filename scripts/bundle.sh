@@ -10,8 +10,10 @@ limit=$((45 * 1000 * 1000))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/heddle
-mkdir -p "$root"/build/{bin,lib} "$root"/{scripts,tests}
+mkdir -p "$root"/build/{bin,lib,tests} "$root"/{scripts,tests/cuda_emulation}
 cp build/bin/heddle "$root/build/bin/"
+cp build/tests/heddle_cuda_text_test "$root/build/tests/"
+cp -r tests/cuda_emulation/texts "$root/tests/cuda_emulation/"
 cp -r zoo bench "$root/"
 cp -r tests/cuda "$root/tests/"
 cp scripts/gpu_acceptance.sh "$root/scripts/"
@@ -22,14 +24,15 @@ find "$root" -name __pycache__ -prune -exec rm -rf {} +
 # Everything but the C library, which the machine has, and what LLVM links for features that Heddle
 # does not use: those get stand-ins that abort when called.
 unused='libz3|libxml2|libicu|libedit|libbsd|libmd|libtinfo'
-ldd build/bin/heddle | awk '$3 ~ /^\// {print $3}' | while read -r library; do
+ldd build/bin/heddle build/tests/heddle_cuda_text_test | awk '$3 ~ /^\// {print $3}' | while read -r library; do
   case $(basename "$library") in
     libc.so.*|libm.so.*|libpthread.so.*|libdl.so.*|librt.so.*|ld-linux*) ;;
     *) [[ $(basename "$library") =~ ^($unused) ]] || cp -L "$library" "$root/build/lib/" ;;
   esac
 done
 python3 scripts/stub_libraries.py "$root/build/lib" "^($unused)"
-strip --strip-unneeded "$root"/build/lib/*.so* "$root/build/bin/heddle"
+strip --strip-unneeded "$root"/build/lib/*.so* "$root/build/bin/heddle" \
+  "$root/build/tests/heddle_cuda_text_test"
 
 # Readers of ONNX for peers, pure Python: frameworks themselves are the machine's.
 if [ -x build/peers/bin/python ]; then
