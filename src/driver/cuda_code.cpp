@@ -18,6 +18,7 @@ runtime::Phase to_phase(const codegen::cuda::PhaseInfo& info) {
   phase.grid.threads = info.threads;
   phase.grid.shared_bytes = info.shared_bytes;
   phase.grid.cluster = info.cluster;
+  phase.grid.resident = info.resident;
   phase.grid.cooperative = info.cooperative;
   for (const codegen::cuda::TileMap& map : info.maps) {
     runtime::TensorMap& to = phase.grid.maps.emplace_back();

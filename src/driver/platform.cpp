@@ -13,6 +13,7 @@ lower::Target Platform::target() const {
     lower::Target target = lower::gpu_target(gpu.multiprocessors, capability());
     target.shared_bytes = gpu.shared_per_block;
     target.library = library;
+    target.tf32 = tf32;
     target.grid_barriers = gpu.cooperative;
     return target;
   }
@@ -26,7 +27,11 @@ lower::Target Platform::target() const {
 }
 
 plan::MachineModel Platform::model() const {
-  if (cuda) return plan::gpu_machine(capability(), gpu.multiprocessors, gpu.l2_bytes);
+  if (cuda) {
+    plan::MachineModel model = plan::gpu_machine(capability(), gpu.multiprocessors, gpu.l2_bytes);
+    if (tf32) model.matrix_gflops = model.half_matrix_gflops / 2;
+    return model;
+  }
   plan::MachineModel model = plan::default_machine(threads, cpu.vector_bytes);
   model.quads = cpu.quads;
   return model;
@@ -34,8 +39,8 @@ plan::MachineModel Platform::model() const {
 
 std::string Platform::machine_name() const {
   if (cuda)
-    return fmt::format("{}, {}, {} multiprocessors{}", gpu.name, gpu.arch(), gpu.multiprocessors,
-                       library ? ", cuBLASLt" : "");
+    return fmt::format("{}, {}, {} multiprocessors{}{}", gpu.name, gpu.arch(), gpu.multiprocessors,
+                       library ? ", cuBLASLt" : "", tf32 ? ", tf32" : "");
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
@@ -54,11 +59,14 @@ Result<Platform> platform_for(const CompileOptions& options) {
   p.cpu = HEDDLE_TRY(machine_for(options.options));
   p.threads = options.threads > 0 ? options.threads : machine_threads();
   p.strict = options.options.accuracy == "strict";
+  if (options.tf32 && options.device == "cpu")
+    return fail(ErrorCode::usage, "--precision tf32: found --device cpu, want cuda or cuda:N");
   if (options.device == "cpu") return p;
   const std::optional<int> ordinal = cuda_ordinal(options.device);
   if (!ordinal)
     return fail(ErrorCode::usage, "--device: found '{}', want cpu, cuda or cuda:N", options.device);
   p.cuda = true;
+  p.tf32 = options.tf32;
   p.ordinal = *ordinal;
   const auto devices = runtime::cuda::devices(options.options.cuda_driver);
   if (devices && static_cast<std::size_t>(p.ordinal) >= devices->size())

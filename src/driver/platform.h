@@ -16,6 +16,7 @@ struct Platform {
   runtime::cuda::Device gpu;  ///< found in this machine, or assumed
   bool found = false;         ///< the GPU is in this machine
   bool library = false;       ///< and cuBLASLt
+  bool tf32 = false;          ///< CompileOptions::tf32
   int ordinal = 0;
 
   int capability() const { return 10 * gpu.major + gpu.minor; }

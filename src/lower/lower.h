@@ -35,6 +35,7 @@ struct Target {
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
   bool warpgroups = false;                ///< products by four warps together (sm_90a)
   bool library = false;                   ///< a library of products is there (cuBLASLt)
+  bool tf32 = false;                      ///< products of f32 may round operands to tf32
   bool grid_barriers = true;              ///< all blocks of a launch can be resident (cooperative)
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
@@ -106,7 +107,7 @@ namespace stitch {
 Result<Lowered> lower(const Request& request);
 /// Cheap test used by candidate enumeration: can lower() handle this cluster?
 bool supports(const prim::Graph& g, const Cluster& c);
-/// GPU: several phases in one launch, or each in its own.
+/// GPU: resident blocks, or a block a task and a launch a phase.
 std::vector<Tuning> tuning_space(const Request& request);
 }  // namespace stitch
 

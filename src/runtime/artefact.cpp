@@ -59,11 +59,8 @@ json grid_json(const Grid& grid) {
   if (grid == Grid{}) return json::object();
   json maps = json::array();
   for (const TensorMap& map : grid.maps) maps.push_back(map_json(map));
-  return {{"threads", grid.threads},
-          {"shared", grid.shared_bytes},
-          {"cluster", grid.cluster},
-          {"cooperative", grid.cooperative},
-          {"maps", maps}};
+  return {{"threads", grid.threads},   {"shared", grid.shared_bytes},     {"cluster", grid.cluster},
+          {"resident", grid.resident}, {"cooperative", grid.cooperative}, {"maps", maps}};
 }
 
 json matrix_json(const LibraryProduct::Matrix& m) {
@@ -155,11 +152,9 @@ Result<TensorMap> map_from(const json& j, std::size_t args) {
 
 Result<Grid> grid_from(const json& j, std::size_t args) {
   if (j.empty()) return Grid{};
-  Grid grid{j.at("threads").get<int>(),
-            j.at("shared").get<std::int64_t>(),
-            j.at("cluster").get<int>(),
-            j.at("cooperative").get<bool>(),
-            {}};
+  Grid grid{j.at("threads").get<int>(),      j.at("shared").get<std::int64_t>(),
+            j.at("cluster").get<int>(),      j.at("resident").get<bool>(),
+            j.at("cooperative").get<bool>(), {}};
   if (grid.threads < 1 || grid.threads > 1024 || grid.shared_bytes < 0 ||
       grid.shared_bytes > (std::int64_t{1} << 30) || grid.cluster < 1 || grid.cluster > 16)
     return fail("artefact: found a launch of {} threads, {} bytes of shared memory, clusters of {}",

@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::size_t kTilesWorthMeasuring = 8;
 
-bool wants_tf32(const Tuning& tuning) { return pinned(tuning, "tf32").value_or(0) != 0; }
+bool wants_tf32(const Request& r, const Tuning& tuning) {
+  return pinned(tuning, "tf32").value_or(r.target.tf32 ? 1 : 0) != 0;
+}
 
 struct Choice {
   std::shared_ptr<Gemm> gemm;
@@ -20,7 +22,7 @@ struct Choice {
 
 /// Every way to multiply that is possible, or the one that "unit" names, the best first.
 std::vector<Choice> choices(Product& product, const Tuning& tuning, std::size_t count) {
-  const bool tf32 = wants_tf32(tuning);
+  const bool tf32 = wants_tf32(product.request, tuning);
   std::vector<Choice> out;
   const auto add = [&](Gemm gemm) {
     auto tiles = choose_tiles(gemm, product.request.target, tuning, count);
@@ -48,7 +50,7 @@ bool may_share_launch(Unit unit) { return unit != Unit::tma && unit != Unit::str
 std::optional<Lowered> by_library(Product& product) {
   const Request& r = product.request;
   if (pinned(r.tuning, "library").value_or(0) == 0) return std::nullopt;
-  const bool tf32 = wants_tf32(r.tuning);
+  const bool tf32 = wants_tf32(r, r.tuning);
   Gemm gemm = make_gemm(product, tf32, {}, false);
   auto library = library_product(gemm, tf32);
   if (!library) return std::nullopt;
@@ -98,13 +100,14 @@ std::vector<Tuning> tuning_space(Product& product) {
       out.push_back(std::move(one));
       if (t.splits > 1 && may_share_launch(choice.gemm->unit)) {
         out.push_back(out.back());
-        out.back().emplace_back("launches", 0);
+        out.back().emplace_back("resident", 0);
       }
     }
     count = kTilesWorthMeasuring / 2;  // of the others
   }
+  const bool tf32 = wants_tf32(product.request, wish);
   if (product.request.target.library &&
-      library_product(make_gemm(product, wants_tf32(wish), {}, false), wants_tf32(wish))) {
+      library_product(make_gemm(product, tf32, {}, false), tf32)) {
     wish.emplace_back("library", 1);
     out.insert(out.begin(), std::move(wish));
   }
