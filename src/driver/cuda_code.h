@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "driver/code_cache.h"
 #include "driver/platform.h"
 
@@ -14,5 +16,13 @@ Result<std::vector<std::string>> compile_cuda(std::vector<KernelCode>& kernels,
                                               const Platform& platform, const Options& options,
                                               ThreadPool& pool,
                                               const std::function<void(double share)>& progress);
+
+/// Units with these products, compiled where the platform has a compiler for them or known.
+codegen::cuda::UnitObjects compile_units(std::span<const codegen::cuda::UnitEntry> entries,
+                                         const Platform& platform, const CompileOptions& options);
+/// Adds to `objects` the units of products that the kernels' tuning asks for. A kernel whose product
+/// has none (no compiler, text that it refuses) is left as it is, and its schedule says so.
+void add_units(std::span<CompiledKernel> kernels, std::vector<std::string>& objects,
+               const Platform& platform, const CompileOptions& options);
 
 }  // namespace heddle::driver

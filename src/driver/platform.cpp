@@ -13,6 +13,7 @@ lower::Target Platform::target() const {
     lower::Target target = lower::gpu_target(gpu.multiprocessors, capability());
     target.shared_bytes = gpu.shared_per_block;
     target.library = library;
+    target.cutlass = units;
     return target;
   }
   lower::Target target;
@@ -31,10 +32,10 @@ plan::MachineModel Platform::model() const {
   return model;
 }
 
-std::string Platform::machine_name() const {
+std::string Platform::machine_name(bool with_units) const {
   if (cuda)
-    return fmt::format("{}, {}, {} multiprocessors{}", gpu.name, gpu.arch(), gpu.multiprocessors,
-                       library ? ", cuBLASLt" : "");
+    return fmt::format("{}, {}, {} multiprocessors{}{}", gpu.name, gpu.arch(), gpu.multiprocessors,
+                       library ? ", cuBLASLt" : "", with_units ? ", CUTLASS" : "");
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
@@ -67,6 +68,13 @@ Result<Platform> platform_for(const CompileOptions& options) {
     p.found = options.arch.empty() || options.arch == p.gpu.arch();
     p.library =
         p.found && !codegen::cuda::find_library("cublasLt", options.options.cublaslt).empty();
+    if (p.found && p.gpu.arch() == "sm_90a") {
+      // A unit takes a minute to compile: only where time does not count.
+      if (auto tools =
+              codegen::cuda::find_unit_tools(options.options.nvcc, options.options.cutlass))
+        p.tools = *std::move(tools);
+      p.units = p.tools && options.budget == "full";
+    }
     if (p.found) return p;
   }
   const std::string arch = options.arch.empty() ? "sm_90a" : options.arch;

@@ -22,6 +22,8 @@ struct Options {
   std::string accuracy = "standard";
   std::string nvrtc;        ///< path of NVRTC; empty: looked for
   std::string cublaslt;     ///< path of cuBLASLt; empty: looked for
+  std::string nvcc;         ///< path of nvcc, which compiles units; empty: looked for
+  std::string cutlass;      ///< folder with CUTLASS's include/; empty: looked for
   bool cuda_graph = true;   ///< runs on a GPU replay a captured graph
   std::string cuda_driver;  ///< path of the CUDA driver; empty: the system's libcuda.so.1
 };

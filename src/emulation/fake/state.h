@@ -43,6 +43,7 @@ struct Settings {
   int capability = 90, multiprocessors = 4, devices = 1;
   std::int64_t memory = std::int64_t{1} << 32;
   Order order = Order::forward;
+  int unit_ms = 0;  ///< that products of units take longer
   bool races = false;
   std::string cache, fail_name;
   int fail_at = 0, fail_code = 0;

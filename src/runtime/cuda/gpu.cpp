@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "runtime/cuda/device.h"
+#include "runtime/cuda/unit.h"
+#include "support/log.h"
 
 namespace heddle::runtime::cuda {
 namespace {
@@ -64,10 +66,14 @@ Result<Memory> allocate(const std::shared_ptr<Gpu>& gpu, std::int64_t bytes, std
 Status Code::load(const Program& program) {
   const Current current(*gpu_);
   const Driver& driver = gpu_->driver();
-  for (const std::string& object : program.objects)
+  load_units(program);
+  for (std::size_t o = 0; o < program.objects.size(); ++o) {
+    if (units_.contains(static_cast<int>(o))) continue;
     modules_.push_back(HEDDLE_TRY(Owned<Handle>::make(
-        gpu_, "cuModuleLoadData", driver.ModuleUnload,
-        [&](Handle* module) { return driver.ModuleLoadData(module, object.data()); })));
+        gpu_, "cuModuleLoadData", driver.ModuleUnload, [&](Handle* module) {
+          return driver.ModuleLoadData(module, program.objects[o].data());
+        })));
+  }
   for (const Launch& launch : program.launches)
     for (const Phase& phase : launch.phases)
       for (const Owned<Handle>& module : modules_) {
@@ -77,6 +83,20 @@ Status Code::load(const Program& program) {
           functions_[phase.symbol] = function;
       }
   return Ok{};
+}
+
+void Code::load_units(const Program& program) {
+  for (const Launch& launch : program.launches) {
+    if (!launch.unit || units_.contains(launch.unit->object)) continue;
+    const auto unit = load_unit(program.objects[static_cast<std::size_t>(launch.unit->object)]);
+    if (!unit) log(LogLevel::warning, "{}; kernels of our own instead", unit.error().message);
+    units_[launch.unit->object] = unit ? *unit : nullptr;
+  }
+}
+
+const HeddleUnit* Code::unit(int object) const {
+  const auto found = units_.find(object);
+  return found != units_.end() ? found->second : nullptr;
 }
 
 Handle Code::find(const std::string& symbol) const {
