@@ -12,7 +12,8 @@
 namespace heddle::runtime::cuda {
 namespace {
 
-/// Loads a shared object from memory.
+/// Loads a shared object from memory. Its file stays open: the loader knows objects by their paths,
+/// and the next file would have the same number.
 Result<void*> open_object(const std::string& object) {
   const int file = ::memfd_create("heddle-unit", MFD_CLOEXEC);
   if (file < 0) return fail(ErrorCode::missing, "unit: no file in memory");
@@ -22,14 +23,13 @@ Result<void*> open_object(const std::string& object) {
     if (n <= 0) break;
     at += static_cast<std::size_t>(n);
   }
-  void* handle = at == object.size()
-                     ? ::dlopen(fmt::format("/proc/self/fd/{}", file).c_str(), RTLD_NOW | RTLD_LOCAL)
-                     : nullptr;
-  const char* why = handle != nullptr || at < object.size() ? nullptr : ::dlerror();
+  void* handle = nullptr;
+  if (at == object.size())
+    handle = ::dlopen(fmt::format("/proc/self/fd/{}", file).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle != nullptr) return handle;
+  const char* why = at == object.size() ? ::dlerror() : nullptr;
   ::close(file);
-  if (handle == nullptr)
-    return fail(ErrorCode::missing, "unit: {}", why != nullptr ? why : "no memory for its file");
-  return handle;
+  return fail(ErrorCode::missing, "unit: {}", why != nullptr ? why : "no memory for its file");
 }
 
 }  // namespace
