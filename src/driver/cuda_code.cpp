@@ -116,8 +116,8 @@ void add_units(std::span<CompiledKernel> kernels, std::vector<std::string>& obje
 codegen::cuda::UnitObjects compile_units(std::span<const codegen::cuda::UnitEntry> entries,
                                          const Platform& platform, const CompileOptions& options) {
   if (!platform.tools) return {};
-  codegen::cuda::UnitOptions how{*platform.tools, platform.gpu.arch(), options.options.cache_dir,
-                                 {}};
+  codegen::cuda::UnitOptions how{
+      *platform.tools, platform.gpu.arch(), options.options.cache_dir, {}, {}};
   how.progress = [&](int done, int units) {
     if (options.progress)
       options.progress(fmt::format("compiling units of CUTLASS ({} of {})", done + 1, units),

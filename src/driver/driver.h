@@ -19,10 +19,10 @@
 namespace heddle::driver {
 
 struct CompileOptions {
-  std::string device = "cpu";     ///< cpu, cuda, cuda:N
-  std::string arch;               ///< "sm_90a", of a GPU that need not be here; empty: the GPU found
-  int threads = 0;                ///< 0: as many as the machine has
-  std::string budget = "none";    ///< none, seconds, or full
+  std::string device = "cpu";   ///< cpu, cuda, cuda:N
+  std::string arch;             ///< "sm_90a", of a GPU that need not be here; empty: the GPU found
+  int threads = 0;              ///< 0: as many as the machine has
+  std::string budget = "none";  ///< none, seconds, or full
   std::string strategy = "full";  ///< ablation: greedy, fission, rewrites, blp, recompute, full
   /// File of the measurements that decide the plan: made within the budget if it is not there, else
   /// nothing is measured and the decisions are those of the file. Empty: none.
@@ -67,7 +67,7 @@ struct Compiled {
   std::vector<PhaseTime> times;
   DType precision = DType::f32;  ///< CompileOptions::precision
   plan::MeasureReport measured;  ///< what the budget was spent on
-  bool from_cache = false;  ///< graph, plan and kernels are empty then
+  bool from_cache = false;       ///< graph, plan and kernels are empty then
 };
 
 int machine_threads();
@@ -91,8 +91,8 @@ class Executor {
       std::shared_ptr<const runtime::Program> program) = 0;
 };
 /// Loads code for a program's device: on the CPU with the threads of `pool` (null: a new one of
-/// `options.threads`), on the GPU that `options.device` numbers. Errors: missing (no driver, no such
-/// GPU).
+/// `options.threads`), on the GPU that `options.device` numbers. Errors: missing (no driver, no
+/// such GPU).
 Result<std::shared_ptr<Executor>> executor_for(const runtime::Program& program,
                                                const CompileOptions& options,
                                                std::shared_ptr<ThreadPool> pool = nullptr);

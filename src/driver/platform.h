@@ -14,9 +14,9 @@ struct Platform {
   int threads = 1;      ///< of this machine
   bool strict = false;  ///< Options::accuracy: sums in the order written, or at least as exact
   bool cuda = false;
-  runtime::cuda::Device gpu;  ///< found in this machine, or assumed
-  bool found = false;         ///< the GPU is in this machine
-  bool library = false;       ///< and cuBLASLt
+  runtime::cuda::Device gpu;                      ///< found in this machine, or assumed
+  bool found = false;                             ///< the GPU is in this machine
+  bool library = false;                           ///< and cuBLASLt
   std::optional<codegen::cuda::UnitTools> tools;  ///< and what compiles units of CUTLASS for it
   bool units = false;                             ///< which the budget allows
   int ordinal = 0;

@@ -19,9 +19,9 @@ struct MeasureOptions {
   /// How values will be stored, as far as is known; part of what a measurement is of. Empty:
   /// row-major.
   std::function<lower::Layout(prim::NodeId)> layout_of = {};
-  double budget_s = 0;         ///< no timing starts after this; infinity is allowed
-  TuningDb* db = nullptr;      ///< read before timing, written after; may be null
-  std::string machine, build;  ///< as in TuningKey
+  double budget_s = 0;             ///< no timing starts after this; infinity is allowed
+  TuningDb* db = nullptr;          ///< read before timing, written after; may be null
+  std::string machine, build;      ///< as in TuningKey
   std::string other_machine = {};  ///< whose measurements are good as well, and read first
   std::function<void(int done, int waiting, double plan_us)> progress = {};
   std::function<double()> clock = {};  ///< seconds; empty: the steady clock

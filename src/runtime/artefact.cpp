@@ -262,8 +262,7 @@ Result<Program> program_from(const json& j, Program p) {
     if (entry.contains("product"))
       launch.product = HEDDLE_TRY(product_from(entry.at("product"), launch.args.size()));
     if (entry.contains("unit"))
-      launch.unit =
-          HEDDLE_TRY(unit_from(entry.at("unit"), launch.args.size(), p.objects.size()));
+      launch.unit = HEDDLE_TRY(unit_from(entry.at("unit"), launch.args.size(), p.objects.size()));
     p.launches.push_back(std::move(launch));
   }
   p.manifest = j.at("info").get<std::string>();

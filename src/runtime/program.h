@@ -22,20 +22,20 @@ struct Slot {
 /// A description of a tile load through the tensor memory accelerator (cuTensorMapEncodeTiled): the
 /// innermost dimension first, unit element stride.
 struct TensorMap {
-  int arg = 0;                        ///< position in Launch::args of the tensor's base
+  int arg = 0;  ///< position in Launch::args of the tensor's base
   DType dtype = DType::bf16;
   std::vector<std::int64_t> extents;  ///< elements, 1 to 5 dimensions
   std::vector<std::int64_t> strides;  ///< bytes, of dimensions 1 and up: multiples of 16
   std::vector<int> box;               ///< elements of a tile in each dimension, at most 256
-  int swizzle_bytes = 0;              ///< 0, 32, 64 or 128: span in which 16-byte pieces are permuted
+  int swizzle_bytes = 0;  ///< 0, 32, 64 or 128: span in which 16-byte pieces are permuted
   bool operator==(const TensorMap&) const = default;
 };
 /// How a phase is launched on CUDA; on the CPU nothing of it is used.
 struct Grid {
-  int threads = 0;                 ///< of a block
-  std::int64_t shared_bytes = 0;   ///< dynamic shared memory of a block
-  int cluster = 1;                 ///< blocks of a cluster; divides the number of blocks
-  bool cooperative = false;        ///< all blocks are resident at once: the phase has grid barriers
+  int threads = 0;                ///< of a block
+  std::int64_t shared_bytes = 0;  ///< dynamic shared memory of a block
+  int cluster = 1;                ///< blocks of a cluster; divides the number of blocks
+  bool cooperative = false;       ///< all blocks are resident at once: the phase has grid barriers
   std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
 };
@@ -73,11 +73,11 @@ struct Program {
   std::int64_t arena_bytes = 0;
   std::int64_t scratch_bytes = 0;  ///< per thread
   int threads = 1;
-  std::string device = "cpu";        ///< or "cuda sm_90a": what the objects are for
+  std::string device = "cpu";  ///< or "cuda sm_90a": what the objects are for
   /// Object files that hold the symbols (CUDA: cubins, and the shared objects that launches name as
   /// their units).
   std::vector<std::string> objects;
-  std::string manifest;              ///< JSON: what was compiled, from what, for which machine
+  std::string manifest;  ///< JSON: what was compiled, from what, for which machine
 };
 
 }  // namespace heddle::runtime

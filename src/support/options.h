@@ -13,7 +13,7 @@ struct Options {
   std::string log = "warning";
   std::string dump;
   std::string dump_dir = "heddle-dump";
-  std::string cache_dir;  ///< empty: no cache; default $XDG_CACHE_HOME/heddle
+  std::string cache_dir;            ///< empty: no cache; default $XDG_CACHE_HOME/heddle
   std::int64_t cache_limit = 8192;  ///< MB of compiled programs that the cache keeps
   std::string disable;
   std::int64_t bisect = -1;

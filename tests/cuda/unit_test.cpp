@@ -1,5 +1,6 @@
 // Products as units of templates. With the stand-ins for the driver and nvcc their text runs on the
-// CPU, against the interpreter; where nvcc and CUTLASS are there, the same text is compiled by them.
+// CPU, against the interpreter; where nvcc and CUTLASS are there, the same text is compiled by
+// them.
 #include <filesystem>
 #include <fstream>
 #include <list>
@@ -37,13 +38,13 @@ struct Case {
 
 constexpr std::int64_t kM = 136, kN = 72, kK = 40;
 
-NodeId row(Model& m, DType type, Shape to) {
-  return m.b.broadcast(m.in({to.back()}, type), to);
-}
+NodeId row(Model& m, DType type, Shape to) { return m.b.broadcast(m.in({to.back()}, type), to); }
 
 NodeId gelu(Model& m, NodeId x) {
   const Shape shape = m.g[x].type.shape;
-  const auto number = [&](double v) { return m.b.broadcast(m.b.scalar(m.g[x].type.dtype, v), shape); };
+  const auto number = [&](double v) {
+    return m.b.broadcast(m.b.scalar(m.g[x].type.dtype, v), shape);
+  };
   const NodeId erf = m.b.erf(m.b.mul(x, number(0.70710678)));
   return m.b.mul(m.b.mul(x, number(0.5)), m.b.add(erf, number(1)));
 }
@@ -59,7 +60,8 @@ std::list<Case> cases() {
   const auto add = [&](std::string name, int matrices, const char* leaf, auto make) {
     Case& c = out.emplace_back();
     c.name = std::move(name), c.matrices = matrices, c.leaf = leaf;
-    for (NodeId y : make(c.m)) c.m.g.outputs.push_back({fmt::format("y{}", c.m.g.outputs.size()), y});
+    for (NodeId y : make(c.m))
+      c.m.g.outputs.push_back({fmt::format("y{}", c.m.g.outputs.size()), y});
   };
   using Made = std::vector<NodeId>;
   const auto product = [](Model& m, DType type) {
@@ -113,7 +115,8 @@ void expect_right(const Model& m, const Alone& alone, const Result<std::vector<T
     while (alone.single.outputs[at].node != m.g.outputs[o].node) ++at;
     for (std::int64_t i = 0; i < (*found)[at].count(); ++i) {
       const double want = (*wanted)[o].at(i);
-      ASSERT_NEAR((*found)[at].at(i), want, 0.02 * std::abs(want) + 0.05) << "output " << o << ", " << i;
+      ASSERT_NEAR((*found)[at].at(i), want, 0.02 * std::abs(want) + 0.05)
+          << "output " << o << ", " << i;
     }
   }
 }
@@ -175,13 +178,15 @@ TEST_F(Unit, WithoutItOurKernelRuns) {
   {
     SCOPED_TRACE("another interface");
     const std::string folder = ::testing::TempDir();
-    std::ofstream(folder + "/other.cu") << "#include \"product_unit.h\"\n"
-        "static const HeddleUnit unit = {7, 0, 0, 0, 0};\n"
-        "extern \"C\" __attribute__((visibility(\"default\"))) const HeddleUnit* heddle_unit() "
-        "{ return &unit; }\n";
+    std::ofstream(folder + "/other.cu")
+        << "#include \"product_unit.h\"\n"
+           "static const HeddleUnit unit = {7, 0, 0, 0, 0};\n"
+           "extern \"C\" __attribute__((visibility(\"default\"))) const HeddleUnit* heddle_unit() "
+           "{ return &unit; }\n";
     std::filesystem::copy_file(SOURCES "/support/product_unit.h", folder + "/product_unit.h",
                                std::filesystem::copy_options::overwrite_existing);
-    ASSERT_EQ(std::system((FAKE_NVCC " -o " + folder + "/other.so " + folder + "/other.cu").c_str()), 0);
+    ASSERT_EQ(
+        std::system((FAKE_NVCC " -o " + folder + "/other.so " + folder + "/other.cu").c_str()), 0);
     auto other = good;
     std::ifstream file(folder + "/other.so", std::ios::binary);
     other->single.program.objects[object] = std::string(std::istreambuf_iterator<char>(file), {});
@@ -247,7 +252,7 @@ TEST_F(Unit, WhatHasNone) {
 TEST_F(Unit, GroupsAndCache) {
   const std::string cache = ::testing::TempDir() + "/units-cache";
   std::filesystem::remove_all(cache);
-  codegen::cuda::UnitOptions options{{FAKE_NVCC, FAKE_CUTLASS, "0.0.1"}, "sm_90a", cache, {}};
+  codegen::cuda::UnitOptions options{{FAKE_NVCC, FAKE_CUTLASS, "0.0.1"}, "sm_90a", cache, {}, {}};
   int compiled = 0;
   options.progress = [&](int, int) { ++compiled; };
   const auto platform = platform_for(stand_in());
@@ -309,7 +314,19 @@ TEST_F(Unit, CompilesWithCutlass) {
       ASSERT_TRUE(lowered.ok() && lowered->tree);
       entries.push_back(codegen::cuda::tree_text(*lowered->tree));
     }
-  const auto units = codegen::cuda::compile_units(entries, {*tools, "sm_90a", "", {}});
+  codegen::cuda::UnitOptions options{*tools, "sm_90a", "", {}, {}};
+  std::size_t functions = 0;
+  options.compiled = [&](const std::string& log) {
+    // Serialised products of warpgroups, and registers in memory, would be slow.
+    EXPECT_EQ(log.find("(C75"), std::string::npos) << log;
+    for (const codegen::cuda::FunctionInfo& f : codegen::cuda::functions_from_log(log)) {
+      EXPECT_EQ(f.spill_bytes, 0) << log;
+      ++functions;
+    }
+  };
+  const auto units = codegen::cuda::compile_units(entries, options);
+  EXPECT_EQ(functions, entries.size());
+  for (const auto& [name, object] : units) EXPECT_LT(object->size(), std::size_t{4} << 20);
   ASSERT_EQ(units.size(), entries.size());
   for (const auto& [name, object] : units) {
     const auto unit = runtime::cuda::load_unit(*object);

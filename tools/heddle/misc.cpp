@@ -73,7 +73,8 @@ json cuda_libraries() {
   const auto tools = codegen::cuda::find_unit_tools(options.nvcc, options.cutlass);
   rows.push_back(library_row(
       "CUTLASS", "template candidates on CUDA at --budget full",
-      tools ? fmt::format("{}, version {}, with {}", tools->cutlass, tools->version, tools->nvcc) : "",
+      tools ? fmt::format("{}, version {}, with {}", tools->cutlass, tools->version, tools->nvcc)
+            : "",
       tools ? "" : tools.error().message));
   return rows;
 }

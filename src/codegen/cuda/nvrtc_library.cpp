@@ -48,12 +48,14 @@ Result<Nvrtc> load(const std::string& path) {
     return field != nullptr;
   };
   if (!bind(out.Version, "nvrtcVersion") || !bind(out.GetErrorString, "nvrtcGetErrorString") ||
-      !bind(out.CreateProgram, "nvrtcCreateProgram") || !bind(out.CompileProgram, "nvrtcCompileProgram") ||
+      !bind(out.CreateProgram, "nvrtcCreateProgram") ||
+      !bind(out.CompileProgram, "nvrtcCompileProgram") ||
       !bind(out.DestroyProgram, "nvrtcDestroyProgram") ||
       !bind(out.GetProgramLogSize, "nvrtcGetProgramLogSize") ||
-      !bind(out.GetProgramLog, "nvrtcGetProgramLog") || !bind(out.GetCUBINSize, "nvrtcGetCUBINSize") ||
-      !bind(out.GetCUBIN, "nvrtcGetCUBIN"))
-    return fail(ErrorCode::missing, "NVRTC {}: an entry point is not there; want version 11.1 or newer", path);
+      !bind(out.GetProgramLog, "nvrtcGetProgramLog") ||
+      !bind(out.GetCUBINSize, "nvrtcGetCUBINSize") || !bind(out.GetCUBIN, "nvrtcGetCUBIN"))
+    return fail(ErrorCode::missing,
+                "NVRTC {}: an entry point is not there; want version 11.1 or newer", path);
   int major = 0, minor = 0;
   out.Version(&major, &minor);
   out.path = path;

@@ -35,12 +35,12 @@ struct Writer {
   std::string leaf(int number) const {
     if (number == TreeProduct::kSums) return "hdu::Sum";
     const TreeProduct::Matrix& m = matrix(number);
-    const char* kind = number == source                  ? "Source"
-                       : m.row == 0 && m.column == 0     ? "Scalar"
-                       : m.row == 0 && m.column == 1     ? "Row"
-                       : m.row == 1 && m.column == 0     ? "Column"
-                       : lies_in_rows(number)            ? "Load"
-                                                         : "Strided";
+    const char* kind = number == source              ? "Source"
+                       : m.row == 0 && m.column == 0 ? "Scalar"
+                       : m.row == 0 && m.column == 1 ? "Row"
+                       : m.row == 1 && m.column == 0 ? "Column"
+                       : lies_in_rows(number)        ? "Load"
+                                                     : "Strided";
     return fmt::format("hdu::{}<{}, {}>", kind, number, element(m.dtype));
   }
 
@@ -75,8 +75,9 @@ struct Writer {
         names[x.get()] = name;
       }
     });
-    text += fmt::format("HD_FN float f{0}({1}) {{\n{2}  return {3};\n}}\nHDU_FUNCTION(F{0}, f{0})\n",
-                        position, parameters, body, names.at(v.get()));
+    text +=
+        fmt::format("HD_FN float f{0}({1}) {{\n{2}  return {3};\n}}\nHDU_FUNCTION(F{0}, f{0})\n",
+                    position, parameters, body, names.at(v.get()));
   }
 
   /// The tree of an output: what it reads, and before that the store of the output before it.

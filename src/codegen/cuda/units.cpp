@@ -67,8 +67,8 @@ std::optional<std::string> first(const std::string& wanted, const std::vector<fs
 
 /// What a unit is compiled by, and from besides its text.
 std::string surroundings(const UnitOptions& options) {
-  std::string all = fmt::format("{}\n{}\n{}\n", options.tools.nvcc, options.tools.version,
-                                options.arch);
+  std::string all =
+      fmt::format("{}\n{}\n{}\n", options.tools.nvcc, options.tools.version, options.arch);
   for (const Header& header : unit_headers()) all += header.text;
   return all;
 }
@@ -105,18 +105,32 @@ Result<std::string> compile(const std::string& text, const UnitOptions& options)
   const fs::path made = folder.path / "unit.so";
   const std::string number = options.arch.substr(options.arch.find('_') + 1);
   // Only the device's code is worth optimising; asserts would call functions between products.
-  const auto ran = HEDDLE_TRY(run_process(
-      {options.tools.nvcc, "-shared", "-cudart", "static", "-gencode",
-       fmt::format("arch=compute_{0},code=sm_{0}", number), "-std=c++17", "-O3", "-DNDEBUG",
-       "--expt-relaxed-constexpr", "-Xcompiler", "-O0,-fPIC,-fvisibility=hidden", "-Xptxas", "-v",
-       "-I", folder.path.string(), "-I", options.tools.cutlass + "/include", "-o", made.string(),
-       (folder.path / "unit.cu").string()}));
+  const auto ran = HEDDLE_TRY(
+      run_process({options.tools.nvcc,
+                   "-shared",
+                   "-cudart",
+                   "static",
+                   "-gencode",
+                   fmt::format("arch=compute_{0},code=sm_{0}", number),
+                   "-std=c++17",
+                   "-O3",
+                   "-DNDEBUG",
+                   "--expt-relaxed-constexpr",
+                   "-Xcompiler",
+                   "-O0,-fPIC,-fvisibility=hidden",
+                   "-Xptxas",
+                   "-v",
+                   "-I",
+                   folder.path.string(),
+                   "-I",
+                   options.tools.cutlass + "/include",
+                   "-L",
+                   (fs::path(options.tools.nvcc).parent_path().parent_path() / "lib").string(),
+                   "-o",
+                   made.string(),
+                   (folder.path / "unit.cu").string()}));
   if (ran.status != 0) return fail("unit: nvcc refuses the text: {}", ran.output);
-  for (const FunctionInfo& f : functions_from_log(ran.output))
-    if (f.spill_bytes > 0)
-      log(LogLevel::info, "unit: {} bytes of registers in memory", f.spill_bytes);
-  if (ran.output.find("(C7510)") != std::string::npos)
-    log(LogLevel::info, "unit: products of warpgroups are serialised");
+  if (options.compiled) options.compiled(ran.output);
   auto object = contents(made);
   if (!object || object->empty()) return fail("unit: nvcc made nothing");
   return *std::move(object);
@@ -146,8 +160,8 @@ class Known {
 
   void add(std::span<const UnitEntry> products, std::shared_ptr<const std::string> object) const {
     const std::string hash = to_string(hash_bytes(*object));
-    const bool kept = !options_.cache_dir.empty() &&
-                      write(path_of(hash + ".unit"), hash + "\n" + *object);
+    const bool kept =
+        !options_.cache_dir.empty() && write(path_of(hash + ".unit"), hash + "\n" + *object);
     for (const UnitEntry& product : products) {
       if (kept) write(path_of(key_of(product) + ".product"), hash);
       const std::lock_guard lock(mutex());
@@ -182,8 +196,8 @@ void compile_all(std::span<const UnitEntry> products, const Known& known,
     known.add(products, std::make_shared<const std::string>(*object));
     return;
   }
-  log(products.size() == 1 ? LogLevel::warning : LogLevel::info, "{} products: {}",
-      products.size(), object.error().message);
+  log(products.size() == 1 ? LogLevel::warning : LogLevel::info, "{} products: {}", products.size(),
+      object.error().message);
   if (products.size() == 1 || object.error().code == ErrorCode::missing) return;
   compile_all(products.first(products.size() / 2), known, options);
   compile_all(products.subspan(products.size() / 2), known, options);
@@ -219,8 +233,8 @@ Result<UnitTools> find_unit_tools(const std::string& nvcc, const std::string& cu
 }
 
 std::string unit_text(std::span<const UnitEntry> products) {
-  std::string text = fmt::format("#include \"unit.cuh\"\n\nusing Group = {};\n",
-                                 products.front().group);
+  std::string text =
+      fmt::format("#include \"unit.cuh\"\n\nusing Group = {};\n", products.front().group);
   std::string rows;
   std::set<std::string> names;
   for (const UnitEntry& p : products) {

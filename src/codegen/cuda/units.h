@@ -29,6 +29,7 @@ struct UnitOptions {
   std::string arch = "sm_90a";
   std::string cache_dir;  ///< units are kept in its folder "units"; empty: no cache
   std::function<void(int done, int units)> progress = {};
+  std::function<void(const std::string& log)> compiled = {};  ///< told what nvcc and ptxas say
 };
 /// Shared objects by the name of a product; products of one compilation share theirs.
 using UnitObjects = std::map<std::string, std::shared_ptr<const std::string>>;

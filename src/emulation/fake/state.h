@@ -10,9 +10,9 @@
 
 #include "emulation/emulation.h"
 
-/// A stand-in for libcuda.so.1, libnvrtc.so and libcublasLt.so over the emulator, as one library: what Heddle
-/// asks of them, with the checks that they make and a few more. Work on a stream is done as late as
-/// allowed: when somebody waits for it.
+/// A stand-in for libcuda.so.1, libnvrtc.so and libcublasLt.so over the emulator, as one library:
+/// what Heddle asks of them, with the checks that they make and a few more. Work on a stream is
+/// done as late as allowed: when somebody waits for it.
 namespace heddle::emulation::fake {
 
 /// Values of CUresult.

@@ -1,5 +1,5 @@
-// Units of products on the CPU (codegen/cuda/unit/unit.cuh says what each name means): the tree of a
-// product is walked element by element, with the checks that CUTLASS and the copy engine make.
+// Units of products on the CPU (codegen/cuda/unit/unit.cuh says what each name means): the tree of
+// a product is walked element by element, with the checks that CUTLASS and the copy engine make.
 #pragma once
 #include <dlfcn.h>
 
@@ -81,8 +81,7 @@ struct Read {
   }
   static bool fits(const HeddleProduct& p) {
     const HeddleMatrix& m = p.matrices[number];
-    return number < p.count &&
-           held<T>(m, offset(m, p.batches - 1, p.rows - 1, p.columns - 1));
+    return number < p.count && held<T>(m, offset(m, p.batches - 1, p.rows - 1, p.columns - 1));
   }
   static float at(const Place& p) {
     return hd::widen(element<T>(p.m[number], offset(p.m[number], p.b, p.i, p.j)));
@@ -114,9 +113,7 @@ struct Compute {
 };
 template <int number, class T, class Child>
 struct Store {
-  static bool fits(const HeddleProduct& p) {
-    return InRows<number, T>::fits(p) && Child::fits(p);
-  }
+  static bool fits(const HeddleProduct& p) { return InRows<number, T>::fits(p) && Child::fits(p); }
   static float at(const Place& p) {
     const float value = Child::at(p);
     element<T>(p.m[number], p.b * p.m[number].batch + p.i * p.m[number].row + p.j) =
@@ -148,9 +145,9 @@ struct Product {
           const long long l = b * m[kLhs].batch + i * m[kLhs].row;
           const long long r = b * m[kRhs].batch + j * m[kRhs].row;
           for (long long k = 0; k < p.depth; ++k)
-            sum += hd::widen(element<Operand>(m[kLhs], l + k * m[kLhs].column)) *
-                   static_cast<double>(
-                       hd::widen(element<Operand>(m[kRhs], r + k * m[kRhs].column)));
+            sum +=
+                hd::widen(element<Operand>(m[kLhs], l + k * m[kLhs].column)) *
+                static_cast<double>(hd::widen(element<Operand>(m[kRhs], r + k * m[kRhs].column)));
           element<Result>(m[kOut], b * m[kOut].batch + i * m[kOut].row + j) =
               hd::narrow<Result>(Tree::at({m, b, i, j, static_cast<float>(sum)}));
         }

@@ -21,7 +21,8 @@ class Gpu {
   Handle context() const { return context_; }
 
  private:
-  Gpu(std::shared_ptr<const Driver> driver, int device) : driver_(std::move(driver)), device_(device) {}
+  Gpu(std::shared_ptr<const Driver> driver, int device)
+      : driver_(std::move(driver)), device_(device) {}
   std::shared_ptr<const Driver> driver_;
   int device_;
   Handle context_ = nullptr;

@@ -20,7 +20,9 @@ constexpr int kMaxDynamicShared = 8, kNonPortableCluster = 14;  // CU_FUNC_ATTRI
 constexpr std::int64_t kSharedWithoutAsking = 48 << 10;
 constexpr int kPortableCluster = 8;
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -214,9 +216,10 @@ Status CudaSession::upload_constants() {
 Result<std::unique_ptr<Run>> CudaSession::new_run() {
   auto run = std::make_unique<Run>();
   const Driver& d = driver();
-  run->stream = HEDDLE_TRY(Owned<Handle>::make(
-      gpu(), "cuStreamCreate", d.StreamDestroy,
-      [&](Handle* stream) { return d.StreamCreate(stream, kNonBlocking); }));
+  run->stream =
+      HEDDLE_TRY(Owned<Handle>::make(gpu(), "cuStreamCreate", d.StreamDestroy, [&](Handle* stream) {
+        return d.StreamCreate(stream, kNonBlocking);
+      }));
   const std::int64_t arena = aligned(program().arena_bytes);
   run->arena = HEDDLE_TRY(allocate(gpu(), arena + counters_ * kCounterBytes, "the arena"));
   run->ports = HEDDLE_TRY(allocate(gpu(), port_bytes_, "inputs and outputs"));
@@ -306,9 +309,10 @@ Status CudaSession::launch(const Run& run, std::size_t number) const {
     auto* parameters = const_cast<void**>(bound.phases[p].list.data());
     const int code = driver().LaunchKernelEx(&config, phase.function, parameters, nullptr);
     if (code != 0)
-      return check(code, fmt::format("kernel '{}': {} blocks of {} threads, {} bytes of shared memory",
-                                     program().launches[number].name, phase.phase->tasks,
-                                     grid.threads, grid.shared_bytes));
+      return check(code,
+                   fmt::format("kernel '{}': {} blocks of {} threads, {} bytes of shared memory",
+                               program().launches[number].name, phase.phase->tasks, grid.threads,
+                               grid.shared_bytes));
   }
   return Ok{};
 }
@@ -361,13 +365,13 @@ Status CudaSession::launch_timed(Run& run, std::vector<LaunchTime>& times) {
   HEDDLE_TRY(check(d.StreamSynchronize(run.stream.get()), "run"));
   const auto seconds = [&](std::size_t from, std::size_t to) -> Result<double> {
     float ms = 0;
-    HEDDLE_TRY(check(d.EventElapsedTime(&ms, events[from].get(), events[to].get()),
-                     "cuEventElapsedTime"));
+    HEDDLE_TRY(
+        check(d.EventElapsedTime(&ms, events[from].get(), events[to].get()), "cuEventElapsedTime"));
     return 1e-3 * static_cast<double>(ms);
   };
   for (std::size_t l = 0; l < launches_.size(); ++l)
-    times.push_back({program().launches[l].name, HEDDLE_TRY(seconds(l, l + 1)),
-                     HEDDLE_TRY(seconds(0, l))});
+    times.push_back(
+        {program().launches[l].name, HEDDLE_TRY(seconds(l, l + 1)), HEDDLE_TRY(seconds(0, l))});
   return Ok{};
 }
 
@@ -375,7 +379,8 @@ Status CudaSession::copy_in(Run& run, std::span<const Tensor> inputs) {
   auto* staging = static_cast<std::byte*>(run.staging.get());
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].bytes() > 0)
-      std::memcpy(staging + input_at_[i], inputs[i].data(), static_cast<std::size_t>(inputs[i].bytes()));
+      std::memcpy(staging + input_at_[i], inputs[i].data(),
+                  static_cast<std::size_t>(inputs[i].bytes()));
   if (input_bytes_ == 0) return Ok{};
   return check(driver().MemcpyHtoDAsync(run.ports.get(), staging,
                                         static_cast<std::size_t>(input_bytes_), run.stream.get()),
@@ -391,10 +396,11 @@ Status CudaSession::execute(std::span<const Tensor> inputs, std::span<Tensor> ou
   HEDDLE_TRY(times != nullptr ? launch_timed(*run, *times) : launch_all(*run));
   auto* staging = static_cast<std::byte*>(run->staging.get());
   if (port_bytes_ > input_bytes_)
-    HEDDLE_TRY(check(driver().MemcpyDtoHAsync(
-                         staging + input_bytes_, run->ports.get() + static_cast<DevicePtr>(input_bytes_),
-                         static_cast<std::size_t>(port_bytes_ - input_bytes_), run->stream.get()),
-                     "copy of outputs"));
+    HEDDLE_TRY(
+        check(driver().MemcpyDtoHAsync(
+                  staging + input_bytes_, run->ports.get() + static_cast<DevicePtr>(input_bytes_),
+                  static_cast<std::size_t>(port_bytes_ - input_bytes_), run->stream.get()),
+              "copy of outputs"));
   HEDDLE_TRY(check(driver().StreamSynchronize(run->stream.get()), "run"));
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i].bytes() > 0)
@@ -409,7 +415,9 @@ Result<std::vector<double>> CudaSession::time_runs(std::span<const Tensor> input
   const Current current(*gpu());
   std::unique_ptr<Run> run = HEDDLE_TRY(acquire());
   HEDDLE_TRY(copy_in(*run, inputs));
-  const auto synchronise = [&] { return check(driver().StreamSynchronize(run->stream.get()), "run"); };
+  const auto synchronise = [&] {
+    return check(driver().StreamSynchronize(run->stream.get()), "run");
+  };
   for (int warm = 0; warm < 2; ++warm) HEDDLE_TRY(launch_all(*run));
   HEDDLE_TRY(synchronise());
   std::vector<double> seconds;

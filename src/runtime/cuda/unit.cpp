@@ -66,8 +66,7 @@ Result<std::optional<UnitCall>> UnitCall::prepare(std::shared_ptr<Gpu> gpu, cons
   std::size_t workspace = 0;
   const int code = unit->create(product.name.c_str(), &call, &out.made_, &workspace);
   if (code == HEDDLE_UNIT_REFUSED) return std::optional<UnitCall>();
-  if (code != HEDDLE_UNIT_OK)
-    return fail("unit: product {}: {}", product.name, unit->message());
+  if (code != HEDDLE_UNIT_OK) return fail("unit: product {}: {}", product.name, unit->message());
   out.workspace_ = static_cast<std::int64_t>(workspace);
   return std::optional<UnitCall>(std::move(out));
 }

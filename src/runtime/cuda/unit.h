@@ -8,9 +8,9 @@
 
 namespace heddle::runtime::cuda {
 
-/// The functions of a unit of products, loaded from the bytes of its shared object; it stays for the
-/// life of the process, as the CUDA runtime inside it must. Errors: missing (it cannot be loaded
-/// here, or has another interface).
+/// The functions of a unit of products, loaded from the bytes of its shared object; it stays for
+/// the life of the process, as the CUDA runtime inside it must. Errors: missing (it cannot be
+/// loaded here, or has another interface).
 Result<const HeddleUnit*> load_unit(const std::string& object);
 
 /// A product of a unit, prepared for its sizes and addresses.

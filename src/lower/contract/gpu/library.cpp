@@ -50,7 +50,8 @@ std::optional<LibraryProduct::Matrix> matrix(kernel::BufferId buffer, const Expr
                              n == 1 ? 1 : steps->column};
   // Lines lie one after another, and do not overlap.
   if (n == 1 && m > 1 && out.row == 1) out.column = m;
-  const bool by_rows = out.column == 1 && out.row >= n, by_columns = out.row == 1 && out.column >= m;
+  const bool by_rows = out.column == 1 && out.row >= n,
+             by_columns = out.row == 1 && out.column >= m;
   if (!by_rows && !by_columns) return std::nullopt;
   return out;
 }
