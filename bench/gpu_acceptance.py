@@ -137,7 +137,7 @@ def best_ratio(row):
 
 
 def templates(result, clock):
-    """Products by CUTLASS: two with epilogues are compiled by nvcc, held to the float64 reference, and timed.
+    """Products by CUTLASS: two with epilogues are compiled by nvcc, held to the float64 reference, and, larger, timed.
 
     Kernels and schedules are decided by a file of measurements, in which these are replaced."""
     rows = (result["machine"]["doctor"] or {}).get("optional", [])
@@ -145,33 +145,39 @@ def templates(result, clock):
     if not tools["found"] or clock.left() < 120:
         result["templates"] = {"ran": False, "reason": tools["detail"] if not tools["found"] else "no time left"}
         return
+    start = time.monotonic()
+    out = result["templates"] = {"ran": True, "ok": True, "reason": "", "ms": {}}
+    for verb, extent in (("verify", 256), ("bench", TEMPLATE_ROWS)):
+        for tuning in ("own", "cutlass=1", "cutlass=2"):
+            done, named = template_run(verb, extent, tuning, clock)
+            if done[0] != 0 or not named:
+                out["ok"], why = False, last_line(done[2]) if done[0] != 0 else "no unit was made"
+                out["reason"] += f"{verb} {tuning}: {why}. "
+            elif verb == "bench":
+                out["ms"][tuning] = json.loads(done[1])["heddle"]["median_ms"]
+    out["seconds"] = time.monotonic() - start
+
+
+def template_run(verb, extent, tuning, clock):
+    """The result of a verb on two products of this extent, and whether they were made by the tuning."""
     folder = ROOT / "build/acceptance"
-    model, measured = folder / "feed_forward.onnx", folder / "templates.db"
-    measured.unlink(missing_ok=True)
-    code, _, error, seconds = run([sys.executable, "-c", "import sys; sys.path.insert(0, 'tests/cuda'); import networks; "
-                                   f"networks.feed_forward({str(model)!r}, {TEMPLATE_ROWS}, {TEMPLATE_ROWS})"], 60)
+    model, measured = folder / f"feed_forward-{extent}.onnx", folder / f"templates-{extent}.db"
     common = [model, "--device", "cuda", "--precision", "bf16", "--locked", measured]
-    result["templates"] = {"ran": True, "ok": False, "reason": error.strip(), "ms": {}}
-    for tuning in ("own", "cutlass=1", "cutlass=2"):
-        if tuning == "own":
-            done = [run([HEDDLE, "compile", *common, "--budget", "5", "-o", folder / "own.heddle"], clock.left())]
-        else:
-            with sqlite3.connect(measured) as db:
-                db.execute("update measurement set tuning = ?, us = 0.01 where label like '%contract%map%'", [tuning])
-            db.close()
-            done = [run([HEDDLE, "verify", *common], clock.left())]
-        shown = run([HEDDLE, "explain", *common, "--json"], clock.left())
-        named = tuning == "own" or shown[1].count('"cutlass ') > 0
-        done.append(run([HEDDLE, "bench", *common, "--json", "--duration", 1], clock.left()))
-        seconds += sum(d[3] for d in done)
-        if any(d[0] != 0 for d in done) or not named:
-            why = " ".join(last_line(d[2]) for d in done if d[0] != 0)
-            result["templates"]["reason"] = f"{tuning}: {why or 'no unit was made'}"
-            break
-        result["templates"]["ms"][tuning] = json.loads(done[-1][1])["heddle"]["median_ms"]
+    if tuning == "own":
+        measured.unlink(missing_ok=True)
+        run([sys.executable, "-c", "import sys; sys.path.insert(0, 'tests/cuda'); import networks; "
+             f"networks.feed_forward({str(model)!r}, {extent}, {extent})"], 60)
+        made = run([HEDDLE, "compile", *common, "--budget", "5", "-o", folder / "own.heddle"], min(60, clock.left()))
+        if made[0] != 0:
+            return made, False
     else:
-        result["templates"] |= {"ok": True, "reason": ""}
-    result["templates"]["seconds"] = seconds
+        with sqlite3.connect(measured) as db:
+            db.execute("update measurement set tuning = ?, us = 0.01 where label like '%contract%map%'", [tuning])
+        db.close()
+    more = ["--json", "--duration", 1] if verb == "bench" else []
+    done = run([HEDDLE, verb, *common, *more], min(120, clock.left()))
+    shown = run([HEDDLE, "explain", *common, "--json"], min(60, clock.left()))
+    return done, tuning == "own" or '"cutlass ' in shown[1]
 
 
 def benchmarks(result, models, arguments, clock):

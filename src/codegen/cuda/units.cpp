@@ -217,11 +217,14 @@ Result<UnitTools> find_unit_tools(const std::string& nvcc, const std::string& cu
   }
   std::error_code error;
   UnitTools tools;
-  const auto compiler =
+  auto compiler =
       first(nvcc, compilers, [&](const fs::path& p) { return fs::is_regular_file(p, error); });
+  if (!compiler && nvcc.empty())  // on the path
+    if (const auto ran = run_process({"nvcc", "--version"}); ran && ran->status == 0)
+      compiler = "nvcc";
   if (!compiler)
     return fail(ErrorCode::missing, "nvcc: {}; --nvcc PATH tells where it is",
-                nvcc.empty() ? "not in the toolkit's folders or nvidia's packages"
+                nvcc.empty() ? "not in the toolkit's folders, on the path, or in nvidia's packages"
                              : fmt::format("found no file '{}'", nvcc));
   const auto folder =
       first(cutlass, folders_of, [](const fs::path& p) { return cutlass_version(p).has_value(); });

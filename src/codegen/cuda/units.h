@@ -15,9 +15,9 @@ struct UnitTools {
   std::string nvcc, cutlass;
   std::string version;  ///< of CUTLASS: "4.2.0"
 };
-/// `nvcc` and `cutlass` if not empty, else what is found: nvcc in the toolkit's folders or in an
-/// environment's nvidia packages; CUTLASS beside the program (build/cutlass), in /usr/local, or as
-/// the package nvidia-cutlass. Errors: missing, with what and where was looked.
+/// `nvcc` and `cutlass` if not empty, else what is found: nvcc in the toolkit's folders, in an
+/// environment's nvidia packages or on the path; CUTLASS beside the program (build/cutlass), in
+/// /usr/local, or as the package nvidia-cutlass. Errors: missing, with what and where was looked.
 Result<UnitTools> find_unit_tools(const std::string& nvcc, const std::string& cutlass);
 
 /// One product as it is written in a unit. `group`: only products of one group share a unit.
