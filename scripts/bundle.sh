@@ -29,6 +29,10 @@ ldd build/bin/heddle | awk '$3 ~ /^\// {print $3}' | while read -r library; do
   esac
 done
 python3 scripts/stub_libraries.py "$root/build/lib" "^($unused)"
+# What products by templates are compiled from, where the machine has nvcc.
+scripts/cutlass.sh
+mkdir -p "$root/build/cutlass"
+cp -r build/cutlass/include "$root/build/cutlass/"
 strip --strip-unneeded "$root"/build/lib/*.so* "$root/build/bin/heddle"
 
 # Readers of ONNX for peers, pure Python: frameworks themselves are the machine's.

@@ -44,6 +44,7 @@ struct KernelCode {
   std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
   std::string source;                     ///< CUDA text, without the prelude
   std::vector<codegen::cuda::FunctionInfo> functions;  ///< CUDA: by phase
+  std::optional<UnitProduct> unit;  ///< CUDA: what runs instead, in an object of the program
 };
 
 /// One kernel of a compiled program, with what is needed to explain, check and time it alone.

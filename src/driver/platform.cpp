@@ -15,6 +15,7 @@ lower::Target Platform::target() const {
     target.library = library;
     target.tf32 = tf32;
     target.grid_barriers = gpu.cooperative;
+    target.cutlass = units;
     return target;
   }
   lower::Target target;
@@ -37,10 +38,11 @@ plan::MachineModel Platform::model() const {
   return model;
 }
 
-std::string Platform::machine_name() const {
+std::string Platform::machine_name(bool with_units) const {
   if (cuda)
     return fmt::format("{}, {}, {} multiprocessors{}{}", gpu.name, gpu.arch(), gpu.multiprocessors,
-                       library ? ", cuBLASLt" : "", tf32 ? ", tf32" : "");
+                       library ? ", cuBLASLt" : "", tf32 ? ", tf32" : "") +
+           (with_units ? ", CUTLASS" : "");
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
@@ -76,6 +78,13 @@ Result<Platform> platform_for(const CompileOptions& options) {
     p.found = options.arch.empty() || options.arch == p.gpu.arch();
     p.library =
         p.found && !codegen::cuda::find_library("cublasLt", options.options.cublaslt).empty();
+    if (p.found && p.gpu.arch() == "sm_90a") {
+      // A unit takes a minute to compile: only where time does not count.
+      if (auto tools =
+              codegen::cuda::find_unit_tools(options.options.nvcc, options.options.cutlass))
+        p.tools = *std::move(tools);
+      p.units = p.tools && options.budget == "full";
+    }
     if (p.found) return p;
   }
   const std::string arch = options.arch.empty() ? "sm_90a" : options.arch;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernel/kernel.h"
+#include "kernel/tree_product.h"
 #include "prim/graph.h"
 #include "support/library_product.h"
 
@@ -37,6 +38,7 @@ struct Target {
   bool library = false;                   ///< a library of products is there (cuBLASLt)
   bool tf32 = false;                      ///< products of f32 may round operands to tf32
   bool grid_barriers = true;              ///< all blocks of a launch can be resident (cooperative)
+  bool cutlass = false;                   ///< so is CUTLASS, and units may be compiled
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
@@ -77,6 +79,8 @@ struct Lowered {
   std::string schedule;                ///< for explain: "stitch rows=128 vector=8 scratch=768"
   /// What a library may do instead of the kernel: under the tuning "library".
   std::optional<LibraryProduct> library = {};
+  /// What a unit of templates may do instead: under the tuning "cutlass".
+  std::optional<kernel::TreeProduct> tree = {};
 };
 
 struct Request {

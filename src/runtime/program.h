@@ -8,6 +8,7 @@
 #include "support/library_product.h"
 #include "support/result.h"
 #include "support/tensor.h"
+#include "support/unit_product.h"
 
 namespace heddle::runtime {
 
@@ -55,6 +56,8 @@ struct Launch {
   std::vector<Phase> phases;
   /// CUDA: cuBLASLt does this instead of the phases, where it is there.
   std::optional<LibraryProduct> product = {};
+  /// CUDA: a unit of products does, where it can be loaded.
+  std::optional<UnitProduct> unit = {};
 };
 /// A graph input or output; strides are row-major.
 struct Port {
@@ -71,9 +74,11 @@ struct Program {
   std::int64_t arena_bytes = 0;
   std::int64_t scratch_bytes = 0;  ///< per thread
   int threads = 1;
-  std::string device = "cpu";        ///< or "cuda sm_90a": what the objects are for
-  std::vector<std::string> objects;  ///< object files that hold the symbols (CUDA: cubins)
-  std::string manifest;              ///< JSON: what was compiled, from what, for which machine
+  std::string device = "cpu";  ///< or "cuda sm_90a": what the objects are for
+  /// Object files that hold the symbols (CUDA: cubins, and the shared objects that launches name as
+  /// their units).
+  std::vector<std::string> objects;
+  std::string manifest;  ///< JSON: what was compiled, from what, for which machine
 };
 
 }  // namespace heddle::runtime

@@ -10,7 +10,7 @@ import unittest
 
 import numpy as np
 
-from networks import convolutions, halves, transformer
+from networks import convolutions, feed_forward, halves, transformer
 
 HEDDLE, FAKE = os.environ["HEDDLE"], os.environ.get("FAKE_CUDA", "")
 
@@ -32,7 +32,9 @@ class EndToEnd(unittest.TestCase):
         if driver:
             environment["HEDDLE_CUDA_DRIVER"] = driver
         if FAKE:
-            environment |= {"HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE, "HEDDLE_FAKE_CUDA": f"cache={self.path}/emulated,{settings}"}
+            environment |= {"HEDDLE_NVCC": f"{pathlib.Path(FAKE).parent}/heddle_fake_nvcc",
+                            "HEDDLE_CUTLASS": f"{pathlib.Path(FAKE).parent}/fake_cutlass",
+                            "HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE, "HEDDLE_FAKE_CUDA": f"cache={self.path}/emulated,{settings}"}
         return subprocess.run([HEDDLE, *map(str, arguments)], capture_output=True, text=True,
                               timeout=300, env=environment)
 
@@ -99,6 +101,23 @@ class EndToEnd(unittest.TestCase):
                       "--save", self.path / "y.npy")
             found[device] = np.load(self.path / "y.npy")
         np.testing.assert_allclose(found["cuda"], found["cpu"], rtol=1e-4, atol=1e-5)
+
+    @unittest.skipUnless(FAKE, "needs templates that are faster")
+    def test_units_of_templates_are_chosen_at_full_budget(self):
+        model, artefact = feed_forward(self.path / "f.onnx"), self.path / "f.heddle"
+        how = ["--device", "cuda", "--precision", "f16"]
+        self.good("compile", model, *how, "--budget", "full", "-o", artefact)
+        shown = json.loads(self.good("explain", artefact, "--device", "cuda", "--json"))
+        units = [k["schedule"] for k in shown["kernels"] if k["schedule"].startswith("cutlass ")]
+        self.assertEqual(len(units), 2, shown["kernels"])
+        self.good("verify", model, *how, "--budget", "full")
+        x = np.random.default_rng(7).normal(size=[128, 64]).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        found = {}
+        for device, what in (("cpu", model), ("cuda", artefact)):
+            self.good("run", what, "--device", device, "--input", f"x={self.path}/x.npy", "--save", self.path / "y.npy")
+            found[device] = np.load(self.path / "y.npy")
+        np.testing.assert_allclose(found["cuda"], found["cpu"], rtol=0.02, atol=0.02)
 
     def assert_fails(self, code, part, *arguments, **how):
         done = self.heddle(*arguments, **how)

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "codegen/cuda/nvrtc.h"
+#include "codegen/cuda/units.h"
 #include "common.h"
 #include "driver/cache.h"
 #include "driver/code_cache.h"
@@ -69,6 +70,12 @@ json cuda_libraries() {
   const std::string cublas = codegen::cuda::find_library("cublasLt", options.cublaslt);
   rows.push_back(library_row("cuBLASLt", "library candidates on CUDA", cublas,
                              cublas.empty() ? "libcublasLt.so is not installed" : ""));
+  const auto tools = codegen::cuda::find_unit_tools(options.nvcc, options.cutlass);
+  rows.push_back(library_row(
+      "CUTLASS", "template candidates on CUDA at --budget full",
+      tools ? fmt::format("{}, version {}, with {}", tools->cutlass, tools->version, tools->nvcc)
+            : "",
+      tools ? "" : tools.error().message));
   return rows;
 }
 

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/cuda/blas.h"
+#include "runtime/cuda/unit.h"
 #include "support/log.h"
 
 namespace heddle::runtime::cuda {
@@ -46,6 +47,7 @@ struct Bound {
   };
   std::vector<PhaseParameters> phases;
   std::optional<BlasProduct> product;  ///< instead of the phases
+  std::optional<UnitCall> unit;        ///< or this
 };
 
 /// Stream and memory of one run in flight.
@@ -79,6 +81,7 @@ class CudaSession final : public Session {
                                        const Grid& grid) const;
   Status bind_phases();
   Status bind_products(Run& run);
+  Status bind_unit(const Launch& launch, Bound& bound);
   Status upload_constants();
   void place_ports();
   Result<std::unique_ptr<Run>> acquire();
@@ -138,19 +141,33 @@ void CudaSession::open_blas() {
 }
 
 Status CudaSession::bind_products(Run& run) {
-  if (!blas_) return Ok{};
   std::int64_t workspace = 0;
   for (std::size_t l = 0; l < run.launches.size(); ++l) {
     const Launch& launch = program().launches[l];
     Bound& bound = run.launches[l];
-    if (!launch.product) continue;
+    if (launch.unit) {
+      HEDDLE_TRY(bind_unit(launch, bound));
+      if (bound.unit) workspace = std::max(workspace, bound.unit->workspace_bytes());
+    }
+    if (!launch.product || !blas_) continue;
     bound.product = HEDDLE_TRY(BlasProduct::prepare(blas_, *launch.product, bound.args));
     if (bound.product)
       workspace = std::max(workspace, bound.product->workspace_bytes());
     else
       log(LogLevel::info, "kernel '{}': cuBLASLt has no algorithm for it", launch.name);
   }
-  run.workspace = HEDDLE_TRY(allocate(gpu(), workspace, "cuBLASLt's workspace"));
+  const bool any = std::ranges::any_of(
+      run.launches, [](const Bound& b) { return b.product.has_value() || b.unit.has_value(); });
+  if (any) run.workspace = HEDDLE_TRY(allocate(gpu(), workspace, "products' workspace"));
+  return Ok{};
+}
+
+Status CudaSession::bind_unit(const Launch& launch, Bound& bound) {
+  const HeddleUnit* unit = code_->unit(launch.unit->object);
+  if (unit == nullptr) return Ok{};
+  bound.unit = HEDDLE_TRY(UnitCall::prepare(gpu(), unit, *launch.unit, bound.args));
+  if (!bound.unit)
+    log(LogLevel::info, "kernel '{}': its unit does not take the sizes", launch.name);
   return Ok{};
 }
 
@@ -301,6 +318,7 @@ void CudaSession::release(std::unique_ptr<Run> run) {
 Status CudaSession::launch(const Run& run, std::size_t number) const {
   const Bound& bound = run.launches[number];
   if (bound.product) return bound.product->launch(run.workspace.get(), run.stream.get());
+  if (bound.unit) return bound.unit->launch(run.workspace.get(), run.stream.get());
   for (std::size_t p = 0; p < bound.phases.size(); ++p) {
     const BoundPhase& phase = launches_[number][p];
     if (phase.phase->tasks == 0) continue;
