@@ -59,7 +59,9 @@ class Phases {
   void emit_scan(NodeId node);
   void emit_sort(NodeId node);
   void emit_sort_by_block(NodeId node);
+  std::vector<bool> apart(const prim::Scatter& op, const Shape& updates);
   void emit_scatter(NodeId node);
+  void update(NodeId node, const Index& at);
 
   const Request& request_;
   const int threads_;
