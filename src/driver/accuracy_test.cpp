@@ -40,7 +40,7 @@ std::pair<double, bool> measured(std::int64_t channels, const std::string& accur
   bool winograd = false;
   for (const CompiledKernel& k : compiled->kernels)
     winograd |= k.lowered.schedule.starts_with("winograd");
-  const auto session = load(compiled->program, 2);
+  const auto session = load(compiled->program, options);
   HEDDLE_CHECK(session.ok(), "{}", session.error().message);
   lower::Case values;
   values.random.seed(9);

@@ -42,6 +42,7 @@ Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platf
   codegen::cuda::KernelText text = HEDDLE_TRY(codegen::cuda::to_text(nameless, prefix));
   KernelCode code;
   code.source = std::move(text.text);
+  code.lines = std::move(text.origins);
   code.local_bytes = std::move(text.local_bytes);
   for (const codegen::cuda::PhaseInfo& info : text.phases) {
     if (info.threads > kMostThreads || info.tasks > kMostBlocks ||

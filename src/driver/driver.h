@@ -43,6 +43,7 @@ struct KernelCode {
   std::int64_t scratch_bytes = 0;         ///< per CPU thread
   std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
   std::string source;                     ///< CUDA text, without the prelude
+  std::vector<std::int32_t> lines;        ///< by line of it: the primitive computed, -1 if none alone
   std::vector<codegen::cuda::FunctionInfo> functions;  ///< CUDA: by phase
   std::optional<UnitProduct> unit;  ///< CUDA: what runs instead, in an object of the program
 };
@@ -100,9 +101,6 @@ Result<std::shared_ptr<Executor>> executor_for(const runtime::Program& program,
 /// Links a program's code and makes it ready to run.
 Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
                                                const CompileOptions& options);
-/// The same on the CPU (0 threads: as many as it was compiled for).
-Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
-                                               int threads);
 
 /// A program that runs kernel `k` alone: its ports are the flat storage of the kernel's value
 /// arguments (inputs in order of arguments, then outputs).

@@ -63,11 +63,4 @@ Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Pr
   return executor->session(std::move(program));
 }
 
-Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,
-                                               int threads) {
-  CompileOptions options;
-  options.threads = threads;
-  return load(std::move(program), options);
-}
-
 }  // namespace heddle::driver

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "driver/cuda_code.h"
+#include "driver/source_map.h"
 #include "plan/tuning_db.h"
 
 namespace heddle::driver {
@@ -15,6 +16,7 @@ namespace {
 Result<CompiledKernel> lower_kernel(const lower::Request& request, const plan::Kernel& planned,
                                     const Platform& platform) {
   CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
+  if (platform.cuda) name_origins(kernel.lowered, planned.cluster, *request.graph);
   if (platform.cuda) kernel.code = HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform));
   return kernel;
 }

@@ -56,6 +56,12 @@ std::optional<int> cuda_ordinal(const std::string& device) {
   return number;
 }
 
+namespace {
+
+constexpr int kLeastCapability = 80;  // cp.async, bf16 and tf32 on tensor cores
+
+}  // namespace
+
 Result<Platform> platform_for(const CompileOptions& options) {
   Platform p;
   p.cpu = HEDDLE_TRY(machine_for(options.options));
@@ -75,6 +81,10 @@ Result<Platform> platform_for(const CompileOptions& options) {
     return fail(ErrorCode::missing, "--device {}: found {} GPUs", options.device, devices->size());
   if (devices) {
     p.gpu = (*devices)[static_cast<std::size_t>(p.ordinal)];
+    if (options.arch.empty() && p.capability() < kLeastCapability)
+      return fail(ErrorCode::missing,
+                  "--device {}: found GPU {} of capability {}.{}, want 8.0 (sm_80) or newer",
+                  options.device, p.gpu.name, p.gpu.major, p.gpu.minor);
     p.found = options.arch.empty() || options.arch == p.gpu.arch();
     p.library =
         p.found && !codegen::cuda::find_library("cublasLt", options.options.cublaslt).empty();
@@ -92,7 +102,10 @@ Result<Platform> platform_for(const CompileOptions& options) {
   if (!assumed)
     return fail(ErrorCode::usage, "--arch: found '{}', want sm_80, sm_89 or sm_90a", arch);
   p.gpu = *assumed;
-  if (!devices) log(LogLevel::info, "{}; compiling for {}", devices.error().message, p.gpu.name);
+  // That there is no GPU is as it may be; that one does not answer is not.
+  if (!devices)
+    log(devices.error().code == ErrorCode::missing ? LogLevel::info : LogLevel::warning,
+        "{}; compiling for {}", devices.error().message, p.gpu.name);
   return p;
 }
 

@@ -1,6 +1,7 @@
 #include "driver/report.h"
 
 #include "driver/code_cache.h"
+#include "driver/source_map.h"
 #include "prim/text.h"
 
 namespace heddle::driver {
@@ -121,6 +122,7 @@ void add_cuda(json& j, const prim::Graph& graph, const CompiledKernel& kernel,
     j["phases"].push_back(phase_json(kernel.code, phase, platform));
   j["roofline"] = roofline_json(graph, kernel, platform);
   j["source"] = kernel.code.source;
+  j["source_map"] = source_map(graph, kernel.code.lines);
 }
 
 /// How many values kernels write, by type.
@@ -130,6 +132,17 @@ json stored_json(const Compiled& compiled) {
     for (prim::NodeId node : kernel.planned.cluster.outputs)
       ++count[std::string(name_of(compiled.graph[node].type.dtype))];
   return count;
+}
+
+/// What the times are, all together: "measured", "modelled", or how many are measured.
+std::string provenance_of(const Compiled& compiled) {
+  const auto modelled = static_cast<std::size_t>(
+      std::ranges::count(compiled.kernels, plan::Provenance::modelled,
+                         [](const CompiledKernel& k) { return k.planned.cost.provenance; }));
+  const std::size_t all = compiled.kernels.size();
+  if (modelled == all) return std::string(plan::name_of(plan::Provenance::modelled));
+  if (modelled == 0) return std::string(plan::name_of(plan::Provenance::measured));
+  return fmt::format("({} of {} kernels measured)", all - modelled, all);
 }
 
 json machine_json(const Platform& p) {
@@ -157,6 +170,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
                   {{"strategy", plan::name_of(plan.strategy)},
                    {"kernels", plan.kernels.size()},
                    {"cost_us", plan.cost_us},
+                   {"provenance", provenance_of(compiled)},
                    {"lower_bound_us", plan.lower_bound_us},
                    {"gap", plan.gap()},
                    {"primitives", plan.stats.nodes},

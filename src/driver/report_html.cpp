@@ -6,6 +6,7 @@
 #include <map>
 
 #include "driver/report.h"
+#include "driver/source_map.h"
 
 namespace heddle::driver {
 namespace {
@@ -97,18 +98,19 @@ std::string cuda_html(const json& kernel) {
       "<table><tr><th>function<th>blocks<th>threads<th>registers<th>spilled bytes<th>shared "
       "bytes<th>occupancy<th>limited by</tr>";
   for (const json& p : kernel["phases"])
-    html += fmt::format("<tr><td><code>{}</code><td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.0f} %<td>{}</tr>",
-                        p["symbol"].get<std::string>(), p["blocks"].get<std::int64_t>(),
-                        p["threads"].get<int>(), p.value("registers", 0), p.value("spill_bytes", 0),
-                        p["shared_bytes"].get<std::int64_t>(), 100 * p.value("occupancy", 0.0),
-                        p.value("occupancy_limit", "-"));
+    html += fmt::format(
+        "<tr><td><code>{}</code><td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.0f} %<td>{}</tr>",
+        p["symbol"].get<std::string>(), p["blocks"].get<std::int64_t>(), p["threads"].get<int>(),
+        p.value("registers", 0), p.value("spill_bytes", 0), p["shared_bytes"].get<std::int64_t>(),
+        100 * p.value("occupancy", 0.0), p.value("occupancy_limit", "-"));
   html += fmt::format("</table><p>roofline: {:.2f} µs ({} bound), {:.0f} % of the {} time</p>\n",
                       kernel["roofline"]["floor_us"].get<double>(),
                       kernel["roofline"]["bound"].get<std::string>(),
                       100 * kernel["roofline"]["share"].get<double>(),
                       kernel["cost"]["provenance"].get<std::string>());
   return html + "<details><summary>CUDA text</summary><pre>" +
-         escaped(kernel["source"].get<std::string>()) + "</pre></details>\n";
+         escaped(annotated(kernel["source"], kernel.value("source_map", json()))) +
+         "</pre></details>\n";
 }
 
 std::string kernel_html(std::size_t k, const json& kernel, double total) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "driver/report.h"
+#include "driver/source_map.h"
 
 namespace heddle::driver {
 namespace {
@@ -79,6 +80,8 @@ std::string details(const json& kernel) {
         fmt::format("     rejected: a kernel of {} primitives, {:.1f} us, plan {:+.1f} us: {}\n",
                     r["primitives"].get<int>(), r["cost"]["us"].get<double>(),
                     r["plan_delta_us"].get<double>(), r["reason"].get<std::string>());
+  if (kernel.contains("source"))
+    text += annotated(kernel["source"], kernel.value("source_map", json()));
   return text;
 }
 
@@ -107,10 +110,10 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
   const json& kernels = report["kernels"];
   const bool cuda = !kernels.empty() && kernels[0].contains("phases");
   if (cuda)
-    text += fmt::format("GPU:  {}, {}{}; compile --emit cuda writes the kernels' text\n",
-                        report["machine"]["gpu"].get<std::string>(),
-                        report["machine"]["arch"].get<std::string>(),
-                        report["machine"]["here"].get<bool>() ? "" : ", not in this machine");
+    text += fmt::format(
+        "GPU:  {}, {}{}; --node NAME shows a kernel's text, compile --emit cuda writes all\n",
+        report["machine"]["gpu"].get<std::string>(), report["machine"]["arch"].get<std::string>(),
+        report["machine"]["here"].get<bool>() ? "" : ", not in this machine");
   text += fmt::format("{:>4} {:>9} {:>8} {:>9} {:>9} {:>9} {} covers\n", "#", "us", "bound",
                       "cost is", "MB", "GFLOP", cuda ? " regs  shKB  occ% roof%   " : "");
   std::vector<std::size_t> order;

@@ -39,7 +39,7 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const grad::StepOptio
   const grad::Step step = HEDDLE_TRY(grad::training_step(std::move(model.graph), names, options));
   Trainer t;
   t.compiled_ = HEDDLE_TRY(compile(step.graph, compile_options));
-  t.session_ = HEDDLE_TRY(load(t.compiled_.program, compile_options.threads));
+  t.session_ = HEDDLE_TRY(load(t.compiled_.program, compile_options));
   const runtime::Program& program = *t.compiled_.program;
   std::map<std::string, Tensor> values;
   for (auto* list : {&model.parameters, &model.statistics})

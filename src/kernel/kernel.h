@@ -44,6 +44,8 @@ struct Buffer {
   /// c*lanes outside a vector loop when lanes == 1), so the buffer maps onto registers.
   int lanes = 1;
   Use use = Use::plain;
+  /// The primitive whose work it holds, as ValueNode::origin.
+  std::int32_t origin = -1;
   bool operator==(const Buffer&) const = default;
 };
 

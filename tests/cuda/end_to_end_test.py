@@ -10,7 +10,8 @@ import unittest
 
 import numpy as np
 
-from networks import convolutions, feed_forward, halves, transformer
+from networks import (convolutions, counted, eighths, feed_forward, halves, perceptron,
+                      transformer)
 
 HEDDLE, FAKE = os.environ["HEDDLE"], os.environ.get("FAKE_CUDA", "")
 
@@ -32,9 +33,12 @@ class EndToEnd(unittest.TestCase):
         if driver:
             environment["HEDDLE_CUDA_DRIVER"] = driver
         if FAKE:
-            environment |= {"HEDDLE_NVCC": f"{pathlib.Path(FAKE).parent}/heddle_fake_nvcc",
-                            "HEDDLE_CUTLASS": f"{pathlib.Path(FAKE).parent}/fake_cutlass",
-                            "HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE, "HEDDLE_FAKE_CUDA": f"cache={self.path}/emulated,{settings}"}
+            environment["HEDDLE_FAKE_CUDA"] = f"cache={self.path}/emulated,{settings}"
+        if FAKE and driver:
+            folder = pathlib.Path(FAKE).parent
+            environment |= {"HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE,
+                            "HEDDLE_NVCC": f"{folder}/heddle_fake_nvcc",
+                            "HEDDLE_CUTLASS": f"{folder}/fake_cutlass"}
         return subprocess.run([HEDDLE, *map(str, arguments)], capture_output=True, text=True,
                               timeout=300, env=environment)
 
@@ -60,6 +64,18 @@ class EndToEnd(unittest.TestCase):
             for settings in ("order=reverse", "order=random"):
                 self.good("verify", model, "--device", "cuda", "--tolerance", "1e-4", settings=settings)
 
+    def test_casts_to_8_bits(self):
+        model = eighths(self.path / "e.onnx")
+        self.assertIn("nothing stands in the way", self.good("check", model, "--device", "cuda"))
+        self.good("verify", model, "--device", "cuda")
+
+    @unittest.skipUnless(FAKE, "needs a compiler that fails when asked")
+    def test_check_compiles(self):
+        done = self.heddle("check", halves(self.path / "h.onnx"), "--device", "cuda",
+                           settings="fail=nvrtcCompileProgram:1:6")
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        self.assertIn("injected failure", done.stdout)
+
     def test_every_verb_speaks_json(self):
         model, artefact = self.models["transformer"], self.path / "t.heddle"
         for row in [("compile", model, "-o", artefact), ("run", artefact), ("run", model), ("check", model),
@@ -67,6 +83,62 @@ class EndToEnd(unittest.TestCase):
                     ("explain", model), ("profile", model, "--iterations", "2"), ("doctor",)]:
             device = [] if row[0] == "doctor" else ["--device", "cuda"]
             self.assertIsInstance(json.loads(self.good(*row, *device, "--json")), dict, row)
+
+    def both(self, *arguments, at, **how):
+        """Results on the CPU and on the GPU."""
+        found = []
+        for device in ("cpu", "cuda"):
+            self.good(*arguments, "--device", device, **how)
+            found.append(np.load(self.path / at))
+        return found
+
+    def test_stages(self):
+        x = np.random.default_rng().normal(size=23).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        cpu, cuda = self.both("run", counted(self.path / "n.onnx"), "--input", f"x={self.path}/x.npy",
+                              "--save", self.path / "y.npy", at="y.npy")
+        self.assertEqual(len(cpu), np.count_nonzero(np.tanh(x) > np.float32(0.1)))
+        np.testing.assert_allclose(cuda, cpu, rtol=1e-5, atol=1e-6)
+
+    def trained(self, device, *options, **how):
+        rng = np.random.default_rng(6)
+        np.save(self.path / "x.npy", rng.normal(size=[12, 6]).astype(np.float32))
+        np.save(self.path / "t.npy", rng.normal(size=[12, 3]).astype(np.float32))
+        return self.heddle("train", perceptron(self.path / "p.onnx"), "--data", f"x={self.path}/x.npy", "--target",
+                           self.path / "t.npy", "--loss", "mse", "--steps", "5", "--json", "--device", device,
+                           *options, **how)
+
+    def test_training(self):
+        losses = {}
+        for device in ("cpu", "cuda"):
+            done = self.trained(device)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            losses[device] = json.loads(done.stdout)["losses"]
+        self.assertEqual(len(losses["cpu"]), 5)
+        np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-4)
+
+    def test_tuning(self):
+        shown = json.loads(self.good("tune", perceptron(self.path / "p.onnx"), "--device", "cuda", "--budget",
+                                     "5", "--json"))
+        self.assertGreater(shown["timed"] + shown["known"], 0)
+        self.assertEqual(shown["failed"], 0)
+
+    @unittest.skipUnless(FAKE, "needs libraries in an unusual place")
+    def test_options_reach_every_session(self):
+        libraries = [x for name in ("cuda-driver", "nvrtc", "cublaslt") for x in (f"--{name}", FAKE)]
+        np.save(self.path / "ones.npy", np.ones(23, np.float32))
+        for settings, option in (("devices=1", []), ("fail=cuStreamBeginCapture_v2:1:801", ["--cuda-graph", "0"])):
+            how = {"driver": "", "settings": settings}
+            self.good("run", counted(self.path / "n.onnx"), "--device", "cuda", "--input",
+                      f"x={self.path}/ones.npy", *libraries, *option, **how)
+            done = self.trained("cuda", *libraries, *option, **how)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    @unittest.skipUnless(FAKE, "needs two GPUs")
+    def test_the_second_gpu(self):
+        done = self.trained("cuda:1", settings="devices=2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_fails(6, "GPUs", "run", self.models["transformer"], "--device", "cuda:2", settings="devices=2")
 
     @unittest.skipUnless(FAKE, "needs the schedule of a small GPU")
     def test_tiles_by_the_copy_engine(self):
@@ -132,6 +204,78 @@ class EndToEnd(unittest.TestCase):
         self.assert_fails(2, "want cpu, cuda or cuda:N", "run", model, "--device", "cuda:x")
         self.assert_fails(2, "want sm_80", "compile", model, "--device", "cuda", "--arch", "sm_35",
                           "-o", self.path / "a")
+
+    def test_artefacts_are_for_one_device(self):
+        model, cpu = self.models["transformer"], self.path / "cpu.heddle"
+        self.good("compile", model, "-o", cpu)
+        cuda = self.compiled(model)
+        arch = json.loads(self.good("explain", cuda, "--json"))["device"]
+        self.assert_fails(2, f"'{cpu}' was compiled for cpu", "run", cpu, "--device", "cuda")
+        self.assert_fails(2, f"'{cuda}' was compiled for {arch}", "run", cuda, "--device", "cpu")
+        self.assert_fails(2, f"'{cuda}' was compiled for {arch}", "explain", cuda, "--arch", "sm_89")
+        self.assert_fails(2, "found --device cpu, want cuda", "compile", model, "--arch", "sm_80", "-o", cpu)
+        self.good("run", cuda)
+        self.good("run", cuda, "--device", "cuda", "--arch", arch.split()[1])
+
+    @unittest.skipUnless(FAKE, "needs a GPU that is too old")
+    def test_gpus_that_are_too_old(self):
+        model = self.models["transformer"]
+        for verb in (("run", model), ("compile", model, "-o", self.path / "old.heddle"), ("explain", model)):
+            self.assert_fails(6, "emulated GPU of capability 7.5, want 8.0 (sm_80) or newer", *verb, "--device",
+                              "cuda", settings="arch=75")
+        self.good("compile", model, "--device", "cuda", "--arch", "sm_80", "-o", self.path / "old.heddle",
+                  settings="arch=75")
+        self.assert_fails(6, "emulated GPU (sm_75)", "run", self.path / "old.heddle", settings="arch=75")
+
+    @unittest.skipUnless(FAKE, "needs a driver that fails when asked")
+    def test_a_driver_that_does_not_answer_is_named(self):
+        model, text = self.models["transformer"], self.path / "w.cu"
+        emit = ("compile", model, "--device", "cuda", "--emit", "cuda", "-o", text)
+        done = self.heddle(*emit, settings="fail=cuInit:1:999")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("warning", done.stderr)
+        self.assertIn("cuInit", done.stderr)
+        self.assertEqual(self.heddle(*emit, settings="fail=cuInit:1:100").stderr, "")
+
+    def libraries(self, **how):
+        shown = json.loads(self.good("doctor", "--json", **how))
+        return {row["name"]: (row["found"], row["detail"]) for row in shown["optional"]}
+
+    @unittest.skipUnless(FAKE, "needs libraries that are none")
+    def test_doctor_loads_what_it_finds(self):
+        self.assertIn("version 13.0", self.libraries()["cuBLASLt"][1])
+        os.environ["HEDDLE_CUBLASLT"] = "/nonexistent/libcublasLt.so"
+        try:
+            found, detail = self.libraries(driver="")["cuBLASLt"]
+        finally:
+            del os.environ["HEDDLE_CUBLASLT"]
+        self.assertFalse(found)
+        self.assertIn("/nonexistent/libcublasLt.so", detail)
+        found, detail = self.libraries(settings="arch=sm_90a")["CUDA driver"]
+        self.assertFalse(found)
+        self.assertIn("found arch=sm_90a, want a number", detail)
+
+    @unittest.skipUnless(FAKE, "needs launches that fail")
+    def test_tuning_names_what_cannot_be_launched(self):
+        done = self.heddle("tune", perceptron(self.path / "p.onnx"), "--device", "cuda", "--budget", "5", "--cache",
+                           self.path / "untuned", settings="fail=cuLaunchKernelEx:0:701")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("nothing could be measured", done.stderr)
+        self.assertIn("kernel '", done.stderr)
+
+    def test_text_names_source_nodes(self):
+        text = self.path / "named.cu"
+        self.good("compile", self.models["transformer"], "--device", "cuda", "--emit", "cuda", "-o", text)
+        self.assertRegex(text.read_text(), r"hd::erf\(.*// %\d+ Erf 'e'")
+        self.assertRegex(text.read_text(), r"// %\d+ Softmax 'attention'")
+        self.assertRegex(self.good("explain", self.models["transformer"], "--device", "cuda", "--node", "attention"),
+                         r"hd::.*// %\d+ Softmax 'attention'")
+        shown = json.loads(self.good("explain", self.models["transformer"], "--device", "cuda", "--json"))
+        for kernel in shown["kernels"]:
+            lines = kernel["source"].split("\n")
+            for first, last, node in kernel["source_map"]["lines"]:
+                self.assertLessEqual(last, len(lines))
+                self.assertIn(str(node), kernel["source_map"]["primitives"])
 
     @unittest.skipUnless(FAKE, "needs a driver that fails when asked")
     def test_failures_of_the_driver(self):

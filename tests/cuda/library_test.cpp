@@ -108,5 +108,51 @@ TEST(Library, WhatItCannotDo) {
   EXPECT_FALSE(has(image, image.b.conv(x, image.in({32, 16, 3, 3}, DType::f32), conv)));
 }
 
+/// Each call of NVRTC and cuBLASLt fails in turn: an error that names it, or the right result
+/// without it, and nothing is left behind.
+TEST(Library, SurvivesAFailureOfEachCall) {
+  const auto handle = ::dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  const auto set = reinterpret_cast<void (*)(const char*)>(::dlsym(handle, "heddle_fake_set"));
+  const auto live = reinterpret_cast<int (*)()>(::dlsym(handle, "heddle_fake_live"));
+  Model m;
+  const NodeId product = m.b.matmul(m.in({9, 20}, DType::f32), m.in({20, 11}, DType::f32));
+  const NodeId y = m.b.add(product, m.b.broadcast(m.in({11}, DType::f32), {9, 11}));
+  m.g.outputs.push_back({"y", y});
+  std::mt19937 random(4);
+  std::vector<Tensor> inputs;
+  for (const prim::GraphInput& in : m.g.inputs)
+    inputs.push_back(lower::random_values(in.type, random));
+  const auto wanted = prim::interpret(m.g, inputs);
+  ASSERT_TRUE(wanted.ok());
+  for (const char* call :
+       {"nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcGetProgramLogSize", "nvrtcGetProgramLog",
+        "nvrtcGetCUBINSize", "nvrtcGetCUBIN", "cublasLtCreate", "cublasLtMatmulDescCreate",
+        "cublasLtMatmulDescSetAttribute", "cublasLtMatrixLayoutCreate",
+        "cublasLtMatrixLayoutSetAttribute", "cublasLtMatmulPreferenceCreate",
+        "cublasLtMatmulPreferenceSetAttribute", "cublasLtMatmulAlgoGetHeuristic",
+        "cublasLtMatmul"}) {
+    const bool compiler = std::string_view(call).starts_with("nvrtc");
+    bool injected = true;
+    for (int number = 1; injected && number < 60; ++number) {
+      const std::string cache = ::testing::TempDir() + "/heddle-emulated";
+      set(fmt::format("cache={},fail={}:{}:7", cache, call, number).c_str());
+      const auto found = run_alone(m, stand_in(), inputs);
+      injected = calls(call) >= number;
+      EXPECT_TRUE(injected || number > 1) << call << " is never called";
+      EXPECT_EQ(live(), 0) << call;
+      if (!found) {
+        EXPECT_TRUE(injected) << call << ": " << found.error().message;
+        EXPECT_EQ(found.error().message.find(compiler ? "NVRTC: " : "cuBLASLt: "), 0u)
+            << call << ": " << found.error().message;
+        continue;
+      }
+      for (std::int64_t i = 0; i < found->count(); ++i)
+        ASSERT_NEAR(found->at(i), (*wanted)[0].at(i), 1e-4) << call << " " << i;
+    }
+    EXPECT_FALSE(injected) << call << " is called without end";
+  }
+  set("");
+}
+
 }  // namespace
 }  // namespace heddle::driver

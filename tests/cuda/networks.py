@@ -9,11 +9,11 @@ def weights(rng, name, *shape):
     return numpy_helper.from_array(values.astype(np.float32), name)
 
 
-def save(path, nodes, inputs, outputs, initializers):
+def save(path, nodes, inputs, outputs, initializers, opset=18):
     def info(ports):
         return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ports]
     graph = helper.make_graph(nodes, "g", info(inputs), info(outputs), initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), path)
     return path
 
 
@@ -98,3 +98,36 @@ def halves(path, m=264, k=200, n=136):
                               [port("y", TensorProto.FLOAT16, [m, n])], init)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
     return path
+
+
+def eighths(path):
+    """Numbers to 8 bits and back, by casts and by scales: their bits are computed."""
+    node, f8 = helper.make_node, TensorProto.FLOAT8E4M3FN
+    nodes = [node("Cast", ["x"], ["c"], to=f8), node("Cast", ["c"], ["y1"], to=TensorProto.FLOAT),
+             node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s"], ["y2"]),
+             node("Add", ["y1", "y2"], ["y"])]
+    zero = helper.make_tensor("z", f8, [], [0.0])
+    return save(path, nodes, [("x", [5, 13])], [("y", [5, 13])],
+                [numpy_helper.from_array(np.float32(0.25), "s"), zero], opset=19)
+
+
+def counted(path):
+    """How long the result is depends on values: it runs in stages."""
+    node = helper.make_node
+    nodes = [node("Tanh", ["x"], ["t"]), node("Greater", ["t", "zero"], ["g"]),
+             node("Compress", ["t", "g"], ["c"], axis=0), node("Exp", ["c"], ["e"]),
+             node("CumSum", ["e", "axis"], ["y"])]
+    return save(path, nodes, [("x", [23])], [("y", ["n"])],
+                [numpy_helper.from_array(np.float32(0.1), "zero"),
+                 numpy_helper.from_array(np.int64(0), "axis")])
+
+
+def perceptron(path):
+    """Two layers, to be trained."""
+    rng = np.random.default_rng(4)
+    node = helper.make_node
+    nodes = [node("Gemm", ["x", "w1", "b1"], ["h"]), node("Relu", ["h"], ["r"]),
+             node("Gemm", ["r", "w2", "b2"], ["y"])]
+    return save(path, nodes, [("x", [4, 6])], [("y", [4, 3])],
+                [weights(rng, "w1", 6, 8), weights(rng, "b1", 8), weights(rng, "w2", 8, 3),
+                 weights(rng, "b2", 3)])

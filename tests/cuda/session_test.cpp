@@ -354,13 +354,18 @@ std::shared_ptr<Program> everything() {
   return p;
 }
 
-/// What becomes of runs and a profile while the driver fails once: the error's code, if there is
-/// one. A failure anywhere is an error, and where the context lives on, so does the session.
-std::optional<ErrorCode> use(const char* call) {
+/// What becomes of runs and a profile while the driver fails once: the error's code, if there is one.
+/// A failure anywhere is an error, and where the context lives on, so does the session.
+std::optional<ErrorCode> use(const char* call, bool context_lost = false) {
   std::optional<ErrorCode> failure;
   const auto ok = [&](const auto& result) {
-    if (result.ok()) return true;
-    EXPECT_FALSE(failure) << call << ": failed twice: " << result.error().message;
+    if (result.ok()) {
+      EXPECT_FALSE(failure && context_lost) << call << ": runs on without a context";
+      return true;
+    }
+    EXPECT_TRUE(!failure || context_lost) << call << ": failed twice: " << result.error().message;
+    EXPECT_TRUE(!context_lost || result.error().message.find("(700)") != std::string::npos)
+        << call << ": " << result.error().message;
     failure = result.error().code;
     return false;
   };
@@ -375,41 +380,41 @@ std::optional<ErrorCode> use(const char* call) {
   return failure;
 }
 
+constexpr const char* kCalls[] = {"cuInit",
+                                  "cuDeviceGet",
+                                  "cuDeviceGetAttribute",
+                                  "cuDevicePrimaryCtxRetain",
+                                  "cuModuleLoadData",
+                                  "cuModuleGetFunction",
+                                  "cuFuncSetAttribute",
+                                  "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                                  "cuTensorMapEncodeTiled",
+                                  "cuMemAlloc",
+                                  "cuMemAllocHost",
+                                  "cuMemcpyHtoD",
+                                  "cuMemcpyHtoDAsync",
+                                  "cuMemcpyDtoHAsync",
+                                  "cuMemsetD8Async",
+                                  "cuStreamCreate",
+                                  "cuStreamSynchronize",
+                                  "cuStreamBeginCapture",
+                                  "cuStreamEndCapture",
+                                  "cuGraphInstantiate",
+                                  "cuGraphLaunch",
+                                  "cuEventCreate",
+                                  "cuEventRecord",
+                                  "cuEventElapsedTime",
+                                  "cuLaunchKernelEx"};
+
 TEST_F(CudaSession, SurvivesAFailureOfEachCall) {
-  const char* const calls[] = {"cuInit",
-                               "cuDeviceGet",
-                               "cuDeviceGetAttribute",
-                               "cuDevicePrimaryCtxRetain",
-                               "cuModuleLoadData",
-                               "cuModuleGetFunction",
-                               "cuFuncSetAttribute",
-                               "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-                               "cuTensorMapEncodeTiled",
-                               "cuMemAlloc",
-                               "cuMemAllocHost",
-                               "cuMemcpyHtoD",
-                               "cuMemcpyHtoDAsync",
-                               "cuMemcpyDtoHAsync",
-                               "cuMemsetD8Async",
-                               "cuStreamCreate",
-                               "cuStreamSynchronize",
-                               "cuStreamBeginCapture",
-                               "cuStreamEndCapture",
-                               "cuGraphInstantiate",
-                               "cuGraphLaunch",
-                               "cuEventCreate",
-                               "cuEventRecord",
-                               "cuEventElapsedTime",
-                               "cuLaunchKernelEx"};
-  for (const char* call : calls) {
+  for (const char* call : kCalls) {
     bool failed = true;
     for (int number = 1; failed && number < 40; ++number) {
       fake().set(fmt::format("fail={}:{}:2", call, number).c_str());
       const auto failure = use(call);
       EXPECT_TRUE(failure || number > 1) << call << " is never called";
-      // The GPU, or a function, is missing then, for whatever reason.
-      const bool finding = std::string(call).starts_with("cuDeviceGet") || call == calls[0] ||
-                           std::string(call) == "cuModuleGetFunction";
+      // The GPU is missing then, for whatever reason.
+      const bool finding = std::string(call).starts_with("cuDeviceGet") || call == kCalls[0];
       EXPECT_TRUE(finding || failure.value_or(ErrorCode::out_of_memory) == ErrorCode::out_of_memory)
           << call;
       failed = failure.has_value();
@@ -417,6 +422,50 @@ TEST_F(CudaSession, SurvivesAFailureOfEachCall) {
     EXPECT_FALSE(failed) << call << " is called without end";
     EXPECT_EQ(fake().live(), 0) << call;
   }
+}
+
+/// A context that a fault has taken: every call says so, and what was made is given back.
+TEST_F(CudaSession, SaysThatTheContextIsLost) {
+  for (const char* call : kCalls) {
+    if (std::string(call).starts_with("cuDeviceGet") || call == kCalls[0]) continue;
+    bool failed = true;
+    for (int number = 1; failed && number < 40; ++number) {
+      fake().set(fmt::format("fail={}:{}:700", call, number).c_str());
+      const auto failure = use(call, true);
+      EXPECT_TRUE(failure || number > 1) << call << " is never called";
+      EXPECT_EQ(failure.value_or(ErrorCode::failed), ErrorCode::failed) << call;
+      EXPECT_TRUE(!failure || !open(everything()).ok()) << call;
+      failed = failure.has_value();
+    }
+    EXPECT_FALSE(failed) << call << " is called without end";
+    EXPECT_EQ(fake().live(), 0) << call;
+  }
+}
+
+/// Two programs, each on a thread of its own, share the GPU's context and nothing else.
+TEST_F(CudaSession, ProgramsRunAtTheSameTime) {
+  const auto run_often = [](const std::shared_ptr<Program>& program, std::vector<Tensor> inputs,
+                            const auto& check) {
+    for (int opened = 0; opened < 3; ++opened) {
+      const auto session = open(program);
+      ASSERT_TRUE(session.ok()) << session.error().message;
+      for (int run = 0; run < 6; ++run) {
+        const auto y = (*session)->run(inputs);
+        ASSERT_TRUE(y.ok()) << y.error().message;
+        check((*y)[0], inputs[0]);
+      }
+    }
+  };
+  const auto scaled = scale_and_shift();
+  const auto all = everything();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    const auto shown = [](const Tensor& y, const Tensor& x) { expect_equal(y, expected(x)); };
+    const Tensor x = numbers(77, static_cast<float>(10 * t));
+    threads.emplace_back([=] { run_often(scaled, {x}, shown); });
+    threads.emplace_back([=] { run_often(all, {x, Tensor({DType::bf16, {70, 120}})}, shown); });
+  }
+  for (std::thread& t : threads) t.join();
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ Result<onnx::Runner> runner_of(const prim::Graph& graph, const Settings& setting
   driver::CompileOptions options;
   options.threads = settings.threads;
   const driver::Compiled compiled = HEDDLE_TRY(driver::compile(graph, options));
-  const auto session = HEDDLE_TRY(driver::load(compiled.program, settings.threads));
+  const auto session = HEDDLE_TRY(driver::load(compiled.program, options));
   return onnx::Runner(
       [session](const std::vector<Tensor>& inputs) { return session->run(inputs); });
 #else

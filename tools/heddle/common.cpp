@@ -25,7 +25,9 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
                       ? "ONNX file, ONNX test-data folder, or compiled artefact"
                       : "ONNX file or ONNX test-data folder (a compiled artefact has no graph)");
   verb.add_option("--onnx,--model,--loadEngine", flags.model, "the same");
-  verb.add_option("--device", flags.device, "cpu, cuda, or cuda:N")->capture_default_str();
+  verb.add_option("--device", flags.device, "cpu, cuda, or cuda:N")
+      ->capture_default_str()
+      ->each([&flags](const std::string&) { flags.device_given = true; });
   verb.add_option("--arch", flags.arch,
                   "compile for this GPU (sm_80, sm_89, sm_90a), which need not be here");
   verb.add_option("--shape,--shapes", flags.shapes,
@@ -117,6 +119,9 @@ Result<std::pair<std::string, Shape>> parse_shape(const std::string& text) {
 Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
   if (flags.model.empty())
     return fail(ErrorCode::usage, "found no model, want an ONNX file or folder, or an artefact");
+  if (!flags.arch.empty() && flags.device == "cpu" &&
+      (flags.device_given || !runtime::is_artefact(flags.model)))
+    return fail(ErrorCode::usage, "--arch {}: found --device cpu, want cuda", flags.arch);
   driver::CompileOptions options;
   options.device = flags.device;
   options.arch = flags.arch;
@@ -221,6 +226,18 @@ Status choose_inputs(Model& model, const ModelFlags& flags) {
   return Ok{};
 }
 
+/// An error if --device or --arch ask for other code than the artefact holds.
+Status has_code_for(const runtime::Program& program, const ModelFlags& flags) {
+  const std::string kind = flags.device.substr(0, flags.device.find(':'));
+  if (flags.device_given && program.device.substr(0, program.device.find(' ')) != kind)
+    return fail(ErrorCode::usage, "--device {}: '{}' was compiled for {}", flags.device,
+                flags.model, program.device);
+  if (!flags.arch.empty() && program.device != "cuda " + flags.arch)
+    return fail(ErrorCode::usage, "--arch {}: '{}' was compiled for {}", flags.arch, flags.model,
+                program.device);
+  return Ok{};
+}
+
 }  // namespace
 
 Result<Model> compile_model(const ModelFlags& flags) {
@@ -273,6 +290,7 @@ Result<Model> compile_model(const ModelFlags& flags) {
   } else if (!model.chain && !flags.sizes.empty()) {
     return fail(ErrorCode::usage, "--size: the model has one size only; want --dynamic too");
   }
+  if (model.from_artefact) HEDDLE_TRY(has_code_for(*model.program, flags));
   return model;
 }
 

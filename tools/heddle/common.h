@@ -18,6 +18,7 @@ namespace heddle::tool {
 struct ModelFlags {
   std::string model;
   std::string device = "cpu", arch;
+  bool device_given = false;  ///< else artefacts run on what they were compiled for
   std::vector<std::string> shapes;
   std::vector<std::string> dynamic, sizes;
   int threads = 0;

@@ -6,6 +6,7 @@
 #include "common.h"
 #include "driver/cache.h"
 #include "driver/platform.h"
+#include "driver/source_map.h"
 #include "native.h"
 #include "onnx/reader.h"
 #include "plan/plan.h"
@@ -36,7 +37,8 @@ std::string cuda_unit(const driver::Compiled& compiled) {
   for (const driver::CompiledKernel& kernel : compiled.kernels)
     if (written.insert(kernel.code.source).second)
       text += fmt::format("// {}: {}\n{}\n", kernel.lowered.kernel.name, kernel.lowered.schedule,
-                          kernel.code.source);
+                          driver::annotated(kernel.code.source,
+                                            driver::source_map(compiled.graph, kernel.code.lines)));
   return text;
 }
 

@@ -68,8 +68,10 @@ json cuda_libraries() {
                              version ? fmt::format("{}, version {}", nvrtc, *version) : "",
                              version ? "" : version.error().message));
   const std::string cublas = codegen::cuda::find_library("cublasLt", options.cublaslt);
-  rows.push_back(library_row("cuBLASLt", "library candidates on CUDA", cublas,
-                             cublas.empty() ? "libcublasLt.so is not installed" : ""));
+  const auto blas = codegen::cuda::cublaslt_version(cublas);
+  rows.push_back(library_row("cuBLASLt", "library candidates on CUDA",
+                             blas ? fmt::format("{}, version {}", cublas, *blas) : "",
+                             blas ? "" : blas.error().message));
   const auto tools = codegen::cuda::find_unit_tools(options.nvcc, options.cutlass);
   rows.push_back(library_row(
       "CUTLASS", "template candidates on CUDA at --budget full",
@@ -110,12 +112,18 @@ Status check(const ModelFlags& flags) {
   HEDDLE_TRY(want_one_size(flags, "check"));
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::CheckReport report = HEDDLE_TRY(onnx::check(flags.model, driver::import_options(options)));
-  // What has no kernel for the device is known after planning.
-  if (report.problems.empty() && flags.device != "cpu" && !report.staged)
-    if (const auto planned = driver::plan_file(flags.model, options); !planned) {
-      if (planned.error().code != ErrorCode::unsupported) return planned.error();
-      report.problems.push_back({"", "", planned.error().message});
+  // What has no kernel for the device is known after planning, what does not compile where NVRTC
+  // is.
+  const bool can_compile = !codegen::cuda::find_library("nvrtc", options.options.nvrtc).empty();
+  if (report.problems.empty() && flags.device != "cpu" && !report.staged) {
+    const auto made = can_compile ? driver::compile_file(flags.model, options)
+                                  : driver::plan_file(flags.model, options);
+    if (!made) {
+      if (made.error().code != ErrorCode::unsupported && made.error().code != ErrorCode::failed)
+        return made.error();
+      report.problems.push_back({"", "", made.error().message});
     }
+  }
   if (flags.json) {
     json problems = json::array();
     for (const onnx::Problem& p : report.problems)

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 onnx::Engine compiler(const driver::CompileOptions& options) {
   return [options](const prim::Graph& graph) -> Result<onnx::Runner> {
     const driver::Compiled compiled = HEDDLE_TRY(driver::compile(graph, options));
-    const auto session = HEDDLE_TRY(driver::load(compiled.program, options.threads));
+    const auto session = HEDDLE_TRY(driver::load(compiled.program, options));
     return onnx::Runner([session](const std::vector<Tensor>& in) { return session->run(in); });
   };
 }

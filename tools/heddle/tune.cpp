@@ -24,12 +24,16 @@ Status run(const TuneFlags& flags) {
   const driver::Compiled compiled =
       HEDDLE_TRY(or_stages(flags, driver::plan_file(flags.model, options)));
   const plan::MeasureReport& m = compiled.measured;
+  if (m.failed > 0 && m.timed + m.from_db == 0)
+    return fail("tune: nothing could be measured, {} kernels failed: {}", m.failed,
+                m.failures.front());
   if (flags.json) {
     fmt::print("{}\n", nlohmann::json{{"model", flags.model},
                                       {"database", options.options.cache_dir + "/tuning.db"},
                                       {"timed", m.timed},
                                       {"known", m.from_db},
                                       {"failed", m.failed},
+                                      {"failures", m.failures},
                                       {"seconds", m.seconds},
                                       {"complete", !m.budget_spent},
                                       {"kernels", compiled.plan.kernels.size()},
@@ -37,9 +41,11 @@ Status run(const TuneFlags& flags) {
                            .dump(2));
     return Ok{};
   }
-  fmt::print("{}: {} candidates timed, {} known before, {} not compiled, {:.1f} s{}\n", flags.model,
+  fmt::print("{}: {} candidates timed, {} known before, {} failed, {:.1f} s{}\n", flags.model,
              m.timed, m.from_db, m.failed, m.seconds,
              m.budget_spent ? " (more remain: the same command goes on)" : "");
+  for (std::size_t i = 0; i < std::min<std::size_t>(m.failures.size(), 3); ++i)
+    fmt::print("  failed: {}\n", m.failures[i]);
   fmt::print("  plan: {} kernels, {:.1f} us; measurements are in {}/tuning.db\n",
              compiled.plan.kernels.size(), compiled.plan.cost_us, options.options.cache_dir);
   return Ok{};

@@ -99,7 +99,8 @@ std::string call_text(const Apply& x, DType type, const std::vector<std::string>
   const bool integer = !is_float(x.args.back()->dtype);
   switch (x.fn) {
     case ScalarFn::cast:
-      return fmt::format("hd::cast<{}>({})", type_of(type), args[0]);
+    case ScalarFn::bitcast:
+      return fmt::format("hd::{}<{}>({})", fn.name, type_of(type), args[0]);
     case ScalarFn::select:
       return fmt::format("({} ? {} : {})", args[0], args[1], args[2]);
     case ScalarFn::logical_not:

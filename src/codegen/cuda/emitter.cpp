@@ -287,9 +287,21 @@ void PhaseEmitter::body(const Body& statements) {
   scopes_.pop_back();
 }
 
+/// Whose work a statement is: its value's, or that of the buffer that it fills.
+std::int32_t PhaseEmitter::origin_of(const Stmt& s) const {
+  std::int32_t own = -1;
+  BufferId to;
+  if (const Store* x = std::get_if<Store>(&s.op)) to = x->buffer, own = x->value->origin;
+  if (const Combine* x = std::get_if<Combine>(&s.op)) to = x->buffer;
+  if (const Copy* x = std::get_if<Copy>(&s.op)) to = x->to;
+  if (const TileCopy* x = std::get_if<TileCopy>(&s.op)) to = x->to;
+  if (const Mma* x = std::get_if<Mma>(&s.op)) to = x->acc;
+  if (const Routine* x = std::get_if<Routine>(&s.op)) to = x->buffers.front();
+  return own >= 0 || to.value < 0 ? own : k_.buffers[to].origin;
+}
+
 void PhaseEmitter::statement(const Stmt& s) {
-  const Store* stored = std::get_if<Store>(&s.op);
-  origin_ = stored ? stored->value->origin : -1;
+  origin_ = origin_of(s);
   match(
       s.op, [&](const For& x) { loop(x); }, [&](const Store& x) { store(x); },
       [&](const Let& x) {
@@ -366,7 +378,7 @@ void PhaseEmitter::vector_loop(const For& x) {
   for (const Stmt& s : *x.body) {
     const Store* one = std::get_if<Store>(&s.op);
     if (!one) continue;
-    origin_ = one->value->origin;
+    origin_ = origin_of(s);
     std::unordered_map<const ValueNode*, bool> seen;
     const std::function<void(const Value&)> visit = [&](const Value& v) {
       if (!seen.try_emplace(v.get(), true).second) return;
@@ -417,7 +429,7 @@ void PhaseEmitter::vector_loop(const For& x) {
       statement(s);
       continue;
     }
-    origin_ = one->value->origin;
+    origin_ = origin_of(s);
     const std::string v = value(one->value);
     line(fmt::format("{}.at[d{}] = hd::narrow<{}>({});", found->second, x.var.index,
                      type_of(k_.buffers[one->buffer].dtype), v));
@@ -425,7 +437,7 @@ void PhaseEmitter::vector_loop(const For& x) {
   scopes_.pop_back();
   close();
   for (const auto& [one, name] : results) {
-    origin_ = one->value->origin;
+    origin_ = one->value->origin >= 0 ? one->value->origin : k_.buffers[one->buffer].origin;
     line(fmt::format("hd::store_vec(b{} + {}, {});", one->buffer.value,
                      index(one->offset - Expr(x.var)), name));
   }

@@ -37,6 +37,7 @@ class PhaseEmitter {
   void threads(const kernel::For& loop, int outer);
   void body(const kernel::Body& statements);
   void statement(const kernel::Stmt& s);
+  std::int32_t origin_of(const kernel::Stmt& s) const;
   void loop(const kernel::For& x);
   void vector_loop(const kernel::For& x);
   void store(const kernel::Store& x);

@@ -57,5 +57,7 @@ std::string find_library(const std::string& stem, const std::string& wanted,
                          std::vector<std::string>* tried = nullptr);
 /// "13.0" of the library at `path` (empty: found); missing if it cannot be loaded.
 Result<std::string> nvrtc_version(const std::string& path);
+/// "13.0.2" of the library cuBLASLt at `path`; missing if it cannot be loaded.
+Result<std::string> cublaslt_version(const std::string& path);
 
 }  // namespace heddle::codegen::cuda

@@ -130,4 +130,15 @@ Result<std::string> nvrtc_version(const std::string& path) {
   return (HEDDLE_TRY(load_nvrtc(path)))->version;
 }
 
+Result<std::string> cublaslt_version(const std::string& path) {
+  if (path.empty()) return fail(ErrorCode::missing, "libcublasLt.so is not installed");
+  void* handle = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) return fail(ErrorCode::missing, "cuBLASLt {}: {}", path, ::dlerror());
+  const auto version = reinterpret_cast<std::size_t (*)()>(::dlsym(handle, "cublasLtGetVersion"));
+  if (version == nullptr)
+    return fail(ErrorCode::missing, "cuBLASLt {}: found no cublasLtGetVersion", path);
+  const std::size_t number = version();
+  return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+}
+
 }  // namespace heddle::codegen::cuda

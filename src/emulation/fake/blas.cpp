@@ -121,6 +121,7 @@ using namespace heddle::emulation;
 using fake::Call;
 using fake::state;
 
+HEDDLE_FAKE std::size_t cublasLtGetVersion() { return 130000; }
 HEDDLE_FAKE int cublasLtCreate(int** handle) {
   const Call call("cublasLtCreate");
   if (call.code != 0) return call.code;
@@ -178,10 +179,14 @@ HEDDLE_FAKE int cublasLtMatrixLayoutDestroy(MatrixLayout* layout) {
 }
 HEDDLE_FAKE int cublasLtMatrixLayoutSetAttribute(MatrixLayout* layout, int attribute,
                                                  const void* value, std::size_t bytes) {
+  const Call call("cublasLtMatrixLayoutSetAttribute");
+  if (call.code != 0) return call.code;
   if (attribute == 5) return fake::assign(layout->batches, value, bytes);
   return attribute == 6 ? fake::assign(layout->stride, value, bytes) : fake::kInvalid;
 }
 HEDDLE_FAKE int cublasLtMatmulPreferenceCreate(MatmulPreference** preference) {
+  const Call call("cublasLtMatmulPreferenceCreate");
+  if (call.code != 0) return call.code;
   ++state().blas;
   return *preference = new MatmulPreference, 0;
 }
@@ -191,6 +196,8 @@ HEDDLE_FAKE int cublasLtMatmulPreferenceDestroy(MatmulPreference* preference) {
 }
 HEDDLE_FAKE int cublasLtMatmulPreferenceSetAttribute(MatmulPreference* preference, int attribute,
                                                      const void* value, std::size_t bytes) {
+  const Call call("cublasLtMatmulPreferenceSetAttribute");
+  if (call.code != 0) return call.code;
   if (attribute == 1) return fake::assign(preference->workspace, value, bytes);
   return attribute >= 5 && attribute <= 8 && bytes == 4 ? 0 : fake::kInvalid;
 }

@@ -12,12 +12,12 @@ using fake::state;
 
 HEDDLE_FAKE int cuInit(unsigned flags) {
   const Call call("cuInit", Call::nothing);
-  return flags != 0 ? fake::kInvalidValue : call.code;
+  return flags != 0 || !state().settings.problem.empty() ? fake::kInvalidValue : call.code;
 }
 HEDDLE_FAKE int cuGetErrorString(int code, const char** text) {
   switch (code) {
     case fake::kInvalidValue:
-      *text = "invalid argument";
+      *text = state().settings.problem.empty() ? "invalid argument" : state().settings.problem.c_str();
       break;
     case fake::kOutOfMemory:
       *text = "out of memory";

@@ -40,6 +40,7 @@ HEDDLE_FAKE const char* nvrtcGetErrorString(int code) {
 }
 HEDDLE_FAKE int nvrtcCreateProgram(Program** program, const char* text, const char*, int headers,
                                    const char* const* texts, const char* const* names) {
+  if (const fake::Call call("nvrtcCreateProgram", fake::Call::nothing); call.code) return call.code;
   auto* p = new Program{text, {}, {}, true};
   // The emulator brings its own prelude: it must be the one that the text was written for.
   for (int i = 0; i < headers; ++i)
@@ -49,6 +50,10 @@ HEDDLE_FAKE int nvrtcCreateProgram(Program** program, const char* text, const ch
   return *program = p, 0;
 }
 HEDDLE_FAKE int nvrtcCompileProgram(Program* p, int count, const char* const* options) {
+  if (const fake::Call call("nvrtcCompileProgram", fake::Call::nothing); call.code) {
+    p->log = "injected failure";
+    return call.code;
+  }
   if (!p->headers_known) return fake::kInvalidInput;
   const std::string arch = fake::arch_of(count, options);
   if (!arch.starts_with("sm_")) return fake::kInvalidOption;
@@ -65,10 +70,22 @@ HEDDLE_FAKE int nvrtcDestroyProgram(Program** p) {
   return *p = nullptr, 0;
 }
 HEDDLE_FAKE int nvrtcGetProgramLogSize(Program* p, std::size_t* bytes) {
+  const fake::Call call("nvrtcGetProgramLogSize", fake::Call::nothing);
+  if (call.code) return call.code;
   return fake::size_of(p->log, bytes);
 }
-HEDDLE_FAKE int nvrtcGetProgramLog(Program* p, char* to) { return fake::copy(p->log, to); }
+HEDDLE_FAKE int nvrtcGetProgramLog(Program* p, char* to) {
+  const fake::Call call("nvrtcGetProgramLog", fake::Call::nothing);
+  if (call.code) return call.code;
+  return fake::copy(p->log, to);
+}
 HEDDLE_FAKE int nvrtcGetCUBINSize(Program* p, std::size_t* bytes) {
+  const fake::Call call("nvrtcGetCUBINSize", fake::Call::nothing);
+  if (call.code) return call.code;
   return fake::size_of(p->cubin, bytes);
 }
-HEDDLE_FAKE int nvrtcGetCUBIN(Program* p, char* to) { return fake::copy(p->cubin, to); }
+HEDDLE_FAKE int nvrtcGetCUBIN(Program* p, char* to) {
+  const fake::Call call("nvrtcGetCUBIN", fake::Call::nothing);
+  if (call.code) return call.code;
+  return fake::copy(p->cubin, to);
+}

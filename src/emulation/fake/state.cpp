@@ -14,6 +14,8 @@ constexpr char kMagic[] = "HEDDLE-EMULATED-CUBIN";
 void set(Settings& s, const std::string& key, const std::string& value) {
   const auto number = [&] { return std::strtoll(value.c_str(), nullptr, 10); };
   if (key == "arch") s.capability = static_cast<int>(number());
+  if (key == "arch" && (s.capability < 10 || value != std::to_string(s.capability)))
+    s.problem = "HEDDLE_FAKE_CUDA: found arch=" + value + ", want a number such as 90";
   if (key == "sms") s.multiprocessors = static_cast<int>(number());
   if (key == "devices") s.devices = static_cast<int>(number());
   if (key == "memory") s.memory = number();
@@ -69,7 +71,9 @@ int& capturing() {
 Call::Call(const char* name, Needs needs) : lock(state().mutex) {
   State& s = state();
   const int number = ++s.calls[name];
-  if (s.settings.fail_name == name && s.settings.fail_at == number) code = s.settings.fail_code;
+  if (s.settings.fail_name == name && (s.settings.fail_at == number || s.settings.fail_at == 0))
+    code = s.settings.fail_code;
+  if (code == kIllegalAddress || code == kLaunchFailed) s.error = code;
   if (code == kOk && needs == context)
     code = current().empty() || current().back() == nullptr ? kInvalidContext : s.error;
 }

@@ -38,7 +38,8 @@ enum Code : int {
 
 /// HEDDLE_FAKE_CUDA="key=value,…": arch (90), sms (4), devices (1), memory (bytes), order (forward,
 /// reverse, random), races (0), cache (folder of compiled text), and fail=NAME:N:CODE, which makes
-/// the N-th call (from 1) of an entry point give this CUresult.
+/// the N-th call (from 1; 0: each) of an entry point give this CUresult; 700 and 719 lose the
+/// context.
 struct Settings {
   int capability = 90, multiprocessors = 4, devices = 1;
   std::int64_t memory = std::int64_t{1} << 32;
@@ -46,6 +47,7 @@ struct Settings {
   int unit_ms = 0;  ///< that products of units take longer
   bool races = false;
   std::string cache, fail_name;
+  std::string problem;  ///< of the settings: cuInit fails
   int fail_at = 0, fail_code = 0;
 };
 

@@ -20,6 +20,8 @@ enum Attribute {
   kSharedPerBlock = 97,
 };
 
+constexpr int kNoDevice = 100;  // CUresult
+
 /// The entry points that describe devices.
 struct Queries {
   int (*init)(unsigned flags) = nullptr;
@@ -57,7 +59,8 @@ Status check(const Queries& q, int code, const char* what) {
   if (code == 0) return Ok{};
   const char* text = nullptr;
   if (q.error_text(code, &text) != 0 || text == nullptr) text = "unknown error";
-  return fail(ErrorCode::missing, "CUDA driver: {}: {} ({})", what, text, code);
+  return fail(code == kNoDevice ? ErrorCode::missing : ErrorCode::failed,
+              "CUDA driver: {}: {} ({})", what, text, code);
 }
 
 Result<Device> describe(const Queries& q, int ordinal) {

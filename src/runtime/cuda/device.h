@@ -34,8 +34,8 @@ Occupancy occupancy(const Device& device, int threads, int registers, std::int64
 /// A GPU to compile for where none is: of "sm_80" (A100), "sm_89" (L40S), "sm_90a" (H200), by the
 /// vendor's tables. nullopt for other names.
 std::optional<Device> assumed_device(const std::string& arch);
-/// All GPUs of the driver at `path` (empty: the system's libcuda.so.1). Errors of code missing: no
-/// driver, no GPU.
+/// All GPUs of the driver at `path` (empty: the system's libcuda.so.1). Errors: missing (no
+/// driver, no GPU), failed (a call that does).
 Result<std::vector<Device>> devices(const std::string& path);
 
 }  // namespace heddle::runtime::cuda

@@ -9,6 +9,8 @@
 namespace heddle::runtime::cuda {
 namespace {
 
+constexpr int kNotFound = 500;  // CUDA_ERROR_NOT_FOUND
+
 /// CUtensorMapDataType.
 std::optional<int> map_type(DType type) {
   switch (type) {
@@ -79,8 +81,10 @@ Status Code::load(const Program& program) {
       for (const Owned<Handle>& module : modules_) {
         Handle function = nullptr;
         if (functions_.contains(phase.symbol)) break;
-        if (driver.ModuleGetFunction(&function, module.get(), phase.symbol.c_str()) == 0)
-          functions_[phase.symbol] = function;
+        const int code = driver.ModuleGetFunction(&function, module.get(), phase.symbol.c_str());
+        if (code == kNotFound) continue;
+        HEDDLE_TRY(gpu_->check(code, "cuModuleGetFunction"));
+        functions_[phase.symbol] = function;
       }
   return Ok{};
 }

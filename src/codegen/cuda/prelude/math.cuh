@@ -255,6 +255,12 @@ HD_FN To cast(From x) {
   }
 }
 
+/// The same bits as another type of as many.
+template <class To, class From>
+HD_FN To bitcast(From x) {
+  return __builtin_bit_cast(To, x);
+}
+
 template <class T>
 HD_FN T select(bool condition, T then, T otherwise) {
   return condition ? then : otherwise;
