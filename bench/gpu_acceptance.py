@@ -14,6 +14,7 @@ import pathlib
 import platform
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEDDLE = ROOT / "build/bin/heddle"
 ZOO = ["mlp", "minilm-l6", "resnet50", "bert-base", "mobilenetv2", "vit-b16", "segformer-b0", "candy"]
 CASES = [("bf16", 1), ("f32", 1), ("tf32", 1), ("bf16", 16), ("f32", 16)]
+TEMPLATE_ROWS = int(os.environ.get("HEDDLE_TEMPLATE_ROWS", 2048))
 SANITIZERS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 
 
@@ -148,6 +150,50 @@ def best_ratio(row):
     return min(ratios) if ratios else None
 
 
+def templates(result, clock):
+    """Products by CUTLASS: two with epilogues are compiled by nvcc, held to the float64 reference, and, larger, timed.
+
+    Kernels and schedules are decided by a file of measurements, in which these are replaced."""
+    rows = (result["machine"]["doctor"] or {}).get("optional", [])
+    tools = next((r for r in rows if r["name"] == "CUTLASS"), {"found": False, "detail": "heddle doctor failed"})
+    if not tools["found"] or clock.left() < 120:
+        result["templates"] = {"ran": False, "reason": tools["detail"] if not tools["found"] else "no time left"}
+        return
+    start = time.monotonic()
+    out = result["templates"] = {"ran": True, "ok": True, "reason": "", "ms": {}}
+    for verb, extent in (("verify", 256), ("bench", TEMPLATE_ROWS)):
+        for tuning in ("own", "cutlass=1", "cutlass=2"):
+            done, named = template_run(verb, extent, tuning, clock)
+            if done[0] != 0 or not named:
+                out["ok"], why = False, last_line(done[2]) if done[0] != 0 else "no unit was made"
+                out["reason"] += f"{verb} {tuning}: {why}. "
+            elif verb == "bench":
+                out["ms"][tuning] = json.loads(done[1])["heddle"]["median_ms"]
+    out["seconds"] = time.monotonic() - start
+
+
+def template_run(verb, extent, tuning, clock):
+    """The result of a verb on two products of this extent, and whether they were made by the tuning."""
+    folder = ROOT / "build/acceptance"
+    model, measured = folder / f"feed_forward-{extent}.onnx", folder / f"templates-{extent}.db"
+    common = [model, "--device", "cuda", "--precision", "bf16", "--locked", measured]
+    if tuning == "own":
+        measured.unlink(missing_ok=True)
+        run([sys.executable, "-c", "import sys; sys.path.insert(0, 'tests/cuda'); import networks; "
+             f"networks.feed_forward({str(model)!r}, {extent}, {extent})"], 60)
+        made = run([HEDDLE, "compile", *common, "--budget", "5", "-o", folder / "own.heddle"], min(60, clock.left()))
+        if made[0] != 0:
+            return made, False
+    else:
+        with sqlite3.connect(measured) as db:
+            db.execute("update measurement set tuning = ?, us = 0.01 where label like '%contract%map%'", [tuning])
+        db.close()
+    more = ["--json", "--duration", 1] if verb == "bench" else []
+    done = run([HEDDLE, verb, *common, *more], min(120, clock.left()))
+    shown = run([HEDDLE, "explain", *common, "--json"], min(60, clock.left()))
+    return done, tuning == "own" or '"cutlass ' in shown[1]
+
+
 def benchmarks(result, models, arguments, clock):
     result["rows"] = []
     for precision, batch in CASES:
@@ -194,6 +240,10 @@ def markdown(result, peers):
     lines += [f"- compute-sanitizer {name}: " + (("no errors" if s.get("ok") else s["reason"]) if s["ran"] else
                                                  f"did not run ({s['reason']})")
               for name, s in result["sanitizer"].items()]
+    t = result["templates"]
+    lines.append("- products by CUTLASS: " + (
+        ("agree with the reference; ms: " + ", ".join(f"{k} {v:.3f}" for k, v in t["ms"].items()))
+        if t.get("ok") else ("FAILED: " if t["ran"] else "did not run: ") + t["reason"]))
     lines += ["", "| model | against ONNX Runtime's outputs |", "|---|---|"]
     lines += [f"| {n} | {'agrees' if z['ok'] else z['detail']} |" for n, z in result["zoo"].items()]
     lines += ["", "| model | precision | batch | Heddle | " + " | ".join(peers) + " |", "|---" * (4 + len(peers)) + "|"]
@@ -238,6 +288,8 @@ def main():
     result["measured"] = gpu_targets.measure(run, HEDDLE, ROOT / "build/acceptance", clock, arguments)
     result["zoo_error"] = make_zoo(models, clock)
     correctness(result, models, clock)
+    templates(result, clock)
+    print("CUTLASS:", result["templates"], flush=True)
     sanitizer(result, clock)
     benchmarks(result, models, arguments, clock)
     result["targets"] = gpu_targets.verdicts(result["measured"], mean_over_peers(result)[0])
@@ -249,7 +301,8 @@ def main():
     (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     (arguments.out / f"{name}.md").write_text(markdown(result, arguments.peers))
     print(arguments.out / f"{name}.md")
-    sys.exit(0 if result["tests"]["ok"] and result["conformance"]["ok"] and all(z["ok"] for z in result["zoo"].values()) else 1)
+    parts = [result["tests"]["ok"], result["conformance"]["ok"], result["templates"].get("ok", True)]
+    sys.exit(0 if all(parts) and all(z["ok"] for z in result["zoo"].values()) else 1)
 
 
 if __name__ == "__main__":

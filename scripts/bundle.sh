@@ -31,6 +31,10 @@ ldd build/bin/heddle build/tests/heddle_cuda_text_test | awk '$3 ~ /^\// {print 
   esac
 done
 python3 scripts/stub_libraries.py "$root/build/lib" "^($unused)"
+# What products by templates are compiled from, where the machine has nvcc.
+scripts/cutlass.sh
+mkdir -p "$root/build/cutlass"
+cp -r build/cutlass/include "$root/build/cutlass/"
 strip --strip-unneeded "$root"/build/lib/*.so* "$root/build/bin/heddle" \
   "$root/build/tests/heddle_cuda_text_test"
 

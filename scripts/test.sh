@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 scripts/deps.sh
 scripts/build.sh
 scripts/venv.sh
+scripts/cutlass.sh
 scripts/zoo.sh
 scripts/zoo.sh --trained
 python3 scripts/check_includes.py

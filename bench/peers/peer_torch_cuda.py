@@ -4,14 +4,16 @@ import torch
 
 import peer_torch
 
-PRECISIONS = peer_torch.PRECISIONS
+PRECISIONS = peer_torch.PRECISIONS | {"tf32": torch.float32}
 version = peer_torch.version
 
-torch.backends.cudnn.allow_tf32 = False  # f32 is f32 for everybody
 
 
 def load(model_path, threads, precision, inputs):
-    session = peer_torch.load(model_path, threads, precision, inputs)
+    # f32 is f32 for everybody, unless tf32 is asked for.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    session = peer_torch.load(model_path, threads, "f32" if precision == "tf32" else precision,
+                              inputs)
     return Session(session._function.to("cuda"), [a.to("cuda") for a in session._arguments],
                    session._names)
 

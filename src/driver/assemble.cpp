@@ -111,6 +111,7 @@ class Assembler {
       launch.args.push_back({Slot::Kind::arena, memory.offsets[first_local_[k] + i]});
     launch.phases = kernel.code.phases;
     launch.product = kernel.lowered.library;
+    launch.unit = kernel.code.unit;
     program_.scratch_bytes = std::max(program_.scratch_bytes, kernel.code.scratch_bytes);
     program_.launches.push_back(std::move(launch));
   }
@@ -185,6 +186,7 @@ SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kerne
   }
   launch.phases = kernel.code.phases;
   launch.product = kernel.lowered.library;
+  launch.unit = kernel.code.unit;
   p.scratch_bytes = kernel.code.scratch_bytes;
   p.launches.push_back(std::move(launch));
   p.objects = std::move(objects);

@@ -41,7 +41,7 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
   if (platform.cuda)
     key += fmt::format("|{}|{}|{}", platform.machine_name(), platform.gpu.l2_bytes,
                        options.options.nvrtc);
-  key += fmt::format("|{}", name_of(options.precision));
+  key += fmt::format("|{}{}", name_of(options.precision), options.tf32 ? " tf32" : "");
   key += "|" + options.options.accuracy + "|" + options.options.disable + "|" +
          std::to_string(options.options.bisect);
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
@@ -53,7 +53,7 @@ template <class F>
 int remove_if(const std::string& folder, F&& test) {
   int removed = 0;
   std::error_code error;
-  for (const char* sub : {"objects", "cubins", "programs"})
+  for (const char* sub : {"objects", "cubins", "units", "programs"})
     for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(folder) / sub, error))
       if (entry.is_regular_file(error) && test(entry))
         removed += fs::remove(entry.path(), error) ? 1 : 0;
@@ -131,6 +131,8 @@ int verify_cache(const std::string& folder) {
     const std::string path = entry.path().string();
     if (entry.path().extension() == ".heddle") return !runtime::read_artefact(path).ok();
     if (entry.path().extension() == ".cubin") return !codegen::cuda::cached_cubin_is_sound(path);
+    if (entry.path().parent_path().filename() == "units")
+      return !codegen::cuda::cached_unit_is_sound(path);
     return !cached_object_is_sound(path);
   });
 }

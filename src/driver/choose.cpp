@@ -107,6 +107,7 @@ std::vector<lower::Tuning> leaner(const prim::Graph& graph, const CompiledKernel
   request.graph = &graph;
   request.cluster = kernel.planned.cluster;
   request.target = platform.target();
+  request.target.library = request.target.cutlass = false;
   request.layout_of = [&](prim::NodeId id) { return lower::row_major(graph[id].type.shape); };
   std::vector<lower::Tuning> all = lower::tuning_space(request);
   if (!all.empty()) all.erase(all.begin());

@@ -97,6 +97,7 @@ Result<std::vector<std::string>> generate_cubins(std::vector<CompiledKernel>& ke
       HEDDLE_TRY(compile_cuda(unique, platform, options.options, pool, progress));
   for (CompiledKernel& kernel : kernels)
     kernel.code.functions = unique[index.at(kernel.code.source)].functions;
+  add_units(kernels, objects, platform, options);
   log(LogLevel::info, "{} kernels, {} distinct", kernels.size(), unique.size());
   return objects;
 }

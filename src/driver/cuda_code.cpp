@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "codegen/cuda/cuda.h"
+#include "codegen/cuda/tree_text.h"
 #include "support/hash.h"
 
 namespace heddle::driver {
@@ -18,6 +19,7 @@ runtime::Phase to_phase(const codegen::cuda::PhaseInfo& info) {
   phase.grid.threads = info.threads;
   phase.grid.shared_bytes = info.shared_bytes;
   phase.grid.cluster = info.cluster;
+  phase.grid.resident = info.resident;
   phase.grid.cooperative = info.cooperative;
   for (const codegen::cuda::TileMap& map : info.maps) {
     runtime::TensorMap& to = phase.grid.maps.emplace_back();
@@ -85,6 +87,46 @@ Result<std::vector<std::string>> compile_cuda(std::vector<KernelCode>& kernels,
   });
   if (failure) return *failure;
   return objects;
+}
+
+void add_units(std::span<CompiledKernel> kernels, std::vector<std::string>& objects,
+               const Platform& platform, const CompileOptions& options) {
+  std::vector<codegen::cuda::UnitEntry> entries;
+  for (const CompiledKernel& kernel : kernels)
+    if (kernel.lowered.tree) entries.push_back(codegen::cuda::tree_text(*kernel.lowered.tree));
+  if (entries.empty()) return;
+  const codegen::cuda::UnitObjects units = compile_units(entries, platform, options);
+  std::map<const std::string*, int> places;
+  std::size_t next = 0;
+  for (CompiledKernel& kernel : kernels) {
+    if (!kernel.lowered.tree) continue;
+    const std::string& name = entries[next++].name;
+    const auto found = units.find(name);
+    if (found == units.end()) {
+      constexpr std::string_view kWithout = "without it ";
+      std::string& schedule = kernel.lowered.schedule;
+      schedule.erase(0, schedule.find(kWithout) + kWithout.size());
+      continue;
+    }
+    const auto [place, fresh] =
+        places.try_emplace(found->second.get(), static_cast<int>(objects.size()));
+    if (fresh) objects.push_back(*found->second);
+    kernel.code.unit = codegen::cuda::unit_product(*kernel.lowered.tree, name);
+    kernel.code.unit->object = place->second;
+  }
+}
+
+codegen::cuda::UnitObjects compile_units(std::span<const codegen::cuda::UnitEntry> entries,
+                                         const Platform& platform, const CompileOptions& options) {
+  if (!platform.tools) return {};
+  codegen::cuda::UnitOptions how{
+      *platform.tools, platform.gpu.arch(), options.options.cache_dir, {}, {}};
+  how.progress = [&](int done, int units) {
+    if (options.progress)
+      options.progress(fmt::format("compiling units of CUTLASS ({} of {})", done + 1, units),
+                       static_cast<double>(done) / units);
+  };
+  return codegen::cuda::compile_units(entries, how);
 }
 
 }  // namespace heddle::driver

@@ -19,16 +19,17 @@
 namespace heddle::driver {
 
 struct CompileOptions {
-  std::string device = "cpu";     ///< cpu, cuda, cuda:N
-  std::string arch;               ///< "sm_90a", of a GPU that need not be here; empty: the GPU found
-  int threads = 0;                ///< 0: as many as the machine has
-  std::string budget = "none";    ///< none, seconds, or full
+  std::string device = "cpu";   ///< cpu, cuda, cuda:N
+  std::string arch;             ///< "sm_90a", of a GPU that need not be here; empty: the GPU found
+  int threads = 0;              ///< 0: as many as the machine has
+  std::string budget = "none";  ///< none, seconds, or full
   std::string strategy = "full";  ///< ablation: greedy, fission, rewrites, blp, recompute, full
   /// File of the measurements that decide the plan: made within the budget if it is not there, else
   /// nothing is measured and the decisions are those of the file. Empty: none.
   std::string locked;
   /// What f32 values are stored as, arithmetic staying f32: f32, f16 or bf16 (prim/precision.h).
   DType precision = DType::f32;
+  bool tf32 = false;  ///< CUDA: products of f32 are of values rounded to tf32, on tensor cores
   std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
   DimensionFacts facts;                 ///< "--dynamic total=past+seq"
   Options options;
@@ -44,6 +45,7 @@ struct KernelCode {
   std::string source;                     ///< CUDA text, without the prelude
   std::vector<std::int32_t> lines;        ///< by line of it: the primitive computed, -1 if none alone
   std::vector<codegen::cuda::FunctionInfo> functions;  ///< CUDA: by phase
+  std::optional<UnitProduct> unit;  ///< CUDA: what runs instead, in an object of the program
 };
 
 /// One kernel of a compiled program, with what is needed to explain, check and time it alone.
@@ -67,7 +69,7 @@ struct Compiled {
   std::vector<PhaseTime> times;
   DType precision = DType::f32;  ///< CompileOptions::precision
   plan::MeasureReport measured;  ///< what the budget was spent on
-  bool from_cache = false;  ///< graph, plan and kernels are empty then
+  bool from_cache = false;       ///< graph, plan and kernels are empty then
 };
 
 int machine_threads();
@@ -91,8 +93,8 @@ class Executor {
       std::shared_ptr<const runtime::Program> program) = 0;
 };
 /// Loads code for a program's device: on the CPU with the threads of `pool` (null: a new one of
-/// `options.threads`), on the GPU that `options.device` numbers. Errors: missing (no driver, no such
-/// GPU).
+/// `options.threads`), on the GPU that `options.device` numbers. Errors: missing (no driver, no
+/// such GPU).
 Result<std::shared_ptr<Executor>> executor_for(const runtime::Program& program,
                                                const CompileOptions& options,
                                                std::shared_ptr<ThreadPool> pool = nullptr);

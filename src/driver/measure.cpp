@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include "codegen/cuda/tree_text.h"
 #include "driver/cuda_code.h"
 #include "driver/lower_plan.h"
 #include "plan/calibrate.h"
@@ -88,6 +89,8 @@ struct Timer {
       std::vector<KernelCode> codes = {HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform))};
       auto objects = HEDDLE_TRY(compile_cuda(codes, platform, options.options, pool, {}));
       kernel.code = std::move(codes[0]);
+      add_units({&kernel, 1}, objects, platform, options);
+      if (kernel.lowered.tree && !kernel.code.unit) return fail("no unit of its product");
       return objects;
     }
     Code code = HEDDLE_TRY(generate_code({without_names(kernel.lowered.kernel)}, platform.cpu,
@@ -113,18 +116,49 @@ struct Timer {
     return plan::Timing{us, request.tuning, runs};
   }
 
-  /// The fastest of the schedules worth trying.
-  Result<plan::Timing> operator()(const prim::Graph& graph, const lower::Cluster& cluster) {
+  lower::Request request_for(const prim::Graph& graph, const lower::Cluster& cluster) const {
     lower::Request request;
     request.graph = &graph;
     request.cluster = cluster;
     request.target = platform.target();
     request.layout_of = layout_of;
     request.required_layout = [](prim::NodeId) { return std::optional<lower::Layout>(); };
-    plan::Timing best = HEDDLE_TRY(time(graph, request));
+    return request;
+  }
+
+  /// Schedules worth trying: those of others, and the best guesses of our own.
+  static std::vector<lower::Tuning> schedules(const lower::Request& request) {
     std::vector<lower::Tuning> space = lower::tuning_space(request);
-    if (space.size() > kSchedules) space.resize(kSchedules);
-    for (const lower::Tuning& tuning : space) {
+    const auto by_others = [](const lower::Tuning& t) {
+      return !t.empty() && (t.back().first == "library" || t.back().first == "cutlass");
+    };
+    const auto own = std::find_if_not(space.begin(), space.end(), by_others);
+    const auto most = static_cast<std::size_t>(own - space.begin()) + kSchedules;
+    if (space.size() > most) space.resize(most);
+    return space;
+  }
+
+  /// Compiles what many kernels share: units of products, grouped.
+  void prepare(const prim::Graph& graph, const std::vector<lower::Cluster>& clusters) const {
+    if (!platform.units) return;
+    std::vector<codegen::cuda::UnitEntry> entries;
+    for (const lower::Cluster& cluster : clusters) {
+      lower::Request request = request_for(graph, cluster);
+      for (const lower::Tuning& tuning : schedules(request)) {
+        if (tuning.empty() || tuning.back().first != "cutlass") continue;
+        request.tuning = tuning;
+        const auto lowered = lower::lower(request);
+        if (lowered && lowered->tree) entries.push_back(codegen::cuda::tree_text(*lowered->tree));
+      }
+    }
+    compile_units(entries, platform, options);
+  }
+
+  /// The fastest of the schedules worth trying.
+  Result<plan::Timing> operator()(const prim::Graph& graph, const lower::Cluster& cluster) {
+    lower::Request request = request_for(graph, cluster);
+    plan::Timing best = HEDDLE_TRY(time(graph, request));
+    for (const lower::Tuning& tuning : schedules(request)) {
       request.tuning = tuning;
       const Result<plan::Timing> other = time(graph, request);
       if (other && other->us < best.us) best = *other;
@@ -196,6 +230,8 @@ Result<plan::Plan> plan_with(plan::TuningDb& db, double budget, const prim::Grap
                 options.budget, platform.gpu.name);
   plan::MeasureOptions measure;
   measure.machine = platform.machine_name();
+  // What was measured with units is good where they can be made again.
+  if (platform.tools && !platform.units) measure.other_machine = platform.machine_name(true);
   measure.build = build_id();
   measure.budget_s = budget;
   measure.db = &db;
@@ -204,6 +240,9 @@ Result<plan::Plan> plan_with(plan::TuningDb& db, double budget, const prim::Grap
   measure.layout_of = likely_layouts(graph, HEDDLE_TRY(lower_plan(graph, first, platform)).layouts);
   Timer timer{options, platform, pool, measure.layout_of};
   measure.time = [&](const prim::Graph& g, const lower::Cluster& c) { return timer(g, c); };
+  measure.prepare = [&](const prim::Graph& g, const std::vector<lower::Cluster>& all) {
+    timer.prepare(g, all);
+  };
   measure.progress = [&](int done, int waiting, double plan_us) {
     if (options.progress)
       options.progress(fmt::format("measuring kernels (plan {:.2f} ms)", plan_us * 1e-3),

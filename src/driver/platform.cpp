@@ -13,7 +13,9 @@ lower::Target Platform::target() const {
     lower::Target target = lower::gpu_target(gpu.multiprocessors, capability());
     target.shared_bytes = gpu.shared_per_block;
     target.library = library;
+    target.tf32 = tf32;
     target.grid_barriers = gpu.cooperative;
+    target.cutlass = units;
     return target;
   }
   lower::Target target;
@@ -26,16 +28,21 @@ lower::Target Platform::target() const {
 }
 
 plan::MachineModel Platform::model() const {
-  if (cuda) return plan::gpu_machine(capability(), gpu.multiprocessors, gpu.l2_bytes);
+  if (cuda) {
+    plan::MachineModel model = plan::gpu_machine(capability(), gpu.multiprocessors, gpu.l2_bytes);
+    if (tf32) model.matrix_gflops = model.half_matrix_gflops / 2;
+    return model;
+  }
   plan::MachineModel model = plan::default_machine(threads, cpu.vector_bytes);
   model.quads = cpu.quads;
   return model;
 }
 
-std::string Platform::machine_name() const {
+std::string Platform::machine_name(bool with_units) const {
   if (cuda)
-    return fmt::format("{}, {}, {} multiprocessors{}", gpu.name, gpu.arch(), gpu.multiprocessors,
-                       library ? ", cuBLASLt" : "");
+    return fmt::format("{}, {}, {} multiprocessors{}{}", gpu.name, gpu.arch(), gpu.multiprocessors,
+                       library ? ", cuBLASLt" : "", tf32 ? ", tf32" : "") +
+           (with_units ? ", CUTLASS" : "");
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
@@ -60,11 +67,14 @@ Result<Platform> platform_for(const CompileOptions& options) {
   p.cpu = HEDDLE_TRY(machine_for(options.options));
   p.threads = options.threads > 0 ? options.threads : machine_threads();
   p.strict = options.options.accuracy == "strict";
+  if (options.tf32 && options.device == "cpu")
+    return fail(ErrorCode::usage, "--precision tf32: found --device cpu, want cuda or cuda:N");
   if (options.device == "cpu") return p;
   const std::optional<int> ordinal = cuda_ordinal(options.device);
   if (!ordinal)
     return fail(ErrorCode::usage, "--device: found '{}', want cpu, cuda or cuda:N", options.device);
   p.cuda = true;
+  p.tf32 = options.tf32;
   p.ordinal = *ordinal;
   const auto devices = runtime::cuda::devices(options.options.cuda_driver);
   if (devices && static_cast<std::size_t>(p.ordinal) >= devices->size())
@@ -78,6 +88,13 @@ Result<Platform> platform_for(const CompileOptions& options) {
     p.found = options.arch.empty() || options.arch == p.gpu.arch();
     p.library =
         p.found && !codegen::cuda::find_library("cublasLt", options.options.cublaslt).empty();
+    if (p.found && p.gpu.arch() == "sm_90a") {
+      // A unit takes a minute to compile: only where time does not count.
+      if (auto tools =
+              codegen::cuda::find_unit_tools(options.options.nvcc, options.options.cutlass))
+        p.tools = *std::move(tools);
+      p.units = p.tools && options.budget == "full";
+    }
     if (p.found) return p;
   }
   const std::string arch = options.arch.empty() ? "sm_90a" : options.arch;

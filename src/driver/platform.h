@@ -2,6 +2,7 @@
 #include <string>
 
 #include "codegen/cpu/cpu.h"
+#include "codegen/cuda/units.h"
 #include "driver/driver.h"
 #include "runtime/cuda/device.h"
 
@@ -13,9 +14,12 @@ struct Platform {
   int threads = 1;      ///< of this machine
   bool strict = false;  ///< Options::accuracy: sums in the order written, or at least as exact
   bool cuda = false;
-  runtime::cuda::Device gpu;  ///< found in this machine, or assumed
-  bool found = false;         ///< the GPU is in this machine
-  bool library = false;       ///< and cuBLASLt
+  runtime::cuda::Device gpu;                      ///< found in this machine, or assumed
+  bool found = false;                             ///< the GPU is in this machine
+  bool library = false;                           ///< and cuBLASLt
+  std::optional<codegen::cuda::UnitTools> tools;  ///< and what compiles units of CUTLASS for it
+  bool units = false;                             ///< which the budget allows
+  bool tf32 = false;                              ///< CompileOptions::tf32
   int ordinal = 0;
 
   int capability() const { return 10 * gpu.major + gpu.minor; }
@@ -23,8 +27,9 @@ struct Platform {
   std::string name() const { return cuda ? "cuda " + gpu.arch() : "cpu"; }
   lower::Target target() const;
   plan::MachineModel model() const;
-  /// Under which measurements of it are kept.
-  std::string machine_name() const;
+  /// Under which measurements of it are kept, with units and without.
+  std::string machine_name(bool with_units) const;
+  std::string machine_name() const { return machine_name(units); }
 };
 
 /// From --device and --arch. Without --arch the GPU found is meant; where there is none, an H200 is

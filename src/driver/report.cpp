@@ -75,11 +75,9 @@ json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
 
 /// What a phase takes of a multiprocessor, as the assembler and the launch say.
 json phase_json(const KernelCode& code, const runtime::Phase& phase, const Platform& platform) {
-  json j = {{"symbol", phase.symbol},
-            {"blocks", phase.tasks},
-            {"threads", phase.grid.threads},
-            {"shared_bytes", phase.grid.shared_bytes},
-            {"cooperative", phase.grid.cooperative}};
+  json j = {{"symbol", phase.symbol},          {"blocks", phase.tasks},
+            {"threads", phase.grid.threads},   {"shared_bytes", phase.grid.shared_bytes},
+            {"resident", phase.grid.resident}, {"cooperative", phase.grid.cooperative}};
   for (const codegen::cuda::FunctionInfo& f : code.functions) {
     if (f.symbol != phase.symbol) continue;
     const std::int64_t shared = phase.grid.shared_bytes + f.shared_bytes;
@@ -166,7 +164,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
   json report = {{"build", build_id()},
                  {"device", platform.name()},
                  {"machine", machine_json(platform)},
-                 {"precision", name_of(compiled.precision)},
+                 {"precision", platform.tf32 ? "tf32" : name_of(compiled.precision)},
                  {"stored", stored_json(compiled)},
                  {"plan",
                   {{"strategy", plan::name_of(plan.strategy)},

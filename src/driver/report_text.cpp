@@ -52,7 +52,7 @@ std::string launches(const json& kernel) {
   std::string text;
   for (const json& p : kernel.value("phases", json::array())) {
     text += fmt::format("     {}{} x {} threads, {} bytes of shared memory",
-                        p["cooperative"].get<bool>() ? "resident, at most " : "",
+                        p["resident"].get<bool>() ? "resident, at most " : "",
                         p["blocks"].get<std::int64_t>(), p["threads"].get<int>(),
                         p["shared_bytes"].get<std::int64_t>());
     if (p.contains("registers"))

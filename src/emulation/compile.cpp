@@ -1,9 +1,6 @@
 // CUDA text to a shared object, by the C++ compiler.
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <link.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +13,7 @@
 #include "codegen/cuda/nvrtc.h"
 #include "emulation/module.h"
 #include "support/hash.h"
+#include "support/process.h"
 
 namespace heddle::emulation {
 namespace {
@@ -28,33 +26,6 @@ Status write(const fs::path& path, std::string_view text) {
   file.close();
   if (!file) return fail("emulation: cannot write {}", path.string());
   return Ok{};
-}
-
-/// Runs a command; its exit status, and what it printed.
-Result<std::pair<int, std::string>> run(const std::vector<std::string>& command) {
-  std::vector<char*> arguments;
-  for (const std::string& a : command) arguments.push_back(const_cast<char*>(a.c_str()));
-  arguments.push_back(nullptr);
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return fail("emulation: no pipe");
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
-  pid_t child = 0;
-  const int code =
-      ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  std::string out;
-  char part[4096];
-  for (ssize_t n; code == 0 && (n = ::read(ends[0], part, sizeof part)) > 0;)
-    out.append(part, static_cast<std::size_t>(n));
-  ::close(ends[0]);
-  if (code != 0) return fail(ErrorCode::missing, "emulation: cannot run '{}'", command[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return std::pair{WIFEXITED(status) ? WEXITSTATUS(status) : 128, std::move(out)};
 }
 
 /// Removed when the process ends.
@@ -160,12 +131,12 @@ Status build(const std::string& text, const std::vector<std::string>& command_he
   command.insert(command.end(),
                  {"-ffile-prefix-map=" + folder.string() + "/=", "-I", folder.string(),
                   (folder / "unit.cpp").string(), "-o", made.string(), "-lm", "-lc"});
-  auto ran = run(command);
-  if (ran && ran->first == 0) fs::rename(made, target, error);
+  auto ran = run_process(command);
+  if (ran && ran->status == 0) fs::rename(made, target, error);
   fs::remove_all(folder, error);
-  if (!ran) return std::move(ran).error();
-  if (ran->first != 0) {
-    std::string log = ran->second;
+  if (!ran) return fail(ran.error().code, "emulation: {}", ran.error().message);
+  if (ran->status != 0) {
+    std::string log = ran->output;
     for (std::size_t at; (at = log.find(folder.string() + "/")) != std::string::npos;)
       log.erase(at, folder.string().size() + 1);
     return fail("emulation: the C++ compiler refuses the text: {}", log);
@@ -259,11 +230,11 @@ std::string source_of(const ModuleState& module, const void* pc) {
   // A return address: the call is before it.
   const auto offset = static_cast<const char*>(pc) - static_cast<const char*>(info.dli_fbase) - 1;
   const auto ran =
-      run({"addr2line", "-i", "-e", module.path.string(), fmt::format("{:#x}", offset)});
-  if (!ran || ran->first != 0) return fmt::format("offset {:#x}", offset);
+      run_process({"addr2line", "-i", "-e", module.path.string(), fmt::format("{:#x}", offset)});
+  if (!ran || ran->status != 0) return fmt::format("offset {:#x}", offset);
   // Innermost first: helpers of the prelude, then the kernel that calls them.
   std::string inner, outer;
-  for (std::string_view rest = ran->second; !rest.empty();) {
+  for (std::string_view rest = ran->output; !rest.empty();) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     std::string_view line = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));

@@ -101,10 +101,11 @@ bool can_be_resident(const Kernel& k) {
     fits = fits && own > 0 && own <= kBlockThreads && (phases++ == 0 || own == threads);
     threads = own;
     for_each_stmt(*phase->body, [&](const Stmt& x) {
-      fits = fits && !std::holds_alternative<Roles>(x.op) && !std::holds_alternative<TileCopy>(x.op);
+      fits =
+          fits && !std::holds_alternative<Roles>(x.op) && !std::holds_alternative<TileCopy>(x.op);
     });
   }
-  return fits && phases > 1;
+  return fits && phases > 0;
 }
 
 int fragment_row(const Mma& x, int thread, int element) {

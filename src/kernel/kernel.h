@@ -190,8 +190,8 @@ struct CopyGroup {
 /// fragment_row and fragment_column name is added to acc[element] of each thread. Warps do not wait
 /// for each other: barriers around it are the kernel's.
 /// warpgroup: four warps together (sm_90a), 16-bit operands whose element (r, x) lies at
-/// offset + r·8 + x/8·step + x%8 (row is 8), or of buffers for tiles at offset + r·64 + x (k is 64);
-/// tiles_m and warps_n are 1. The products are on their way until MmaWait: till then the
+/// offset + r·8 + x/8·step + x%8 (row is 8), or of buffers for tiles at offset + r·64 + x (k is
+/// 64); tiles_m and warps_n are 1. The products are on their way until MmaWait: till then the
 /// accumulators are undefined and the operands must not change.
 struct Mma {
   struct Operand {
@@ -219,8 +219,8 @@ struct MmaWait {
   int left = 0;
 };
 
-/// Events of a block: each of the `size` elements of a buffer counts phases, beginning with phase 0.
-/// init: one thread makes phases last `count` arrivals; others use them after a barrier of the
+/// Events of a block: each of the `size` elements of a buffer counts phases, beginning with phase
+/// 0. init: one thread makes phases last `count` arrivals; others use them after a barrier of the
 /// block. arrive: one arrival at event `index`, announcing `count` bytes of tile copies; a phase is
 /// complete with all its arrivals and announced bytes. wait: until the last phase of that `parity`
 /// is complete (at first that of parity 1 is). What a thread did before it arrived is seen by who
@@ -231,9 +231,10 @@ struct Event {
   Expr index, parity;
   std::int64_t count = 0;
 };
-/// One thread starts the copy of a tile of a tensor, a view of a grid buffer, to a buffer for tiles;
-/// elements outside the tensor are zeros. Dimensions are innermost first, the first is contiguous.
-/// The tile is undefined until a thread has waited for the phase of the event that announced it.
+/// One thread starts the copy of a tile of a tensor, a view of a grid buffer, to a buffer for
+/// tiles; elements outside the tensor are zeros. Dimensions are innermost first, the first is
+/// contiguous. The tile is undefined until a thread has waited for the phase of the event that
+/// announced it.
 struct TileCopy {
   BufferId to, from;
   Expr to_offset;
@@ -275,8 +276,9 @@ struct Kernel {
   Table<BufferTag, Buffer> buffers;
   std::int32_t variables = 0;  ///< Var indices in use: 0..variables-1, each bound by one loop only
   Body body;
-  /// GPU: one launch for all phases, whose blocks are all resident and meet at grid barriers inside;
-  /// else each phase is a launch of its own.
+  /// GPU: one launch for all phases, of as many blocks as are resident at once. They take the tasks
+  /// of a phase in turn, and meet at a grid barrier between phases. Else each phase is a launch of
+  /// its own, of a block a task.
   bool resident = false;
 
   Var new_var() { return Var{variables++}; }
@@ -294,8 +296,8 @@ int fragment_column(const Mma& x, int thread, int element);
 
 /// Threads of a block in the phase that a top-level loop is; 0 if it has no thread loops.
 int threads_of(const For& phase);
-/// True if the phases can share one launch: several of equal blocks, without clusters, and without
-/// roles and tile copies, whose blocks take their tasks in turn themselves.
+/// True if resident blocks can take the tasks of all phases: blocks are of one size, and no
+/// clusters; those of roles and tile copies take their tasks in turn themselves.
 bool can_be_resident(const Kernel& k);
 /// True if threads act together in the statement: they wait for each other, or multiply tiles.
 bool is_collective(const Stmt& s);

@@ -51,7 +51,7 @@ class Verifier {
   }
 
   void phases() {
-    if (k_.resident && !can_be_resident(k_)) broken("phases that cannot share one launch");
+    if (k_.resident && !can_be_resident(k_)) broken("phases that resident blocks cannot run");
     bool after_loop = false;
     for (const Stmt& s : k_.body) {
       if (const Barrier* barrier = std::get_if<Barrier>(&s.op)) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernel/kernel.h"
+#include "kernel/tree_product.h"
 #include "prim/graph.h"
 #include "support/library_product.h"
 
@@ -35,7 +36,9 @@ struct Target {
   std::int64_t shared_bytes = 227 << 10;  ///< that a block may use
   bool warpgroups = false;                ///< products by four warps together (sm_90a)
   bool library = false;                   ///< a library of products is there (cuBLASLt)
+  bool tf32 = false;                      ///< products of f32 may round operands to tf32
   bool grid_barriers = true;              ///< all blocks of a launch can be resident (cooperative)
+  bool cutlass = false;                   ///< so is CUTLASS, and units may be compiled
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
@@ -76,6 +79,8 @@ struct Lowered {
   std::string schedule;                ///< for explain: "stitch rows=128 vector=8 scratch=768"
   /// What a library may do instead of the kernel: under the tuning "library".
   std::optional<LibraryProduct> library = {};
+  /// What a unit of templates may do instead: under the tuning "cutlass".
+  std::optional<kernel::TreeProduct> tree = {};
 };
 
 struct Request {
@@ -106,7 +111,7 @@ namespace stitch {
 Result<Lowered> lower(const Request& request);
 /// Cheap test used by candidate enumeration: can lower() handle this cluster?
 bool supports(const prim::Graph& g, const Cluster& c);
-/// GPU: several phases in one launch, or each in its own.
+/// GPU: resident blocks, or a block a task and a launch a phase.
 std::vector<Tuning> tuning_space(const Request& request);
 }  // namespace stitch
 

@@ -21,6 +21,8 @@ constexpr double kStridedNs = 0.4;
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
 /// Products of integers against those of f32: four or two to an instruction, or one that is slow.
 constexpr double kQuadRate = 3.2, kPairRate = 1.6, kIntegerRate = 0.5;
+/// A barrier of all blocks of a GPU (an estimate, not measured).
+constexpr double kBarrierUs = 1;
 constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
 
 }  // namespace
@@ -47,6 +49,8 @@ struct CostModel::State {
   std::vector<Read> reads;
   double vector_ops = 0, scalar_ns = 0, loop_us = 0, bytes = 0, memory_us = 0, flops = 0;
   double tasks = 0;
+  double longest = 0;  // terms of all results of a reduction
+  int barriers = 0;    // of the grid, inside the kernel
 
   State(const Facts& facts, const MachineModel& machine) : f(facts), m(machine) {
     local.resize(static_cast<std::size_t>(f.graph->size()), -1);
@@ -227,6 +231,7 @@ struct CostModel::State {
         }
       }
       const double n = in.scale * product(in.mask());
+      longest = std::max(longest, n);
       vector_ops += n * rate_factor(arg) * (in.innermost == use.innermost ? 1 : 1.2);
       flops += n;
       add_use(arg, std::move(in));
@@ -313,6 +318,9 @@ struct CostModel::State {
     const bool packed = constant > 0;
     double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
     if (!m.gpu && f[id].type.dtype == DType::i32) rate *= integer_rate(f[id]);
+    if (m.gpu && size_of(f[id].type.dtype) <= 2 &&
+        !(runs_along_terms(id, 0) && runs_along_terms(id, 1)))
+      rate *= m.scattered_share;
     const double units = main_loop_units(s);
     if (!packed && !m.gpu)
       loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));
@@ -330,6 +338,13 @@ struct CostModel::State {
     loop_us += best.work * written_us;
     flops += best.work * 2 * multiplications;
     memory_us += (best.constant_bytes - 1) * constant_us;
+  }
+  /// True if neighbours in memory of an operand are neighbours in the sum; constants are packed so.
+  bool runs_along_terms(NodeId id, std::size_t side) const {
+    if (f.as<prim::Constant>(f[id].args[side])) return true;
+    const AccessFacts& access = f.accesses[static_cast<std::size_t>(id.value)][side];
+    const std::size_t rank = f[id].type.shape.size();
+    return !access.empty() && rank < 64 && (access.back().unit >> rank) != 0;
   }
   bool is_plain_view(NodeId id) const {
     return f.as<prim::View>(id) && local[static_cast<std::size_t>(f[id].args[0].value)] < 0;
@@ -437,7 +452,8 @@ struct CostModel::State {
     reads.clear();
     uses.assign(c.nodes.size(), {});
     vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = 0;
-    tasks = 0;
+    tasks = longest = 0;
+    barriers = 0;
     for (std::size_t i = 0; i < c.nodes.size(); ++i) {
       local[static_cast<std::size_t>(c.nodes[i].value)] = static_cast<int>(i);
     }
@@ -478,6 +494,16 @@ struct CostModel::State {
           hoists.empty() ? root_elements : product(outermost() & first_loops(roots));
       tasks = hoists.empty() ? std::max(1.0, root_elements / 1024) : hoisted;
     }
+    if (m.gpu) share_reductions(root_elements);
+  }
+  /// Blocks share long reductions of few results and meet where these are added, and again where
+  /// something larger reads them (lower/stitch/split.cpp).
+  void share_reductions(double root_elements) {
+    constexpr double kBusy = 4096;  // terms for a multiprocessor
+    const double shared = std::min<double>(m.threads, longest / kBusy);
+    if (hoists.empty() || shared <= tasks) return;
+    barriers = root_elements > tasks ? 2 : 1;
+    tasks = shared;
   }
   static std::uint64_t first_loops(const std::vector<std::pair<Shape, Use>>& roots) {
     std::uint64_t mask = 0;
@@ -496,7 +522,7 @@ struct CostModel::State {
     const double lanes_rate = m.peak_gflops / 2 * 1e3 * kMapEfficiency;
     cost.compute_us = (vector_ops / lanes_rate + scalar_ns * 1e-3) / t + loop_us;
     cost.memory_us = memory_us;
-    cost.launch_us = m.launch_us;
+    cost.launch_us = m.launch_us + barriers * kBarrierUs;
     cost.bytes = bytes;
     cost.flops = flops;
     const double scale = scale_of(kind_of_kernel(f, c), m);

@@ -48,6 +48,7 @@ MachineModel gpu_machine(int capability, int multiprocessors, std::int64_t l2_by
   m.peak_gflops = chip->f32_gflops * each;
   m.matrix_gflops = chip->matrix_gflops * each;
   m.half_matrix_gflops = chip->half_matrix_gflops * each;
+  if (capability >= 90) m.scattered_share = 0.55;
   m.launch_us = 2;
   return m;
 }

@@ -22,6 +22,9 @@ struct MachineModel {
   /// of main loops on f32 and on 16-bit operands.
   bool gpu = false;
   double matrix_gflops = 0, half_matrix_gflops = 0;
+  /// Share of half_matrix_gflops where an operand is not contiguous along the reductions: Hopper's
+  /// products by warpgroups then are none of ours (lower/contract/gpu/gemm.h).
+  double scattered_share = 1;
   bool quads = false;  ///< lower::Target::quads
   bool operator==(const MachineModel&) const = default;
 };

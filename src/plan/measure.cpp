@@ -78,17 +78,27 @@ struct Measurer {
     return out;
   }
 
+  /// True if the database has it.
+  Result<bool> look_up(const Cluster& c) {
+    if (!how.db) return false;
+    const Hash structure = hash_of(c);
+    std::string reason;
+    for (const std::string& machine : {how.other_machine, how.machine}) {
+      if (machine.empty()) continue;
+      auto found = HEDDLE_TRY(how.db->lookup({structure, machine, how.build}));
+      if (const auto* entry = std::get_if<TuningEntry>(&found)) {
+        known[structure] = {entry->us, entry->tuning, entry->runs};
+        ++report.from_db;
+        return true;
+      }
+      reason = std::get<TuningMiss>(found).reason;
+    }
+    ++report.misses[reason];
+    return false;
+  }
+
   Status take(const Cluster& c) {
     const TuningKey key{hash_of(c), how.machine, how.build};
-    if (how.db) {
-      auto found = HEDDLE_TRY(how.db->lookup(key));
-      if (const auto* entry = std::get_if<TuningEntry>(&found)) {
-        known[key.structure] = {entry->us, entry->tuning, entry->runs};
-        ++report.from_db;
-        return Ok{};
-      }
-      ++report.misses[std::get<TuningMiss>(found).reason];
-    }
     if (spent()) {
       report.budget_spent = true;
       return Ok{};
@@ -139,13 +149,17 @@ struct Measurer {
     Plan plan = HEDDLE_TRY(orchestrate(g, options()));
     for (report.rounds = 1; report.rounds <= kMaxRounds; ++report.rounds) {
       const std::vector<Cluster> next = wanted(plan);
-      int done = 0;
-      for (const Cluster& c : next) {
+      std::vector<Cluster> unknown;
+      for (const Cluster& c : next)
+        if (!HEDDLE_TRY(look_up(c))) unknown.push_back(c);
+      if (how.prepare && !unknown.empty() && !spent()) how.prepare(g, unknown);
+      int done = static_cast<int>(next.size() - unknown.size());
+      for (const Cluster& c : unknown) {
         HEDDLE_TRY(take(c));
-        seen.push_back(c);
         ++done;
         if (how.progress) how.progress(done, static_cast<int>(next.size()) - done, plan.cost_us);
       }
+      seen.insert(seen.end(), next.begin(), next.end());
       rescale(seen);
       plan = HEDDLE_TRY(orchestrate(g, options()));
       const bool measured = std::all_of(plan.kernels.begin(), plan.kernels.end(), [](auto& k) {

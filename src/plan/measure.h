@@ -14,12 +14,15 @@ struct MeasureOptions {
   /// Compiles and times a cluster. An error excludes the cluster (unless it is a single primitive):
   /// it could not be lowered or compiled.
   std::function<Result<Timing>(const prim::Graph&, const Cluster&)> time;
+  /// Told of all clusters of a round that will be timed, before the first is. May be empty.
+  std::function<void(const prim::Graph&, const std::vector<Cluster>&)> prepare = {};
   /// How values will be stored, as far as is known; part of what a measurement is of. Empty:
   /// row-major.
   std::function<lower::Layout(prim::NodeId)> layout_of = {};
-  double budget_s = 0;         ///< no timing starts after this; infinity is allowed
-  TuningDb* db = nullptr;      ///< read before timing, written after; may be null
-  std::string machine, build;  ///< as in TuningKey
+  double budget_s = 0;             ///< no timing starts after this; infinity is allowed
+  TuningDb* db = nullptr;          ///< read before timing, written after; may be null
+  std::string machine, build;      ///< as in TuningKey
+  std::string other_machine = {};  ///< whose measurements are good as well, and read first
   std::function<void(int done, int waiting, double plan_us)> progress = {};
   std::function<double()> clock = {};  ///< seconds; empty: the steady clock
 };

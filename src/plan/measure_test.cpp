@@ -77,6 +77,29 @@ TEST(Measure, TheDatabaseSavesTheWork) {
   EXPECT_EQ(print(f.m.g, *a), print(f.m.g, *b));
 }
 
+TEST(Measure, WhatAnotherMachineNameMeasuredIsReadFirst) {
+  Fixture f;
+  auto db = TuningDb::open(":memory:");
+  ASSERT_TRUE(db);
+  f.how.db = db->get();
+  std::size_t prepared = 0;
+  f.how.prepare = [&](const prim::Graph&, const std::vector<Cluster>& all) {
+    prepared += all.size();
+  };
+  f.how.machine = "m, more";
+  MeasureReport first, second, third;
+  ASSERT_TRUE(orchestrate_measured(f.m.g, {}, f.how, &first));
+  EXPECT_EQ(prepared, static_cast<std::size_t>(first.timed));
+  f.how.machine = "m";
+  f.how.other_machine = "m, more";
+  ASSERT_TRUE(orchestrate_measured(f.m.g, {}, f.how, &second));
+  EXPECT_EQ(second.timed, 0);
+  EXPECT_EQ(prepared, static_cast<std::size_t>(first.timed));
+  f.how.other_machine = "";
+  ASSERT_TRUE(orchestrate_measured(f.m.g, {}, f.how, &third));
+  EXPECT_EQ(third.timed, first.timed);
+}
+
 TEST(Measure, BudgetIsKept) {
   Fixture f;
   f.how.budget_s = 2;  // each timing takes one second

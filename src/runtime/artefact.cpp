@@ -59,11 +59,8 @@ json grid_json(const Grid& grid) {
   if (grid == Grid{}) return json::object();
   json maps = json::array();
   for (const TensorMap& map : grid.maps) maps.push_back(map_json(map));
-  return {{"threads", grid.threads},
-          {"shared", grid.shared_bytes},
-          {"cluster", grid.cluster},
-          {"cooperative", grid.cooperative},
-          {"maps", maps}};
+  return {{"threads", grid.threads},   {"shared", grid.shared_bytes},     {"cluster", grid.cluster},
+          {"resident", grid.resident}, {"cooperative", grid.cooperative}, {"maps", maps}};
 }
 
 json matrix_json(const LibraryProduct::Matrix& m) {
@@ -81,6 +78,16 @@ json product_json(const LibraryProduct& p) {
           {"tf32", p.tf32}};
 }
 
+json unit_json(const UnitProduct& u) {
+  json matrices = json::array();
+  for (const UnitProduct::Matrix& m : u.matrices)
+    matrices.push_back({m.argument, m.offset, m.batch, m.row, m.column});
+  return {{"object", u.object},
+          {"name", u.name},
+          {"extents", {u.batches, u.rows, u.columns, u.depth}},
+          {"matrices", matrices}};
+}
+
 json launch_json(const Launch& launch) {
   json args = json::array(), phases = json::array();
   for (const Slot& slot : launch.args) args.push_back({static_cast<int>(slot.kind), slot.index});
@@ -88,6 +95,7 @@ json launch_json(const Launch& launch) {
     phases.push_back({phase.symbol, phase.tasks, grid_json(phase.grid)});
   json out = {{"name", launch.name}, {"args", args}, {"phases", phases}};
   if (launch.product) out["product"] = product_json(*launch.product);
+  if (launch.unit) out["unit"] = unit_json(*launch.unit);
   return out;
 }
 
@@ -155,11 +163,9 @@ Result<TensorMap> map_from(const json& j, std::size_t args) {
 
 Result<Grid> grid_from(const json& j, std::size_t args) {
   if (j.empty()) return Grid{};
-  Grid grid{j.at("threads").get<int>(),
-            j.at("shared").get<std::int64_t>(),
-            j.at("cluster").get<int>(),
-            j.at("cooperative").get<bool>(),
-            {}};
+  Grid grid{j.at("threads").get<int>(),      j.at("shared").get<std::int64_t>(),
+            j.at("cluster").get<int>(),      j.at("resident").get<bool>(),
+            j.at("cooperative").get<bool>(), {}};
   if (grid.threads < 1 || grid.threads > 1024 || grid.shared_bytes < 0 ||
       grid.shared_bytes > (std::int64_t{1} << 30) || grid.cluster < 1 || grid.cluster > 16)
     return fail("artefact: found a launch of {} threads, {} bytes of shared memory, clusters of {}",
@@ -178,8 +184,9 @@ Result<LibraryProduct::Matrix> matrix_from(const json& j, std::size_t args) {
   return m;
 }
 
+constexpr std::int64_t kMostExtent = INT32_MAX;
+
 Result<LibraryProduct> product_from(const json& j, std::size_t args) {
-  constexpr std::int64_t kMost = INT32_MAX;
   LibraryProduct p;
   for (int i : {0, 1}) {
     const auto type = dtype_named(j.at("types").at(i).get<std::string>());
@@ -191,7 +198,7 @@ Result<LibraryProduct> product_from(const json& j, std::size_t args) {
   p.batches = extents.at(0).get<std::int64_t>(), p.rows = extents.at(1).get<std::int64_t>();
   p.columns = extents.at(2).get<std::int64_t>(), p.depth = extents.at(3).get<std::int64_t>();
   for (std::int64_t n : {p.batches, p.rows, p.columns, p.depth})
-    if (n < 1 || n > kMost) return fail("artefact: found a product of extent {}", n);
+    if (n < 1 || n > kMostExtent) return fail("artefact: found a product of extent {}", n);
   p.lhs = HEDDLE_TRY(matrix_from(j.at("lhs"), args));
   p.rhs = HEDDLE_TRY(matrix_from(j.at("rhs"), args));
   p.out = HEDDLE_TRY(matrix_from(j.at("out"), args));
@@ -200,6 +207,31 @@ Result<LibraryProduct> product_from(const json& j, std::size_t args) {
     return fail("artefact: found a malformed bias");
   p.relu = j.at("relu").get<bool>(), p.tf32 = j.at("tf32").get<bool>();
   return p;
+}
+
+Result<UnitProduct> unit_from(const json& j, std::size_t args, std::size_t objects) {
+  const json& extents = j.at("extents");
+  UnitProduct u{j.at("object").get<int>(),
+                j.at("name").get<std::string>(),
+                extents.at(0).get<std::int64_t>(),
+                extents.at(1).get<std::int64_t>(),
+                extents.at(2).get<std::int64_t>(),
+                extents.at(3).get<std::int64_t>(),
+                {}};
+  if (u.object < 0 || static_cast<std::size_t>(u.object) >= objects)
+    return fail("artefact: found unit {} of {} objects", u.object, objects);
+  for (std::int64_t n : {u.batches, u.rows, u.columns, u.depth})
+    if (n < 1 || n > kMostExtent) return fail("artefact: found a product of extent {}", n);
+  for (const json& one : j.at("matrices")) {
+    const UnitProduct::Matrix m{one.at(0).get<int>(), one.at(1).get<std::int64_t>(),
+                                one.at(2).get<std::int64_t>(), one.at(3).get<std::int64_t>(),
+                                one.at(4).get<std::int64_t>()};
+    if (m.argument < 0 || static_cast<std::size_t>(m.argument) >= args ||
+        std::min({m.offset, m.batch, m.row, m.column}) < 0)
+      return fail("artefact: found a malformed matrix of a unit");
+    u.matrices.push_back(m);
+  }
+  return u;
 }
 
 /// Fills in what the manifest says; constants and objects are in `p` already.
@@ -224,6 +256,8 @@ Result<Program> program_from(const json& j, Program p) {
                                HEDDLE_TRY(grid_from(phase.at(2), launch.args.size()))});
     if (entry.contains("product"))
       launch.product = HEDDLE_TRY(product_from(entry.at("product"), launch.args.size()));
+    if (entry.contains("unit"))
+      launch.unit = HEDDLE_TRY(unit_from(entry.at("unit"), launch.args.size(), p.objects.size()));
     p.launches.push_back(std::move(launch));
   }
   p.manifest = j.at("info").get<std::string>();

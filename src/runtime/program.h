@@ -8,6 +8,7 @@
 #include "support/library_product.h"
 #include "support/result.h"
 #include "support/tensor.h"
+#include "support/unit_product.h"
 
 namespace heddle::runtime {
 
@@ -21,21 +22,21 @@ struct Slot {
 /// A description of a tile load through the tensor memory accelerator (cuTensorMapEncodeTiled): the
 /// innermost dimension first, unit element stride.
 struct TensorMap {
-  int arg = 0;                        ///< position in Launch::args of the tensor's base
+  int arg = 0;  ///< position in Launch::args of the tensor's base
   DType dtype = DType::bf16;
   std::vector<std::int64_t> extents;  ///< elements, 1 to 5 dimensions
   std::vector<std::int64_t> strides;  ///< bytes, of dimensions 1 and up: multiples of 16
   std::vector<int> box;               ///< elements of a tile in each dimension, at most 256
-  int swizzle_bytes = 0;              ///< 0, 32, 64 or 128: span in which 16-byte pieces are permuted
+  int swizzle_bytes = 0;  ///< 0, 32, 64 or 128: span in which 16-byte pieces are permuted
   bool operator==(const TensorMap&) const = default;
 };
 /// How a phase is launched on CUDA; on the CPU nothing of it is used.
 struct Grid {
-  int threads = 0;                 ///< of a block
-  std::int64_t shared_bytes = 0;   ///< dynamic shared memory of a block
-  int cluster = 1;                 ///< blocks of a cluster; divides the number of blocks
-  /// All blocks are resident at once and meet at grid barriers: as many as fit, at most one a task.
-  bool cooperative = false;
+  int threads = 0;                ///< of a block
+  std::int64_t shared_bytes = 0;  ///< dynamic shared memory of a block
+  int cluster = 1;                ///< blocks of a cluster; divides the number of blocks
+  bool resident = false;          ///< as many blocks as fit at once, at most one a task
+  bool cooperative = false;       ///< resident, and the blocks meet at grid barriers
   std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
 };
@@ -55,6 +56,8 @@ struct Launch {
   std::vector<Phase> phases;
   /// CUDA: cuBLASLt does this instead of the phases, where it is there.
   std::optional<LibraryProduct> product = {};
+  /// CUDA: a unit of products does, where it can be loaded.
+  std::optional<UnitProduct> unit = {};
 };
 /// A graph input or output; strides are row-major.
 struct Port {
@@ -71,9 +74,11 @@ struct Program {
   std::int64_t arena_bytes = 0;
   std::int64_t scratch_bytes = 0;  ///< per thread
   int threads = 1;
-  std::string device = "cpu";        ///< or "cuda sm_90a": what the objects are for
-  std::vector<std::string> objects;  ///< object files that hold the symbols (CUDA: cubins)
-  std::string manifest;              ///< JSON: what was compiled, from what, for which machine
+  std::string device = "cpu";  ///< or "cuda sm_90a": what the objects are for
+  /// Object files that hold the symbols (CUDA: cubins, and the shared objects that launches name as
+  /// their units).
+  std::vector<std::string> objects;
+  std::string manifest;  ///< JSON: what was compiled, from what, for which machine
 };
 
 }  // namespace heddle::runtime

@@ -157,7 +157,7 @@ TEST_F(ArtefactTest, CarriesTheLaunchShapesOfCuda) {
   Program program = small_program();
   program.device = "cuda sm_90a";
   program.launches[0].phases[1].grid = {
-      160, 65536, 2, true, {{1, DType::bf16, {64, 128}, {256}, {64, 64}, 128}}};
+      160, 65536, 2, true, true, {{1, DType::bf16, {64, 128}, {256}, {64, 64}, 128}}};
   ASSERT_TRUE(write_artefact(program, path));
   auto read = read_artefact(path);
   ASSERT_TRUE(read) << read.error().message;
@@ -176,16 +176,16 @@ TEST_F(ArtefactTest, MalformedLaunchShapesAreRefused) {
     return !read_artefact(path).ok();
   };
   const TensorMap map{1, DType::bf16, {64, 128}, {256}, {64, 64}, 128};
-  EXPECT_FALSE(refused({128, 0, 1, false, {map}}));
-  EXPECT_TRUE(refused({2048, 0, 1, false, {}}));
-  EXPECT_TRUE(refused({128, -1, 1, false, {}}));
-  EXPECT_TRUE(refused({128, 0, 0, false, {}}));
+  EXPECT_FALSE(refused({128, 0, 1, false, false, {map}}));
+  EXPECT_TRUE(refused({2048, 0, 1, false, false, {}}));
+  EXPECT_TRUE(refused({128, -1, 1, false, false, {}}));
+  EXPECT_TRUE(refused({128, 0, 0, false, false, {}}));
   TensorMap wrong = map;
   wrong.arg = 4;  // four arguments
-  EXPECT_TRUE(refused({128, 0, 1, false, {wrong}}));
+  EXPECT_TRUE(refused({128, 0, 1, false, false, {wrong}}));
   wrong = map;
   wrong.box = {64};
-  EXPECT_TRUE(refused({128, 0, 1, false, {wrong}}));
+  EXPECT_TRUE(refused({128, 0, 1, false, false, {wrong}}));
 }
 
 TEST_F(ArtefactTest, EveryTruncationIsRefused) {

@@ -13,7 +13,7 @@ struct Options {
   std::string log = "warning";
   std::string dump;
   std::string dump_dir = "heddle-dump";
-  std::string cache_dir;  ///< empty: no cache; default $XDG_CACHE_HOME/heddle
+  std::string cache_dir;            ///< empty: no cache; default $XDG_CACHE_HOME/heddle
   std::int64_t cache_limit = 8192;  ///< MB of compiled programs that the cache keeps
   std::string disable;
   std::int64_t bisect = -1;
@@ -22,6 +22,8 @@ struct Options {
   std::string accuracy = "standard";
   std::string nvrtc;        ///< path of NVRTC; empty: looked for
   std::string cublaslt;     ///< path of cuBLASLt; empty: looked for
+  std::string nvcc;         ///< path of nvcc, which compiles units; empty: looked for
+  std::string cutlass;      ///< folder with CUTLASS's include/; empty: looked for
   bool cuda_graph = true;   ///< runs on a GPU replay a captured graph
   std::string cuda_driver;  ///< path of the CUDA driver; empty: the system's libcuda.so.1
 };

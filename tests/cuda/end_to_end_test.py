@@ -10,7 +10,8 @@ import unittest
 
 import numpy as np
 
-from networks import convolutions, counted, eighths, halves, perceptron, transformer
+from networks import (convolutions, counted, eighths, feed_forward, halves, perceptron,
+                      transformer)
 
 HEDDLE, FAKE = os.environ["HEDDLE"], os.environ.get("FAKE_CUDA", "")
 
@@ -34,7 +35,10 @@ class EndToEnd(unittest.TestCase):
         if FAKE:
             environment["HEDDLE_FAKE_CUDA"] = f"cache={self.path}/emulated,{settings}"
         if FAKE and driver:
-            environment |= {"HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE}
+            folder = pathlib.Path(FAKE).parent
+            environment |= {"HEDDLE_NVRTC": FAKE, "HEDDLE_CUBLASLT": FAKE,
+                            "HEDDLE_NVCC": f"{folder}/heddle_fake_nvcc",
+                            "HEDDLE_CUTLASS": f"{folder}/fake_cutlass"}
         return subprocess.run([HEDDLE, *map(str, arguments)], capture_output=True, text=True,
                               timeout=300, env=environment)
 
@@ -169,6 +173,23 @@ class EndToEnd(unittest.TestCase):
                       "--save", self.path / "y.npy")
             found[device] = np.load(self.path / "y.npy")
         np.testing.assert_allclose(found["cuda"], found["cpu"], rtol=1e-4, atol=1e-5)
+
+    @unittest.skipUnless(FAKE, "needs templates that are faster")
+    def test_units_of_templates_are_chosen_at_full_budget(self):
+        model, artefact = feed_forward(self.path / "f.onnx"), self.path / "f.heddle"
+        how = ["--device", "cuda", "--precision", "f16"]
+        self.good("compile", model, *how, "--budget", "full", "-o", artefact)
+        shown = json.loads(self.good("explain", artefact, "--device", "cuda", "--json"))
+        units = [k["schedule"] for k in shown["kernels"] if k["schedule"].startswith("cutlass ")]
+        self.assertEqual(len(units), 2, shown["kernels"])
+        self.good("verify", model, *how, "--budget", "full")
+        x = np.random.default_rng(7).normal(size=[128, 64]).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        found = {}
+        for device, what in (("cpu", model), ("cuda", artefact)):
+            self.good("run", what, "--device", device, "--input", f"x={self.path}/x.npy", "--save", self.path / "y.npy")
+            found[device] = np.load(self.path / "y.npy")
+        np.testing.assert_allclose(found["cuda"], found["cpu"], rtol=0.02, atol=0.02)
 
     def assert_fails(self, code, part, *arguments, **how):
         done = self.heddle(*arguments, **how)

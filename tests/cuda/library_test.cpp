@@ -1,23 +1,8 @@
 // Products by cuBLASLt, through a stand-in for the driver, NVRTC and cuBLASLt on the CPU.
-#include <dlfcn.h>
-#include <gtest/gtest.h>
-
-#include "driver/assemble.h"
-#include "driver/cuda_code.h"
-#include "driver/measure.h"
-#include "lower/stitch/test_util.h"
-#include "runtime/artefact.h"
+#include "single_product.h"
 
 namespace heddle::driver {
 namespace {
-
-using lower::NodeId;
-
-int calls(const char* name) {
-  static const auto count = reinterpret_cast<int (*)(const char*)>(
-      ::dlsym(::dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL), "heddle_fake_calls"));
-  return count(name);
-}
 
 CompileOptions stand_in() {
   CompileOptions options;
@@ -26,57 +11,12 @@ CompileOptions stand_in() {
   return options;
 }
 
-struct Model {
-  prim::Graph g;
-  prim::Builder b{g};
-  NodeId in(Shape shape, DType type) {
-    return g.add_input(fmt::format("x{}", g.inputs.size()), {type, std::move(shape)});
-  }
-};
-
-lower::Request request_of(const Model& m, const Platform& platform, lower::Tuning tuning) {
-  lower::Request r;
-  r.graph = &m.g;
-  r.cluster = lower::whole(m.g);
-  r.target = platform.target();
-  r.layout_of = [&m](NodeId id) { return lower::row_major(m.g[id].type.shape); };
-  r.required_layout = [&m](NodeId id) { return lower::row_major(m.g[id].type.shape); };
-  r.tuning = std::move(tuning);
-  return r;
-}
-
 /// The cluster as one kernel with the tuning "library", run by itself.
 Result<Tensor> run_alone(const Model& m, const CompileOptions& options,
                          const std::vector<Tensor>& inputs, bool through_file = false) {
-  const Platform platform = HEDDLE_TRY(platform_for(options));
-  CompiledKernel kernel;
-  const lower::Request request = request_of(m, platform, {{"library", 1}});
-  kernel.planned.cluster = request.cluster;
-  kernel.lowered = HEDDLE_TRY(lower::lower(request));
-  if (!kernel.lowered.library) return fail("no product of a library");
-  for (const lower::Argument& a : kernel.lowered.arguments)
-    kernel.input_layouts.push_back(lower::row_major(m.g[a.node].type.shape));
-  std::vector<KernelCode> codes = {HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform))};
-  ThreadPool pool(1);
-  auto objects = HEDDLE_TRY(compile_cuda(codes, platform, options.options, pool, {}));
-  kernel.code = std::move(codes[0]);
-  SingleKernel single = single_kernel(m.g, kernel, std::move(objects), platform.name());
-  if (through_file) {
-    const std::string path = ::testing::TempDir() + "/product.heddle";
-    HEDDLE_TRY(runtime::write_artefact(single.program, path));
-    single.program = HEDDLE_TRY(runtime::read_artefact(path));
-  }
-  const auto session =
-      HEDDLE_TRY(load(std::make_shared<runtime::Program>(std::move(single.program)), options));
-  std::vector<Tensor> flat;
-  for (const lower::Argument& a : single.inputs) {
-    const Tensor& value =
-        inputs[static_cast<std::size_t>(std::get<prim::Input>(m.g[a.node].op).slot)];
-    flat.push_back(to_storage(value, lower::row_major(value.shape())));
-  }
-  Tensor out;
-  for (int run = 0; run < 3; ++run) out = HEDDLE_TRY(session->run(flat))[0];  // the third: a graph
-  return from_storage(out, m.g[m.g.outputs[0].node].type, single.output_layouts[0]);
+  const Alone alone = HEDDLE_TRY(compile_alone(m, options, {{"library", 1}}));
+  if (!alone.kernel.lowered.library) return fail("no product of a library");
+  return (HEDDLE_TRY(run_alone(m, alone, options, inputs, through_file)))[0];
 }
 
 void check(Model& m, NodeId y, const char* what, bool through_file = false) {

@@ -37,6 +37,21 @@ def convolutions(path):
                  weights(rng, "w3", 8, 10), weights(rng, "b3", 10)])
 
 
+def feed_forward(path, rows=128, width=64):
+    """Two products: a bias and gelu after the first, a bias and a residual after the second."""
+    rng = np.random.default_rng(3)
+    node = helper.make_node
+    init = [numpy_helper.from_array(np.array(v, np.float32), n)
+            for n, v in [("half", 0.5), ("one", 1), ("root", 2 ** 0.5)]]
+    init += [weights(rng, n, width, width) for n in ("w1", "w2")] + [weights(rng, n, width) for n in ("b1", "b2")]
+    nodes = [node("MatMul", ["x", "w1"], ["p"], name="first"), node("Add", ["p", "b1"], ["h"]),
+             node("Div", ["h", "root"], ["d"]), node("Erf", ["d"], ["e"]), node("Add", ["e", "one"], ["f"]),
+             node("Mul", ["h", "half"], ["i"]), node("Mul", ["i", "f"], ["g"]),
+             node("MatMul", ["g", "w2"], ["q"], name="second"), node("Add", ["q", "b2"], ["r"]),
+             node("Add", ["r", "x"], ["y"])]
+    return save(path, nodes, [("x", [rows, width])], [("y", [rows, width])], init)
+
+
 def transformer(path, rows=19, width=24, heads=3):
     """One encoder layer: attention, residuals, layer norms, a feed-forward part with erf."""
     rng = np.random.default_rng(2)

@@ -116,12 +116,14 @@ std::shared_ptr<Program> scale_and_shift() {
   p->launches.push_back({"scale",
                          {{Slot::Kind::input, 0}, {Slot::Kind::constant, 0}, temporary},
                          {phase("scale", 3, {.threads = 32})}});
-  p->launches.push_back({"shift", {temporary, {Slot::Kind::output, 0}}, {phase("shift", 3, {.threads = 32})}});
+  p->launches.push_back(
+      {"shift", {temporary, {Slot::Kind::output, 0}}, {phase("shift", 3, {.threads = 32})}});
   return p;
 }
 Tensor expected(const Tensor& x) {
   Tensor y({DType::f32, {77}});
-  for (int i = 0; i < 77; ++i) y.set(i, static_cast<float>(x.at(76 - i)) * (2.f + static_cast<float>(76 - i)) + 1);
+  for (int i = 0; i < 77; ++i)
+    y.set(i, static_cast<float>(x.at(76 - i)) * (2.f + static_cast<float>(76 - i)) + 1);
   return y;
 }
 void expect_equal(const Tensor& a, const Tensor& b) {
@@ -129,7 +131,8 @@ void expect_equal(const Tensor& a, const Tensor& b) {
   for (std::int64_t i = 0; i < a.count(); ++i) ASSERT_EQ(a.at(i), b.at(i)) << i;
 }
 
-Result<std::shared_ptr<Session>> open(const std::shared_ptr<Program>& p, SessionOptions options = {}) {
+Result<std::shared_ptr<Session>> open(const std::shared_ptr<Program>& p,
+                                      SessionOptions options = {}) {
   auto code = HEDDLE_TRY(load_code(FAKE_CUDA, 0, *p));
   return create_session(p, std::move(code), options);
 }
@@ -200,9 +203,10 @@ TEST_F(CudaSession, BlocksMeetInCooperativeLaunches) {
   p->inputs = {{"x", {DType::f32, {32}}}};
   p->outputs = {{"y", {DType::f32, {64}}}};
   p->arena_bytes = 256;
-  p->launches.push_back({"meet",
-                         {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 0}},
-                         {phase("meet", 2, {.threads = 32, .cooperative = true})}});
+  p->launches.push_back(
+      {"meet",
+       {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 0}},
+       {phase("meet", 2, {.threads = 32, .resident = true, .cooperative = true})}});
   const auto session = open(p);
   ASSERT_TRUE(session.ok()) << session.error().message;
   const Tensor x = numbers(32, 3);
@@ -220,9 +224,10 @@ TEST_F(CudaSession, LaunchesAsManyResidentBlocksAsFit) {
   p->inputs = {{"x", {DType::f32, {32}}}};
   p->outputs = {{"y", {DType::f32, {32001}}}};
   p->arena_bytes = 128000;
-  p->launches.push_back({"share",
-                         {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 0}},
-                         {phase("share", 1000, {.threads = 32, .cooperative = true})}});
+  p->launches.push_back(
+      {"share",
+       {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 0}},
+       {phase("share", 1000, {.threads = 32, .resident = true, .cooperative = true})}});
   const auto session = open(p);
   ASSERT_TRUE(session.ok()) << session.error().message;
   const Tensor x = numbers(32, 3);
@@ -240,8 +245,10 @@ TEST_F(CudaSession, AsksForLargeSharedMemory) {
   p->device = "cuda sm_90a";
   p->objects = {cubin()};
   p->outputs = {{"y", {DType::f32, {64}}}};
-  p->launches.push_back({"big", {{Slot::Kind::output, 0}},
-                         {phase("big", 1, {.threads = 64, .shared_bytes = 64 << 10, .cluster = 1})}});
+  p->launches.push_back(
+      {"big",
+       {{Slot::Kind::output, 0}},
+       {phase("big", 1, {.threads = 64, .shared_bytes = 64 << 10, .cluster = 1})}});
   const auto session = open(p);
   ASSERT_TRUE(session.ok()) << session.error().message;
   const auto y = (*session)->run({});
@@ -275,7 +282,8 @@ TEST_F(CudaSession, TensorMaps) {
     for (std::int64_t r = 0; r < 64; ++r)
       for (std::int64_t c = 0; c < 64; ++c) {
         const bool inside = r + 8 < 70 && c + 64 < 120;
-        ASSERT_EQ((*y)[0].at(r * 64 + c), inside ? x.at((r + 8) * 120 + c + 64) : 0) << r << " " << c;
+        ASSERT_EQ((*y)[0].at(r * 64 + c), inside ? x.at((r + 8) * 120 + c + 64) : 0)
+            << r << " " << c;
       }
   }
   const auto refused = [&](const TensorMap& map) {
@@ -285,8 +293,9 @@ TEST_F(CudaSession, TensorMaps) {
   };
   EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {248}, {64, 64}, 128}));   // stride
   EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {240}, {64, 257}, 128}));  // box
-  EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {240}, {72, 64}, 128}));   // wider than the swizzle
-  EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {240}, {4, 64}, 0}));      // 8 bytes
+  EXPECT_TRUE(
+      refused({0, DType::bf16, {120, 70}, {240}, {72, 64}, 128}));       // wider than the swizzle
+  EXPECT_TRUE(refused({0, DType::bf16, {120, 70}, {240}, {4, 64}, 0}));  // 8 bytes
   EXPECT_TRUE(refused({0, DType::bf16, {120, 90000}, {240}, {64, 64}, 128}));  // outside memory
 }
 
@@ -335,9 +344,10 @@ std::shared_ptr<Program> everything() {
   tiles.maps = {{0, DType::bf16, {120, 70}, {240}, {64, 64}, 128}};
   p->launches.push_back(
       {"tile", {{Slot::Kind::input, 1}, {Slot::Kind::output, 1}}, {phase("tile", 1, tiles)}});
-  p->launches.push_back({"meet",
-                         {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 2}},
-                         {phase("meet", 2, {.threads = 32, .cooperative = true})}});
+  p->launches.push_back(
+      {"meet",
+       {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 2}},
+       {phase("meet", 2, {.threads = 32, .resident = true, .cooperative = true})}});
   p->launches.push_back({"big",
                          {{Slot::Kind::output, 3}},
                          {phase("big", 1, {.threads = 64, .shared_bytes = 64 << 10})}});

@@ -53,9 +53,9 @@ class Contractions {
       });
     }
     for (DType type : {DType::f32, DType::bf16})
-      for (int launches : {1, 0})
-        add(fmt::format("{} splits {}", name_of(type), launches), [&](Case& c) {
-          c.tuning = {{"splits", 2}, {"bm", 32}, {"bn", 32}, {"launches", launches}};
+      for (int resident : {1, 0})
+        add(fmt::format("{} splits {}", name_of(type), resident), [&](Case& c) {
+          c.tuning = {{"splits", 2}, {"bm", 32}, {"bn", 32}, {"resident", resident}};
           c.output(c.b.relu(c.b.matmul(c.input({70, 520}, type), c.input({520, 72}, type))));
         });
     add("tf32", [](Case& c) {

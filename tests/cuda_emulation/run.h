@@ -50,8 +50,8 @@ inline Result<emulation::TensorMap> map_of(const codegen::cuda::TileMap& map,
   return emulation::encode(request);
 }
 
-/// Runs the phases of a kernel on copies of its arguments, which it gives back. Blocks of cooperative
-/// ones are few, so that they take several tasks.
+/// Runs the phases of a kernel on copies of its arguments, which it gives back. Resident blocks are
+/// few, so that they take several tasks.
 inline Result<std::vector<std::vector<std::byte>>> emulate(
     const emulation::Module& module, const codegen::cuda::KernelText& text,
     const std::vector<std::vector<std::byte>>& bytes, emulation::Order order, unsigned seed = 1) {
@@ -70,7 +70,7 @@ inline Result<std::vector<std::vector<std::byte>>> emulate(
     constexpr std::int64_t kResident = 3;
     how.cooperative = phase.cooperative;
     how.grid.x =
-        static_cast<unsigned>(phase.cooperative ? std::min(phase.tasks, kResident) : phase.tasks);
+        static_cast<unsigned>(phase.resident ? std::min(phase.tasks, kResident) : phase.tasks);
     how.block.x = static_cast<unsigned>(phase.threads);
     how.cluster.x = static_cast<unsigned>(phase.cluster);
     how.shared_bytes = static_cast<std::size_t>(phase.shared_bytes);

@@ -55,9 +55,10 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
                   "file of measurements that decide the plan: made within the budget if it is not "
                   "there, else nothing is measured and the plan is the same again");
   verb.add_option("--precision", flags.precision,
-                  "what f32 values are stored as (arithmetic stays f32): f32, f16, bf16")
+                  "what f32 values are stored as (arithmetic stays f32): f32, f16, bf16; or tf32: "
+                  "f32, but products on a GPU round their operands to tf32")
       ->capture_default_str()
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+      ->check(CLI::IsMember({"f32", "tf32", "f16", "bf16"}));
   verb.add_flag_callback(
           "--fp16", [&flags] { flags.precision = "f16"; }, "--precision f16")
       ->group("As trtexec");
@@ -131,6 +132,7 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
   options.precision = flags.precision == "f16"    ? DType::f16
                       : flags.precision == "bf16" ? DType::bf16
                                                   : DType::f32;
+  options.tf32 = flags.precision == "tf32";
   options.options = global_options();
   options.progress = progress_line();
   for (const std::string& text : flags.shapes) options.shapes.insert(HEDDLE_TRY(parse_shape(text)));
@@ -389,7 +391,7 @@ Result<Inputs> make_inputs(const runtime::Program& program, const ModelFlags& fl
 
 Tolerance tolerance_of(const std::string& precision) {
   if (precision == "bf16") return {1e-2, 1e-1};
-  if (precision == "f16") return {2e-3, 2e-2};
+  if (precision == "f16" || precision == "tf32") return {2e-3, 2e-2};
   return {1e-3, 1e-3};
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "codegen/cuda/nvrtc.h"
+#include "codegen/cuda/units.h"
 #include "common.h"
 #include "driver/cache.h"
 #include "driver/code_cache.h"
@@ -71,6 +72,12 @@ json cuda_libraries() {
   rows.push_back(library_row("cuBLASLt", "library candidates on CUDA",
                              blas ? fmt::format("{}, version {}", cublas, *blas) : "",
                              blas ? "" : blas.error().message));
+  const auto tools = codegen::cuda::find_unit_tools(options.nvcc, options.cutlass);
+  rows.push_back(library_row(
+      "CUTLASS", "template candidates on CUDA at --budget full",
+      tools ? fmt::format("{}, version {}, with {}", tools->cutlass, tools->version, tools->nvcc)
+            : "",
+      tools ? "" : tools.error().message));
   return rows;
 }
 

@@ -8,7 +8,8 @@
 
 namespace heddle::codegen::cuda {
 
-/// A tensor whose tiles a phase copies: the parameter that points to it, and what a tensor map needs.
+/// A tensor whose tiles a phase copies: the parameter that points to it, and what a tensor map
+/// needs.
 struct TileMap {
   int parameter = 0;
   DType dtype = DType::bf16;
@@ -18,17 +19,18 @@ struct TileMap {
 /// How one phase of a kernel is launched.
 struct PhaseInfo {
   std::string symbol;
-  /// Blocks, in x; at most, where `cooperative`: they take the tasks in turn.
-  std::int64_t tasks = 0;
-  bool cooperative = false;  ///< blocks are all resident and meet at a counter, the last parameter
+  std::int64_t tasks = 0;         ///< blocks, in x
+  bool resident = false;          ///< no more blocks than fit at once, which take the tasks in turn
+  bool cooperative = false;       ///< they meet at a counter, the last parameter
   int cluster = 1;                ///< neighbouring blocks that share their shared memory
   int threads = 0;                ///< of a block
   std::int64_t shared_bytes = 0;  ///< dynamic shared memory of a block
   /// Tensor maps (128-byte swizzle), parameters after the pointers.
   std::vector<TileMap> maps = {};
 };
-/// CUDA C++ text of one kernel: a __global__ function for each phase, or for all of a resident kernel,
-/// whose parameters are pointers to the argument buffers, then to the kernel's local grid buffers.
+/// CUDA C++ text of one kernel: a __global__ function for each phase, or for all of a resident
+/// kernel, whose parameters are pointers to the argument buffers, then to the kernel's local grid
+/// buffers.
 struct KernelText {
   std::string text;  ///< without the prelude's include
   /// By line of the text: the primitive (prim::NodeId::value) that it computes, -1 if none alone.

@@ -86,9 +86,13 @@ std::string PhaseEmitter::load(const Load& x, DType) {
 }
 
 std::string PhaseEmitter::apply(const Apply& x, DType type) {
-  const ir::ScalarFnInfo& fn = ir::info(x.fn);
   std::vector<std::string> args;
   for (const Value& arg : x.args) args.push_back(value(arg));
+  return call_text(x, type, args);
+}
+
+std::string call_text(const Apply& x, DType type, const std::vector<std::string>& args) {
+  const ir::ScalarFnInfo& fn = ir::info(x.fn);
   const auto infix = [&](const char* op) {
     return fmt::format("static_cast<{}>({} {} {})", type_of(type), args[0], op, args[1]);
   };
@@ -176,7 +180,7 @@ std::string PhaseEmitter::guard(const Guard& x, DType type) {
   return name;
 }
 
-std::string PhaseEmitter::literal(const Imm& x, DType type) {
+std::string literal(const Imm& x, DType type) {
   if (type == DType::f32 || type == DType::f64) {
     const bool single = type == DType::f32;
     const double v = single ? static_cast<double>(static_cast<float>(x.real)) : x.real;

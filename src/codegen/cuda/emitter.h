@@ -66,7 +66,6 @@ class PhaseEmitter {
   std::string conditions(const std::vector<ir::Condition>& list) const;
   const std::set<std::int32_t>& reads(const kernel::Value& v);
   std::string fresh(char letter) { return fmt::format("{}{}", letter, ++names_); }
-  static std::string literal(const kernel::Imm& x, DType type);
 
   void tasks();
   bool is_wide() const;
@@ -93,5 +92,8 @@ class PhaseEmitter {
 };
 
 std::string type_of(DType t);  ///< "hd::f32"
+std::string literal(const kernel::Imm& x, DType type);
+/// A function of arguments that are named.
+std::string call_text(const kernel::Apply& x, DType type, const std::vector<std::string>& args);
 
 }  // namespace heddle::codegen::cuda

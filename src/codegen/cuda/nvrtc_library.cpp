@@ -15,35 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folders of one root under `base` that match "name*", in no order.
-std::vector<fs::path> folders(const fs::path& base, const std::string& name) {
-  std::vector<fs::path> out;
-  std::error_code error;
-  for (fs::directory_iterator i(base, error), end; !error && i != end; i.increment(error))
-    if (i->path().filename().string().starts_with(name)) out.push_back(i->path());
-  std::sort(out.rbegin(), out.rend());  // cuda-13.0 before cuda-12.4
-  return out;
-}
-
-/// The nvidia packages of a Python environment: site-packages/nvidia/*/lib.
-void add_python(const fs::path& root, std::vector<fs::path>& out) {
-  for (const fs::path& python : folders(root / "lib", "python"))
-    for (const char* packages : {"site-packages", "dist-packages"})
-      for (const fs::path& package : folders(python / packages / "nvidia", ""))
-        out.push_back(package / "lib");
-}
-
 std::vector<fs::path> library_folders() {
-  std::vector<fs::path> out = {"/usr/local/cuda/lib64", "/opt/cuda/lib64"};
-  for (const fs::path& toolkit : folders("/usr/local", "cuda-")) out.push_back(toolkit / "lib64");
+  std::vector<fs::path> out;
+  for (const fs::path& toolkit : toolkit_folders()) out.push_back(toolkit / "lib64");
   out.insert(out.end(), {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"});
-  // The environment of this checkout: beside the program (build/bin/heddle) or below the folder.
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  if (!error) add_python(self.parent_path().parent_path() / "venv", out);
-  add_python(fs::current_path(error) / "build" / "venv", out);
-  add_python("/usr/local", out);
-  add_python("/usr", out);
+  for (const fs::path& packages : package_folders())
+    for (const fs::path& package : folders(packages / "nvidia", "")) out.push_back(package / "lib");
   return out;
 }
 
@@ -71,12 +48,14 @@ Result<Nvrtc> load(const std::string& path) {
     return field != nullptr;
   };
   if (!bind(out.Version, "nvrtcVersion") || !bind(out.GetErrorString, "nvrtcGetErrorString") ||
-      !bind(out.CreateProgram, "nvrtcCreateProgram") || !bind(out.CompileProgram, "nvrtcCompileProgram") ||
+      !bind(out.CreateProgram, "nvrtcCreateProgram") ||
+      !bind(out.CompileProgram, "nvrtcCompileProgram") ||
       !bind(out.DestroyProgram, "nvrtcDestroyProgram") ||
       !bind(out.GetProgramLogSize, "nvrtcGetProgramLogSize") ||
-      !bind(out.GetProgramLog, "nvrtcGetProgramLog") || !bind(out.GetCUBINSize, "nvrtcGetCUBINSize") ||
-      !bind(out.GetCUBIN, "nvrtcGetCUBIN"))
-    return fail(ErrorCode::missing, "NVRTC {}: an entry point is not there; want version 11.1 or newer", path);
+      !bind(out.GetProgramLog, "nvrtcGetProgramLog") ||
+      !bind(out.GetCUBINSize, "nvrtcGetCUBINSize") || !bind(out.GetCUBIN, "nvrtcGetCUBIN"))
+    return fail(ErrorCode::missing,
+                "NVRTC {}: an entry point is not there; want version 11.1 or newer", path);
   int major = 0, minor = 0;
   out.Version(&major, &minor);
   out.path = path;
@@ -85,6 +64,43 @@ Result<Nvrtc> load(const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<fs::path> folders(const fs::path& base, const std::string& name) {
+  std::vector<fs::path> out;
+  std::error_code error;
+  for (fs::directory_iterator i(base, error), end; !error && i != end; i.increment(error))
+    if (i->path().filename().string().starts_with(name)) out.push_back(i->path());
+  std::sort(out.rbegin(), out.rend());  // cuda-13.0 before cuda-12.4
+  return out;
+}
+
+std::vector<fs::path> toolkit_folders() {
+  std::vector<fs::path> out = {"/usr/local/cuda", "/opt/cuda"};
+  for (const fs::path& toolkit : folders("/usr/local", "cuda-")) out.push_back(toolkit);
+  return out;
+}
+
+/// The environments of this checkout: beside the program (build/bin/heddle) or below the folder.
+std::vector<fs::path> build_folders() {
+  std::vector<fs::path> out;
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  if (!error) out.push_back(self.parent_path().parent_path());
+  out.push_back(fs::current_path(error) / "build");
+  return out;
+}
+
+std::vector<fs::path> package_folders() {
+  std::vector<fs::path> out, roots;
+  for (const fs::path& build : build_folders())
+    roots.insert(roots.end(), {build / "venv", build / "cutlass"});
+  roots.insert(roots.end(), {"/usr/local", "/usr"});
+  for (const fs::path& root : roots)
+    for (const fs::path& python : folders(root / "lib", "python"))
+      for (const char* packages : {"site-packages", "dist-packages"})
+        out.push_back(python / packages);
+  return out;
+}
 
 std::string find_library(const std::string& stem, const std::string& wanted,
                          std::vector<std::string>* tried) {

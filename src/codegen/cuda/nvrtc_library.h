@@ -1,10 +1,21 @@
 #pragma once
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "support/result.h"
 
 namespace heddle::codegen::cuda {
+
+/// The folders under `base` whose names begin so, the highest version first.
+std::vector<std::filesystem::path> folders(const std::filesystem::path& base,
+                                           const std::string& name);
+/// Where CUDA toolkits are, the folders build/ that this program may be of, and site-packages of
+/// their and the system's Python environments; they need not exist.
+std::vector<std::filesystem::path> toolkit_folders();
+std::vector<std::filesystem::path> build_folders();
+std::vector<std::filesystem::path> package_folders();
 
 struct NvrtcProgram;
 /// NVRTC's entry points, loaded at run time.

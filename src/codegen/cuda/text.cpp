@@ -14,7 +14,8 @@ void append_function(KernelText& out, const Kernel& k, const std::vector<BufferI
                      std::vector<PhaseText> phases, std::string symbol) {
   PhaseInfo info = phases.front().info;
   info.symbol = std::move(symbol);
-  info.cooperative = k.resident;
+  info.resident = k.resident;
+  info.cooperative = k.resident && phases.size() > 1;
   std::set<std::int32_t> stored;
   for (const PhaseText& p : phases) {
     info.tasks = std::max(info.tasks, p.info.tasks);
@@ -27,8 +28,9 @@ void append_function(KernelText& out, const Kernel& k, const std::vector<BufferI
                                type_of(k.buffers[id].dtype), id.value));
   for (std::size_t i = 0; i < info.maps.size(); ++i)
     list.push_back(fmt::format("const __grid_constant__ hd::TensorMap m{}", i));
-  if (k.resident) list.push_back("hd::u32* counter");
-  const auto add = [&](const std::string& text, const std::vector<std::int32_t>* origins = nullptr) {
+  if (info.cooperative) list.push_back("hd::u32* counter");
+  const auto add = [&](const std::string& text,
+                       const std::vector<std::int32_t>* origins = nullptr) {
     out.text += text;
     if (origins)
       out.origins.insert(out.origins.end(), origins->begin(), origins->end());
@@ -41,9 +43,9 @@ void append_function(KernelText& out, const Kernel& k, const std::vector<BufferI
                   info.symbol, fmt::join(list, ",\n    ")));
   for (std::size_t p = 0; p < phases.size(); ++p) {
     if (p > 0) add("  hd::grid_barrier(counter);\n");
-    if (k.resident) add("  {\n");
+    if (info.cooperative) add("  {\n");
     add(phases[p].text, &phases[p].origins);
-    if (k.resident) add("  }\n");
+    if (info.cooperative) add("  }\n");
   }
   add("}\n");
   out.phases.push_back(std::move(info));

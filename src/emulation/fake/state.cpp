@@ -19,8 +19,9 @@ void set(Settings& s, const std::string& key, const std::string& value) {
   if (key == "sms") s.multiprocessors = static_cast<int>(number());
   if (key == "devices") s.devices = static_cast<int>(number());
   if (key == "memory") s.memory = number();
+  if (key == "unit_ms") s.unit_ms = static_cast<int>(number());
   if (key == "order")
-    s.order = value == "reverse" ? Order::reverse
+    s.order = value == "reverse"  ? Order::reverse
               : value == "random" ? Order::random
                                   : Order::forward;
   if (key == "races") s.races = number() != 0;

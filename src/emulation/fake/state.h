@@ -10,9 +10,9 @@
 
 #include "emulation/emulation.h"
 
-/// A stand-in for libcuda.so.1, libnvrtc.so and libcublasLt.so over the emulator, as one library: what Heddle
-/// asks of them, with the checks that they make and a few more. Work on a stream is done as late as
-/// allowed: when somebody waits for it.
+/// A stand-in for libcuda.so.1, libnvrtc.so and libcublasLt.so over the emulator, as one library:
+/// what Heddle asks of them, with the checks that they make and a few more. Work on a stream is
+/// done as late as allowed: when somebody waits for it.
 namespace heddle::emulation::fake {
 
 /// Values of CUresult.
@@ -44,6 +44,7 @@ struct Settings {
   int capability = 90, multiprocessors = 4, devices = 1;
   std::int64_t memory = std::int64_t{1} << 32;
   Order order = Order::forward;
+  int unit_ms = 0;  ///< that products of units take longer
   bool races = false;
   std::string cache, fail_name;
   std::string problem;  ///< of the settings: cuInit fails

@@ -21,6 +21,8 @@ constexpr std::int64_t kThreadsPerCore = 1024;  // that hide the latency of memo
 constexpr int kBlock = 256, kMaxTeam = 1024;
 constexpr std::int64_t kTermsEach = 16;  // vectors that one member adds up gladly
 
+constexpr int kLineAccesses = 8;  // of 16 bytes
+
 Index own_index(const NestOutput& o, const Index& index) {
   Index own;
   for (int d : o.dimensions) own.push_back(d < 0 ? Expr(0) : index[static_cast<std::size_t>(d)]);
@@ -149,7 +151,10 @@ void ThreadNest::choose_team() {
     while (!wanted_threads_ && per_block_ > kernel::kWarp && points_ < per_block_ * cores)
       per_block_ /= 2;
   } else if (columns_) {
-    const int line = power_above(points_, kernel::kWarp);
+    // Neighbours read lines of memory together; where blocks are few, no longer ones than need be.
+    const int whole = std::min(kernel::kWarp, kLineAccesses * out_.lanes() / width_);
+    int line = power_above(points_, kernel::kWarp);
+    while (line > whole && points_ < line * cores) line /= 2;
     while (size_ * line < most && points_ * size_ < wave && size_ * 4 < terms_) size_ *= 2;
     per_block_ = std::max(line, block / size_);
   } else {

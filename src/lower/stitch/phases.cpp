@@ -65,9 +65,10 @@ Result<Lowered> Phases::run() {
     if (gpu) keep_compared_sums();
     const std::vector<Group> all = groups();
     if (!gpu) pack_constants(all);
-    for (const Group& group : all) {
+    for (Group group : all) {
       split_long_reductions(group);
-      emit(group);
+      drop_done(group);
+      if (!group.outputs.empty()) emit(group);
     }
   }
   finish();
@@ -170,6 +171,21 @@ std::optional<Layout> Phases::followed_layout(NodeId output) {
   for (std::size_t d = 0; d < shape.size(); ++d)
     if (best[d] < 0) order.insert(order.begin(), static_cast<int>(d));
   return ordered(shape, order);
+}
+
+/// Rows stay with the loops that they are rows of.
+void Phases::drop_done(Group& group) const {
+  bool loops = false;  // other ones remain
+  for (std::size_t i = 0; i < group.nodes.size(); ++i)
+    loops = loops || (!done_.contains(group.nodes[i]) && !group.outputs[i].row);
+  const bool all = std::all_of(group.nodes.begin(), group.nodes.end(),
+                               [&](NodeId node) { return done_.contains(node); });
+  if (!loops && !all) return;
+  for (std::size_t i = group.nodes.size(); i-- > 0;)
+    if (done_.contains(group.nodes[i])) {
+      group.nodes.erase(group.nodes.begin() + static_cast<std::ptrdiff_t>(i));
+      group.outputs.erase(group.outputs.begin() + static_cast<std::ptrdiff_t>(i));
+    }
 }
 
 NestOutput Phases::output_of(NodeId node) const {
@@ -313,8 +329,7 @@ void Phases::emit(const Group& group) {
     // The same in all parts of a phase.
     const int threads = threads_ == 0 && boxes.size() > 1 ? kThreads : threads_;
     std::vector<gpu::ThreadNest> nests;
-    for (Domain& box : boxes)
-      nests.emplace_back(emitter_, group.outputs, std::move(box), threads);
+    for (Domain& box : boxes) nests.emplace_back(emitter_, group.outputs, std::move(box), threads);
     emit_phase(std::move(nests));
   } else {
     std::vector<Nest> nests;

@@ -32,6 +32,7 @@ class Phases {
   bool join(Group& group, NodeId node);
   std::optional<std::vector<int>> row_of(const Group& group, NodeId node);
   NestOutput output_of(NodeId node) const;
+  void drop_done(Group& group) const;
 
   // split.cpp
   void split_long_reductions(const Group& group);
@@ -58,7 +59,9 @@ class Phases {
   void emit_scan(NodeId node);
   void emit_sort(NodeId node);
   void emit_sort_by_block(NodeId node);
+  std::vector<bool> apart(const prim::Scatter& op, const Shape& updates);
   void emit_scatter(NodeId node);
+  void update(NodeId node, const Index& at);
 
   const Request& request_;
   const int threads_;
@@ -71,6 +74,7 @@ class Phases {
   std::map<NodeId, Layout> layout_;
   std::vector<NodeId> split_;  ///< reductions done in parts
   std::set<NodeId> kept_;      ///< what was derived from them and stored
+  std::set<NodeId> done_;      ///< outputs among them, which are stored
 };
 
 }  // namespace heddle::lower::stitch

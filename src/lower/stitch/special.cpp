@@ -193,7 +193,29 @@ void Phases::emit_sort_by_block(NodeId id) {
   out_.schedule = fmt::format("sort blocks={} threads={}", rows, kThreads);
 }
 
-/// A copy, then the updates one after another in one task: later ones win.
+/// Dimensions of the updates along which no two reach the same element: each is a coordinate of its
+/// own of the result, whatever the indices say.
+std::vector<bool> Phases::apart(const prim::Scatter& op, const Shape& updates) {
+  Index at;
+  std::vector<Var> vars;
+  for (std::int64_t extent : updates) {
+    vars.push_back(emitter_.fresh(extent));
+    at.push_back(Expr(vars.back()));
+  }
+  std::vector<bool> out(updates.size(), false);
+  for (std::size_t d = 0; d < op.base.size(); ++d) {
+    if (std::find(op.axes.begin(), op.axes.end(), static_cast<int>(d)) != op.axes.end()) continue;
+    const Expr base = values_.simplified(ir::substitute(op.base[d], at));
+    std::vector<Var> used;
+    ir::collect_variables(base, used);
+    if (used.size() != 1 || ir::coefficient_of(base, used[0]).value_or(0) == 0) continue;
+    for (std::size_t u = 0; u < vars.size(); ++u) out[u] = out[u] || vars[u] == used[0];
+  }
+  return out;
+}
+
+/// A copy, then the updates one after another: later ones win. On a GPU a thread for each position
+/// of the dimensions that keep them apart, else one task.
 void Phases::emit_scatter(NodeId id) {
   const auto& op = std::get<prim::Scatter>(g_[id].op);
   const prim::Node& node = g_[id];
@@ -204,18 +226,41 @@ void Phases::emit_scatter(NodeId id) {
   emit(copy);
   const Shape& updates = g_[node.args[1]].type.shape;
   if (element_count(updates) == 0 || element_count(node.type.shape) == 0) return;
-  const Var task = emitter_.fresh(1);
+  std::vector<bool> own(updates.size(), false);
+  if (request_.target.is_gpu()) own = apart(op, updates);
+  Shape dealt;
+  for (std::size_t u = 0; u < updates.size(); ++u)
+    if (own[u] && updates[u] > 1) dealt.push_back(updates[u]);
+  const std::int64_t tasks = element_count(dealt);
+  const Var task = emitter_.fresh(tasks);
   emitter_.begin_task({task});
-  std::vector<std::pair<Var, std::int64_t>> loops;
-  Index at;
-  for (std::int64_t extent : updates) {
-    if (extent == 1) {
-      at.push_back(Expr(0));
-      continue;
+  emitter_.decode(dealt.empty() ? Expr(0) : Expr(task), dealt, [&](const Index& position) {
+    std::vector<std::pair<Var, std::int64_t>> loops;
+    Index at;
+    std::size_t next = 0;
+    for (std::size_t u = 0; u < updates.size(); ++u) {
+      if (updates[u] == 1) {
+        at.push_back(Expr(0));
+      } else if (own[u]) {
+        at.push_back(position[next++]);
+      } else {
+        loops.emplace_back(emitter_.open(updates[u]), updates[u]);
+        at.push_back(Expr(loops.back().first));
+      }
     }
-    loops.emplace_back(emitter_.open(extent), extent);
-    at.push_back(Expr(loops.back().first));
-  }
+    update(id, at);
+    for (std::size_t i = loops.size(); i-- > 0;) emitter_.close(loops[i].first, loops[i].second);
+  });
+  start_phase();
+  out_.kernel.body.push_back(kernel::loop(task, 0, tasks, Binding::grid, emitter_.end_task()));
+  out_.schedule += "; updates in order";
+  if (tasks > 1) out_.schedule += fmt::format(" at {} positions", tasks);
+}
+
+/// Stores the update at position `at`.
+void Phases::update(NodeId id, const Index& at) {
+  const auto& op = std::get<prim::Scatter>(g_[id].op);
+  const prim::Node& node = g_[id];
   std::vector<Value> moving(node.type.shape.size());
   for (std::size_t j = 0; j < op.axes.size(); ++j) {
     const auto axis = static_cast<std::size_t>(op.axes[j]);
@@ -250,10 +295,6 @@ void Phases::emit_scatter(NodeId id) {
     value = kernel::apply(fn, {old, value}, type);
   }
   emitter_.store({Store{output_buffer_.at(id), offset, value, dynamic}});
-  for (std::size_t i = loops.size(); i-- > 0;) emitter_.close(loops[i].first, loops[i].second);
-  start_phase();
-  out_.kernel.body.push_back(kernel::loop(task, 0, 1, Binding::grid, emitter_.end_task()));
-  out_.schedule += "; updates in order";
 }
 
 }  // namespace heddle::lower::stitch

@@ -138,10 +138,13 @@ std::int64_t Phases::gpu_parts_worth(const Reduction& r, std::int64_t most_resul
   const std::int64_t all = element_count(g_[r.node].type.shape), terms = element_count(r.extents);
   if (all == 0 || terms <= kFewTerms) return 0;
   const bool columns = adds_columns(r);
-  const std::int64_t blocks = columns ? (all + kernel::kWarp - 1) / kernel::kWarp : all;
+  // Columns of a block: what fills 128 bytes (gpu::ThreadNest).
+  const std::int64_t line = std::int64_t{8} * emitter_.lanes();
+  const std::int64_t blocks = columns ? (all + line - 1) / line : all;
+  const bool idle = columns ? blocks < cores : blocks * 2 < cores;
   const bool cluster =
       !columns && gpu::cluster_team(request_.target, all, terms, emitter_.lanes()) > 0;
-  if (terms >= kLong && all * terms >= kLongReduction / 2 && blocks * 2 < cores && !cluster)
+  if (terms >= kLong && all * terms >= kLongReduction / 2 && idle && !cluster)
     return std::clamp<std::int64_t>(std::min(2 * cores / blocks, terms / kPart), 1, kMost);
   return all < most_results && most_results * terms > kRepeated ? 1 : 0;
 }
@@ -199,7 +202,12 @@ void Phases::add_parts(const Reduction& r, kernel::BufferId parts, const Layout&
   const NodeId id = r.node;
   const Shape& shape = g_[id].type.shape;
   const Layout plain = row_major(shape);
-  const kernel::BufferId result = temporary("whole", r.type, plain.size);
+  // An output of the working type is where the sum is stored, and then is done.
+  const auto output = output_buffer_.find(id);
+  const bool direct = output != output_buffer_.end() && layout_.at(id) == plain &&
+                      out_.kernel.buffers[output->second].dtype == r.type;
+  if (direct) done_.insert(id);
+  const kernel::BufferId result = direct ? output->second : temporary("whole", r.type, plain.size);
   const std::int64_t count = layout.size / plain.size;
   const auto whole = [=, fn = r.fn, type = r.type](Evaluator& values, const Index& index) {
     Reduction sum{fn, type, {count}, {}, index, {}};

@@ -74,19 +74,31 @@ bool broadcasts_small_reduction(const prim::Graph& g, const Cluster& c) {
   return false;
 }
 
-/// The phases as one resident kernel, where they can be and the tuning ("launches") does not ask for
-/// one launch each: what a phase leaves in global memory is met by the next behind a grid barrier
-/// (AStitch, ASPLOS'22, section 3: global scope).
-std::optional<Lowered> in_one_launch(const Request& request, const kernel::Kernel& apart) {
-  constexpr int kMostThreads = 512;  // more leave each too few registers
+/// With resident blocks where that pays and the tuning ("resident") does not forbid it: several
+/// phases, where what one leaves in global memory is met by the next behind a grid barrier
+/// (AStitch, ASPLOS'22, section 3: global scope), or more tasks than fit at once, which then are
+/// packed into one wave (section 4: vertical packing).
+std::optional<Lowered> with_resident_blocks(const Request& request, const Lowered& apart) {
+  constexpr int kMostThreads = 512;              // more leave each too few registers
+  constexpr std::int64_t kThreadsAtOnce = 2048;  // of a multiprocessor
   for (const auto& [name, value] : request.tuning)
-    if (name == "launches" && value != 1) return std::nullopt;
+    if (name == "resident" && value != 1) return std::nullopt;
   int phases = 0, threads = 0;
-  for (const kernel::Stmt& s : apart.body)
+  std::int64_t tasks = 0;
+  for (const kernel::Stmt& s : apart.kernel.body)
     if (const auto* phase = std::get_if<kernel::For>(&s.op)) {
       ++phases;
+      tasks = std::max(tasks, phase->end);
       threads = std::max(threads, kernel::threads_of(*phase));
     }
+  const std::int64_t wave =
+      request.target.multiprocessors * (kThreadsAtOnce / std::max(kernel::kWarp, threads));
+  if (phases == 1 && tasks > wave && kernel::can_be_resident(apart.kernel)) {
+    Lowered one = apart;
+    one.kernel.resident = true;
+    one.schedule += " in one wave";
+    return one;
+  }
   if (phases < 2 || !request.target.grid_barriers) return std::nullopt;
   threads = std::clamp((threads + kernel::kWarp - 1) / kernel::kWarp * kernel::kWarp, kernel::kWarp,
                        kMostThreads);
@@ -103,7 +115,7 @@ std::vector<Tuning> tuning_space(const Request& request) {
   if (!request.target.is_gpu()) return {};
   const auto lowered = stitch::lower(request);
   if (!lowered || !lowered->kernel.resident) return {};
-  return {{{"launches", 1}}, {{"launches", 0}}};
+  return {{{"resident", 1}}, {{"resident", 0}}};
 }
 
 bool supports(const prim::Graph& g, const Cluster& c) {
@@ -125,7 +137,7 @@ Result<Lowered> lower(const Request& request) {
   }
   if (!request.target.is_gpu()) return Phases(request).run();
   Lowered lowered = HEDDLE_TRY(Phases(request).run());
-  if (auto resident = in_one_launch(request, lowered.kernel)) lowered = *std::move(resident);
+  if (auto resident = with_resident_blocks(request, lowered)) lowered = *std::move(resident);
   // Every access is inside its buffer and every barrier is reached by all threads, provably.
   auto sound = kernel::with_proven_bounds(lowered.kernel);
   if (!sound) return unsupported("no GPU kernel: {}", sound.error().message);

@@ -91,6 +91,61 @@ INSTANTIATE_TEST_SUITE_P(Cases, Stitch, testing::ValuesIn(cases::kCases), [](con
 
 /// Gates of squeeze-and-excitation are kernels of their own where they are read at many positions,
 /// and fused where a row's reduction reads what the kernel reads anyway.
+Lowered on_an_h200(const std::function<void(prim::Graph&, Builder&)>& build) {
+  prim::Graph g;
+  Builder b(g);
+  build(g, b);
+  auto lowered = stitch::lower({&g, whole(g), gpu_target(132), {}, {}, {}});
+  EXPECT_TRUE(lowered.ok()) << lowered.error().message;
+  return *std::move(lowered);
+}
+std::int64_t tasks_of_first_phase(const Lowered& lowered) {
+  return std::get<kernel::For>(lowered.kernel.body.front().op).end;
+}
+
+TEST(StitchOnAGpu, ColumnSumsKeepAllMultiprocessorsBusy) {
+  for (const auto& [rows, columns] : {std::pair{100000, 3072}, {8192, 2176}, {20000, 4096}}) {
+    const Lowered lowered = on_an_h200([&](auto& g, auto& b) {
+      cases::out(g, b.reduce_sum(cases::in(g, {rows, columns}), {0}));
+    });
+    EXPECT_GE(tasks_of_first_phase(lowered), 128) << columns << ": " << lowered.schedule;
+  }
+}
+
+TEST(StitchOnAGpu, PhasesShareALaunchUnlessForbidden) {
+  prim::Graph g;
+  Builder b(g);
+  cases::out(g, b.reduce_sum(cases::in(g, {1 << 20}), {0}));
+  Request request{&g, whole(g), gpu_target(132), {}, {}, {}};
+  EXPECT_TRUE(stitch::lower(request)->kernel.resident);
+  EXPECT_EQ(stitch::tuning_space(request).size(), 2u);
+  request.tuning = {{"resident", 0}};
+  EXPECT_FALSE(stitch::lower(request)->kernel.resident);
+  request.tuning = {};
+  request.target.grid_barriers = false;
+  EXPECT_FALSE(stitch::lower(request)->kernel.resident);
+}
+
+TEST(StitchOnAGpu, ManyRowsAreOneWave) {
+  const auto softmax = [](std::int64_t rows) {
+    return on_an_h200([&](auto& g, auto& b) {
+      cases::out(g, b.softmax(cases::in(g, {rows, 64}), {1}));
+    });
+  };
+  EXPECT_TRUE(softmax(200000).kernel.resident);
+  EXPECT_FALSE(softmax(2000).kernel.resident);
+}
+
+TEST(StitchOnAGpu, UpdatesThatCannotMeetAreSpread) {
+  const Lowered lowered = on_an_h200([](auto& g, auto& b) {
+    cases::out(g,
+               b.scatter(cases::in(g, {50, 64}), cases::in(g, {9, 64}),
+                         {cases::in(g, {9, 64}, DType::i64)},
+                         {{0}, {ir::Expr(0), ir::Expr(ir::Var{1})}, prim::Scatter::Combine::add}));
+  });
+  EXPECT_NE(lowered.schedule.find("at 64 positions"), std::string::npos) << lowered.schedule;
+}
+
 TEST(StitchLegality, SmallReductionsAreNotBroadcastOverLargeOutputs) {
   const auto gated = [](std::int64_t positions) {
     prim::Graph g;

@@ -295,6 +295,19 @@ inline const Case kCases[] = {
      [](auto& g, auto& b) { out(g, b.pad(b.softmax(in(g, {4, 33}), {1}), {1, 2}, {1, 1}, 0)); }},
     {"softmax of softmax",
      [](auto& g, auto& b) { out(g, b.softmax(b.softmax(in(g, {6, 34}), {1}), {1})); }},
+    {"added to rows",
+     [](auto& g, auto& b) {
+       const NodeId rows = b.broadcast(b.reshape(in(g, {11}, DType::i64), {11, 1}), {11, 33});
+       out(g, b.scatter(in(g, {7, 33}), b.mul(in(g, {11, 33}), 2), {rows},
+                        {{0}, {ir::Expr(0), ir::Expr(ir::Var{1})}, prim::Scatter::Combine::add}));
+     }},
+    {"assigned along an axis",
+     [](auto& g, auto& b) {
+       out(g, b.scatter(in(g, {3, 5, 4}), in(g, {3, 6, 2}), {in(g, {3, 6, 2}, DType::i64)},
+                        {{1},
+                         {ir::Expr(ir::Var{0}), ir::Expr(0), ir::Expr(ir::Var{2}) + ir::Expr(1)},
+                         prim::Scatter::Combine::assign}));
+     }},
     {"scalar", [](auto& g, auto& b) { out(g, b.exp(in(g, {}))); }},
     {"empty", [](auto& g, auto& b) { out(g, b.exp(in(g, {3, 0}))); }},
     {"sum of nothing", [](auto& g, auto& b) { out(g, b.reduce_sum(in(g, {3, 0}), {1})); }},

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "runtime/cuda/device.h"
+#include "runtime/cuda/unit.h"
+#include "support/log.h"
 
 namespace heddle::runtime::cuda {
 namespace {
@@ -36,8 +38,8 @@ std::optional<int> map_type(DType type) {
 bool runs_on(const std::string& arch, const Device& device) {
   if (arch == device.arch()) return true;
   const std::string family = fmt::format("sm_{}", device.major);
-  return arch.size() == family.size() + 1 && arch.starts_with(family) &&
-         arch.back() >= '0' && arch.back() - '0' <= device.minor;
+  return arch.size() == family.size() + 1 && arch.starts_with(family) && arch.back() >= '0' &&
+         arch.back() - '0' <= device.minor;
 }
 
 }  // namespace
@@ -56,7 +58,8 @@ Gpu::~Gpu() {
   if (context_ != nullptr) driver_->DevicePrimaryCtxRelease(device_);
 }
 
-Result<Memory> allocate(const std::shared_ptr<Gpu>& gpu, std::int64_t bytes, std::string_view what) {
+Result<Memory> allocate(const std::shared_ptr<Gpu>& gpu, std::int64_t bytes,
+                        std::string_view what) {
   const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
   return Memory::make(gpu, fmt::format("{} bytes of GPU memory for {}", bytes, what),
                       gpu->driver().MemFree,
@@ -66,10 +69,13 @@ Result<Memory> allocate(const std::shared_ptr<Gpu>& gpu, std::int64_t bytes, std
 Status Code::load(const Program& program) {
   const Current current(*gpu_);
   const Driver& driver = gpu_->driver();
-  for (const std::string& object : program.objects)
+  load_units(program);
+  for (std::size_t o = 0; o < program.objects.size(); ++o) {
+    if (units_.contains(static_cast<int>(o))) continue;
     modules_.push_back(HEDDLE_TRY(Owned<Handle>::make(
         gpu_, "cuModuleLoadData", driver.ModuleUnload,
-        [&](Handle* module) { return driver.ModuleLoadData(module, object.data()); })));
+        [&](Handle* module) { return driver.ModuleLoadData(module, program.objects[o].data()); })));
+  }
   for (const Launch& launch : program.launches)
     for (const Phase& phase : launch.phases)
       for (const Owned<Handle>& module : modules_) {
@@ -81,6 +87,20 @@ Status Code::load(const Program& program) {
         functions_[phase.symbol] = function;
       }
   return Ok{};
+}
+
+void Code::load_units(const Program& program) {
+  for (const Launch& launch : program.launches) {
+    if (!launch.unit || units_.contains(launch.unit->object)) continue;
+    const auto unit = load_unit(program.objects[static_cast<std::size_t>(launch.unit->object)]);
+    if (!unit) log(LogLevel::warning, "{}; kernels of our own instead", unit.error().message);
+    units_[launch.unit->object] = unit ? *unit : nullptr;
+  }
+}
+
+const HeddleUnit* Code::unit(int object) const {
+  const auto found = units_.find(object);
+  return found != units_.end() ? found->second : nullptr;
 }
 
 Handle Code::find(const std::string& symbol) const {
@@ -113,13 +133,14 @@ Result<EncodedMap> encode(const Gpu& gpu, const TensorMap& map, DevicePtr base) 
   const int swizzle = map.swizzle_bytes == 128 ? 3 : map.swizzle_bytes / 32;
   constexpr int kPromote128Bytes = 2, kNoInterleave = 0, kZeroFill = 0;
   EncodedMap out;
-  HEDDLE_TRY(gpu.check(gpu.driver().TensorMapEncodeTiled(
-                           &out, *type, static_cast<unsigned>(map.extents.size()),
-                           reinterpret_cast<void*>(base), extents.data(), strides.data(), box.data(),
-                           steps.data(), kNoInterleave, swizzle, kPromote128Bytes, kZeroFill),
-                       fmt::format("tensor map of {} with boxes of {}",
-                                   to_string(Shape(map.extents.begin(), map.extents.end())),
-                                   to_string(Shape(map.box.begin(), map.box.end())))));
+  HEDDLE_TRY(gpu.check(
+      gpu.driver().TensorMapEncodeTiled(&out, *type, static_cast<unsigned>(map.extents.size()),
+                                        reinterpret_cast<void*>(base), extents.data(),
+                                        strides.data(), box.data(), steps.data(), kNoInterleave,
+                                        swizzle, kPromote128Bytes, kZeroFill),
+      fmt::format("tensor map of {} with boxes of {}",
+                  to_string(Shape(map.extents.begin(), map.extents.end())),
+                  to_string(Shape(map.box.begin(), map.box.end())))));
   return out;
 }
 

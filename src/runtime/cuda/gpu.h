@@ -5,6 +5,7 @@
 
 #include "runtime/cuda/driver_library.h"
 #include "runtime/cuda/session.h"
+#include "support/product_unit.h"
 
 namespace heddle::runtime::cuda {
 
@@ -21,7 +22,8 @@ class Gpu {
   int device() const { return device_; }
 
  private:
-  Gpu(std::shared_ptr<const Driver> driver, int device) : driver_(std::move(driver)), device_(device) {}
+  Gpu(std::shared_ptr<const Driver> driver, int device)
+      : driver_(std::move(driver)), device_(device) {}
   std::shared_ptr<const Driver> driver_;
   int device_;
   Handle context_ = nullptr;
@@ -95,11 +97,15 @@ class Code {
   const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
   /// Null if no cubin has it.
   Handle find(const std::string& symbol) const;
+  /// The unit that is this object of the program; null if it could not be loaded.
+  const HeddleUnit* unit(int object) const;
 
  private:
+  void load_units(const Program& program);
   std::shared_ptr<Gpu> gpu_;
   std::vector<Owned<Handle>> modules_;
   std::map<std::string, Handle> functions_;
+  std::map<int, const HeddleUnit*> units_;  ///< by object
 };
 
 /// The tensor map of a phase for a tensor at `base`.

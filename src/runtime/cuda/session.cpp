@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/cuda/blas.h"
+#include "runtime/cuda/unit.h"
 #include "support/log.h"
 
 namespace heddle::runtime::cuda {
@@ -20,7 +21,9 @@ constexpr int kMaxDynamicShared = 8, kNonPortableCluster = 14;  // CU_FUNC_ATTRI
 constexpr std::int64_t kSharedWithoutAsking = 48 << 10;
 constexpr int kPortableCluster = 8;
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -44,6 +47,7 @@ struct Bound {
   };
   std::vector<PhaseParameters> phases;
   std::optional<BlasProduct> product;  ///< instead of the phases
+  std::optional<UnitCall> unit;        ///< or this
 };
 
 /// Stream and memory of one run in flight.
@@ -77,6 +81,7 @@ class CudaSession final : public Session {
                                        const Grid& grid) const;
   Status bind_phases();
   Status bind_products(Run& run);
+  Status bind_unit(const Launch& launch, Bound& bound);
   Status upload_constants();
   void place_ports();
   Result<std::unique_ptr<Run>> acquire();
@@ -136,19 +141,33 @@ void CudaSession::open_blas() {
 }
 
 Status CudaSession::bind_products(Run& run) {
-  if (!blas_) return Ok{};
   std::int64_t workspace = 0;
   for (std::size_t l = 0; l < run.launches.size(); ++l) {
     const Launch& launch = program().launches[l];
     Bound& bound = run.launches[l];
-    if (!launch.product) continue;
+    if (launch.unit) {
+      HEDDLE_TRY(bind_unit(launch, bound));
+      if (bound.unit) workspace = std::max(workspace, bound.unit->workspace_bytes());
+    }
+    if (!launch.product || !blas_) continue;
     bound.product = HEDDLE_TRY(BlasProduct::prepare(blas_, *launch.product, bound.args));
     if (bound.product)
       workspace = std::max(workspace, bound.product->workspace_bytes());
     else
       log(LogLevel::info, "kernel '{}': cuBLASLt has no algorithm for it", launch.name);
   }
-  run.workspace = HEDDLE_TRY(allocate(gpu(), workspace, "cuBLASLt's workspace"));
+  const bool any = std::ranges::any_of(
+      run.launches, [](const Bound& b) { return b.product.has_value() || b.unit.has_value(); });
+  if (any) run.workspace = HEDDLE_TRY(allocate(gpu(), workspace, "products' workspace"));
+  return Ok{};
+}
+
+Status CudaSession::bind_unit(const Launch& launch, Bound& bound) {
+  const HeddleUnit* unit = code_->unit(launch.unit->object);
+  if (unit == nullptr) return Ok{};
+  bound.unit = HEDDLE_TRY(UnitCall::prepare(gpu(), unit, *launch.unit, bound.args));
+  if (!bound.unit)
+    log(LogLevel::info, "kernel '{}': its unit does not take the sizes", launch.name);
   return Ok{};
 }
 
@@ -158,9 +177,10 @@ Result<std::int64_t> CudaSession::resident_blocks(const std::string& kernel, Han
   int processors = 0, blocks = 0;
   HEDDLE_TRY(check(driver().DeviceGetAttribute(&processors, kMultiprocessors, gpu()->device()),
                    "cuDeviceGetAttribute"));
-  HEDDLE_TRY(check(driver().OccupancyMaxActiveBlocksPerMultiprocessor(
-                       &blocks, function, grid.threads, static_cast<std::size_t>(grid.shared_bytes)),
-                   "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
+  HEDDLE_TRY(
+      check(driver().OccupancyMaxActiveBlocksPerMultiprocessor(
+                &blocks, function, grid.threads, static_cast<std::size_t>(grid.shared_bytes)),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
   if (blocks < 1)
     return fail("kernel '{}': no block of {} threads with {} bytes of shared memory fits", kernel,
                 grid.threads, grid.shared_bytes);
@@ -184,9 +204,10 @@ Status CudaSession::bind_phases() {
       if (grid.shared_bytes > kSharedWithoutAsking)
         HEDDLE_TRY(set(kMaxDynamicShared, grid.shared_bytes));
       if (grid.cluster > kPortableCluster) HEDDLE_TRY(set(kNonPortableCluster, 1));
-      if (grid.cooperative) {
+      if (grid.resident)
         bound.back().blocks =
             std::min(phase.tasks, HEDDLE_TRY(resident_blocks(launch.name, function, grid)));
+      if (grid.cooperative) {
         bound.back().attributes.push_back({LaunchAttribute::cooperative, 0, {1}});
         ++counters_;
       }
@@ -218,9 +239,10 @@ Status CudaSession::upload_constants() {
 Result<std::unique_ptr<Run>> CudaSession::new_run() {
   auto run = std::make_unique<Run>();
   const Driver& d = driver();
-  run->stream = HEDDLE_TRY(Owned<Handle>::make(
-      gpu(), "cuStreamCreate", d.StreamDestroy,
-      [&](Handle* stream) { return d.StreamCreate(stream, kNonBlocking); }));
+  run->stream =
+      HEDDLE_TRY(Owned<Handle>::make(gpu(), "cuStreamCreate", d.StreamDestroy, [&](Handle* stream) {
+        return d.StreamCreate(stream, kNonBlocking);
+      }));
   const std::int64_t arena = aligned(program().arena_bytes);
   run->arena = HEDDLE_TRY(allocate(gpu(), arena + counters_ * kCounterBytes, "the arena"));
   run->ports = HEDDLE_TRY(allocate(gpu(), port_bytes_, "inputs and outputs"));
@@ -296,6 +318,7 @@ void CudaSession::release(std::unique_ptr<Run> run) {
 Status CudaSession::launch(const Run& run, std::size_t number) const {
   const Bound& bound = run.launches[number];
   if (bound.product) return bound.product->launch(run.workspace.get(), run.stream.get());
+  if (bound.unit) return bound.unit->launch(run.workspace.get(), run.stream.get());
   for (std::size_t p = 0; p < bound.phases.size(); ++p) {
     const BoundPhase& phase = launches_[number][p];
     if (phase.phase->tasks == 0) continue;
@@ -309,9 +332,10 @@ Status CudaSession::launch(const Run& run, std::size_t number) const {
     auto* parameters = const_cast<void**>(bound.phases[p].list.data());
     const int code = driver().LaunchKernelEx(&config, phase.function, parameters, nullptr);
     if (code != 0)
-      return check(code, fmt::format("kernel '{}': {} blocks of {} threads, {} bytes of shared memory",
-                                     program().launches[number].name, phase.blocks,
-                                     grid.threads, grid.shared_bytes));
+      return check(code,
+                   fmt::format("kernel '{}': {} blocks of {} threads, {} bytes of shared memory",
+                               program().launches[number].name, phase.blocks, grid.threads,
+                               grid.shared_bytes));
   }
   return Ok{};
 }
@@ -364,13 +388,13 @@ Status CudaSession::launch_timed(Run& run, std::vector<LaunchTime>& times) {
   HEDDLE_TRY(check(d.StreamSynchronize(run.stream.get()), "run"));
   const auto seconds = [&](std::size_t from, std::size_t to) -> Result<double> {
     float ms = 0;
-    HEDDLE_TRY(check(d.EventElapsedTime(&ms, events[from].get(), events[to].get()),
-                     "cuEventElapsedTime"));
+    HEDDLE_TRY(
+        check(d.EventElapsedTime(&ms, events[from].get(), events[to].get()), "cuEventElapsedTime"));
     return 1e-3 * static_cast<double>(ms);
   };
   for (std::size_t l = 0; l < launches_.size(); ++l)
-    times.push_back({program().launches[l].name, HEDDLE_TRY(seconds(l, l + 1)),
-                     HEDDLE_TRY(seconds(0, l))});
+    times.push_back(
+        {program().launches[l].name, HEDDLE_TRY(seconds(l, l + 1)), HEDDLE_TRY(seconds(0, l))});
   return Ok{};
 }
 
@@ -378,7 +402,8 @@ Status CudaSession::copy_in(Run& run, std::span<const Tensor> inputs) {
   auto* staging = static_cast<std::byte*>(run.staging.get());
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].bytes() > 0)
-      std::memcpy(staging + input_at_[i], inputs[i].data(), static_cast<std::size_t>(inputs[i].bytes()));
+      std::memcpy(staging + input_at_[i], inputs[i].data(),
+                  static_cast<std::size_t>(inputs[i].bytes()));
   if (input_bytes_ == 0) return Ok{};
   return check(driver().MemcpyHtoDAsync(run.ports.get(), staging,
                                         static_cast<std::size_t>(input_bytes_), run.stream.get()),
@@ -394,10 +419,11 @@ Status CudaSession::execute(std::span<const Tensor> inputs, std::span<Tensor> ou
   HEDDLE_TRY(times != nullptr ? launch_timed(*run, *times) : launch_all(*run));
   auto* staging = static_cast<std::byte*>(run->staging.get());
   if (port_bytes_ > input_bytes_)
-    HEDDLE_TRY(check(driver().MemcpyDtoHAsync(
-                         staging + input_bytes_, run->ports.get() + static_cast<DevicePtr>(input_bytes_),
-                         static_cast<std::size_t>(port_bytes_ - input_bytes_), run->stream.get()),
-                     "copy of outputs"));
+    HEDDLE_TRY(
+        check(driver().MemcpyDtoHAsync(
+                  staging + input_bytes_, run->ports.get() + static_cast<DevicePtr>(input_bytes_),
+                  static_cast<std::size_t>(port_bytes_ - input_bytes_), run->stream.get()),
+              "copy of outputs"));
   HEDDLE_TRY(check(driver().StreamSynchronize(run->stream.get()), "run"));
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i].bytes() > 0)
@@ -412,7 +438,9 @@ Result<std::vector<double>> CudaSession::time_runs(std::span<const Tensor> input
   const Current current(*gpu());
   std::unique_ptr<Run> run = HEDDLE_TRY(acquire());
   HEDDLE_TRY(copy_in(*run, inputs));
-  const auto synchronise = [&] { return check(driver().StreamSynchronize(run->stream.get()), "run"); };
+  const auto synchronise = [&] {
+    return check(driver().StreamSynchronize(run->stream.get()), "run");
+  };
   for (int warm = 0; warm < 2; ++warm) HEDDLE_TRY(launch_all(*run));
   HEDDLE_TRY(synchronise());
   std::vector<double> seconds;

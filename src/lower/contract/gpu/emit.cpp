@@ -252,7 +252,7 @@ void Emitter::finish(Lowered& out) {
   }
   out.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
   out.schedule = to_string(g_, t_);
-  out.kernel.resident = t_.one_launch && kernel::can_be_resident(out.kernel);
+  out.kernel.resident = t_.splits > 1 && t_.resident && kernel::can_be_resident(out.kernel);
   if (out.kernel.resident) out.schedule += " in one launch";
 }
 

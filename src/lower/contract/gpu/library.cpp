@@ -43,17 +43,15 @@ std::optional<std::int64_t> start_of(const Expr& offset, const std::vector<Axis>
 using Axes = const std::vector<Axis>&;
 std::optional<LibraryProduct::Matrix> matrix(kernel::BufferId buffer, const Expr& offset,
                                              Axes batch, Axes rows, Axes columns) {
-  std::vector<Axis> all = batch;
-  all.insert(all.end(), rows.begin(), rows.end());
-  all.insert(all.end(), columns.begin(), columns.end());
-  const auto b = stride_along(offset, batch), r = stride_along(offset, rows),
-             c = stride_along(offset, columns), start = start_of(offset, all);
-  if (!b || !r || !c || !start || *start < 0) return std::nullopt;
+  const auto steps = steps_of(offset, batch, rows, columns);
+  if (!steps) return std::nullopt;
   const std::int64_t m = count_of(rows), n = count_of(columns);
-  LibraryProduct::Matrix out{buffer.value, *start, *b, m == 1 ? n : *r, n == 1 ? 1 : *c};
+  LibraryProduct::Matrix out{buffer.value, steps->start, steps->batch, m == 1 ? n : steps->row,
+                             n == 1 ? 1 : steps->column};
   // Lines lie one after another, and do not overlap.
   if (n == 1 && m > 1 && out.row == 1) out.column = m;
-  const bool by_rows = out.column == 1 && out.row >= n, by_columns = out.row == 1 && out.column >= m;
+  const bool by_rows = out.column == 1 && out.row >= n,
+             by_columns = out.row == 1 && out.column >= m;
   if (!by_rows && !by_columns) return std::nullopt;
   return out;
 }
@@ -106,6 +104,16 @@ struct Epilogue {
 bool may_hold(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
 }  // namespace
+
+std::optional<Steps> steps_of(const Expr& offset, Axes batch, Axes rows, Axes columns) {
+  std::vector<Axis> all = batch;
+  all.insert(all.end(), rows.begin(), rows.end());
+  all.insert(all.end(), columns.begin(), columns.end());
+  const auto b = stride_along(offset, batch), r = stride_along(offset, rows),
+             c = stride_along(offset, columns), start = start_of(offset, all);
+  if (!b || !r || !c || !start || *start < 0) return std::nullopt;
+  return Steps{*start, *b, *r, *c};
+}
 
 std::optional<LibraryProduct> library_product(const Gemm& g, bool tf32) {
   const Product& p = g.product;

@@ -5,13 +5,16 @@
 
 #include "lower/contract/gpu/emit.h"
 #include "lower/contract/gpu/library.h"
+#include "lower/contract/gpu/tree.h"
 
 namespace heddle::lower::contract::gpu {
 namespace {
 
 constexpr std::size_t kTilesWorthMeasuring = 8;
 
-bool wants_tf32(const Tuning& tuning) { return pinned(tuning, "tf32").value_or(0) != 0; }
+bool wants_tf32(const Request& r, const Tuning& tuning) {
+  return pinned(tuning, "tf32").value_or(r.target.tf32 ? 1 : 0) != 0;
+}
 
 struct Choice {
   std::shared_ptr<Gemm> gemm;
@@ -20,7 +23,7 @@ struct Choice {
 
 /// Every way to multiply that is possible, or the one that "unit" names, the best first.
 std::vector<Choice> choices(Product& product, const Tuning& tuning, std::size_t count) {
-  const bool tf32 = wants_tf32(tuning);
+  const bool tf32 = wants_tf32(product.request, tuning);
   std::vector<Choice> out;
   const auto add = [&](Gemm gemm) {
     auto tiles = choose_tiles(gemm, product.request.target, tuning, count);
@@ -43,24 +46,36 @@ std::vector<Choice> choices(Product& product, const Tuning& tuning, std::size_t 
 /// True if the blocks that add up splits can be those that multiplied.
 bool may_share_launch(Unit unit) { return unit != Unit::tma && unit != Unit::stream; }
 
-/// What a library does where it is there, and a kernel of ours for where it is not; nullopt if the
-/// tuning does not ask for it or the product is none of a library's.
-std::optional<Lowered> by_library(Product& product) {
+/// What a library does where it is there, or a unit of templates, and a kernel of ours for where it
+/// is not; nullopt if the tuning asks for neither or the product is none of theirs.
+std::optional<Lowered> by_others(Product& product) {
   const Request& r = product.request;
-  if (pinned(r.tuning, "library").value_or(0) == 0) return std::nullopt;
-  const bool tf32 = wants_tf32(r.tuning);
+  const std::int64_t tile = pinned(r.tuning, "cutlass").value_or(0);
+  const bool known = tile >= 1 && tile <= std::int64_t{kernel::kTreeTiles.size()};
+  if (!known && pinned(r.tuning, "library").value_or(0) == 0) return std::nullopt;
+  const bool tf32 = wants_tf32(r, r.tuning);
   Gemm gemm = make_gemm(product, tf32, {}, false);
-  auto library = library_product(gemm, tf32);
-  if (!library) return std::nullopt;
+  auto library = known ? std::nullopt : library_product(gemm, tf32);
+  auto tree = known ? tree_product(gemm) : std::nullopt;
+  if (!library && !tree) return std::nullopt;
   const Tiles tiles = choose_tiles(gemm, r.target, {}, 1).front();
   Lowered lowered = Emitter(gemm, tiles, r.target).run();
-  const auto argument = [&](int buffer) {
-    return product.kernel.buffers[kernel::BufferId{buffer}].argument;
+  const auto place = [&](int& buffer) {
+    buffer = product.kernel.buffers[kernel::BufferId{buffer}].argument;
   };
-  for (auto* m : {&library->lhs, &library->rhs, &library->out}) m->argument = argument(m->argument);
-  if (library->bias >= 0) library->bias = argument(library->bias);
-  lowered.library = *library;
-  lowered.schedule = "cuBLASLt, without it " + lowered.schedule;
+  if (library) {
+    for (auto* m : {&library->lhs, &library->rhs, &library->out}) place(m->argument);
+    if (library->bias >= 0) place(library->bias);
+    lowered.library = *library;
+    lowered.schedule = "cuBLASLt, without it " + lowered.schedule;
+    return lowered;
+  }
+  for (auto& m : tree->matrices) place(m.argument);
+  tree->tile = static_cast<int>(tile);
+  const kernel::TreeTile& t = kernel::kTreeTiles[static_cast<std::size_t>(tile - 1)];
+  lowered.schedule = fmt::format("cutlass {}x{}x{} {}, without it {}", t.m, t.n, t.k,
+                                 t.pingpong ? "pingpong" : "cooperative", lowered.schedule);
+  lowered.tree = *std::move(tree);
   return lowered;
 }
 
@@ -68,7 +83,7 @@ std::optional<Lowered> by_library(Product& product) {
 
 Result<Lowered> lower(Product& product) {
   const Request& r = product.request;
-  if (auto lowered = by_library(product); lowered && kernel::verify(lowered->kernel))
+  if (auto lowered = by_others(product); lowered && kernel::verify(lowered->kernel))
     return *std::move(lowered);
   std::vector<Choice> all = choices(product, r.tuning, 1);
   Choice& best = all.front();
@@ -98,16 +113,24 @@ std::vector<Tuning> tuning_space(Product& product) {
       out.push_back(std::move(one));
       if (t.splits > 1 && may_share_launch(choice.gemm->unit)) {
         out.push_back(out.back());
-        out.back().emplace_back("launches", 0);
+        out.back().emplace_back("resident", 0);
       }
     }
     count = kTilesWorthMeasuring / 2;  // of the others
   }
-  if (product.request.target.library &&
-      library_product(make_gemm(product, wants_tf32(wish), {}, false), wants_tf32(wish))) {
-    wish.emplace_back("library", 1);
-    out.insert(out.begin(), std::move(wish));
-  }
+  const lower::Target& target = product.request.target;
+  if (!target.library && !target.cutlass) return out;
+  const bool tf32 = wants_tf32(product.request, wish);
+  const Gemm plain = make_gemm(product, tf32, {}, false);
+  const auto first = [&](const char* name, std::int64_t value) {
+    Tuning one = wish;
+    one.emplace_back(name, value);
+    out.insert(out.begin(), std::move(one));
+  };
+  if (target.cutlass && tree_product(plain))
+    for (std::size_t tile = kernel::kTreeTiles.size(); tile > 0; --tile)
+      first("cutlass", static_cast<std::int64_t>(tile));
+  if (target.library && library_product(plain, tf32)) first("library", 1);
   return out;
 }
 

@@ -4,7 +4,7 @@
 namespace heddle::lower::contract::gpu {
 
 /// The kernel of a product on a GPU, under the request's tuning ("bm", "bn", "bk", "stages",
-/// "splits", "launches", "tf32", "library") or the model's choice.
+/// "splits", "resident", "tf32", "library", "cutlass") or the model's choice.
 Result<Lowered> lower(Product& product);
 /// Tiles worth measuring, best guess first.
 std::vector<Tuning> tuning_space(Product& product);

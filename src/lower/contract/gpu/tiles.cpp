@@ -188,7 +188,7 @@ std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tunin
     (mma ? t.warps_m : t.tm) = s.a;
     (mma ? t.warps_n : t.tn) = s.b;
     t.splits = splits;
-    t.one_launch = target.grid_barriers && pinned(fixed, "launches").value_or(1) == 1;
+    t.resident = target.grid_barriers && pinned(fixed, "resident").value_or(1) == 1;
     const int least = groups ? 3 : 2, usual = groups || (mma && s.bk < 64) ? 4 : 3;
     t.stages = std::max(least, static_cast<int>(pinned(fixed, "stages").value_or(usual)));
     while (t.stages > least && !fits(g, target, t)) --t.stages;

@@ -11,7 +11,7 @@ struct Tiles {
   int tm = 4, tn = 4;             ///< scalar: results of a thread
   int team = 1, each = 1;         ///< stream: threads of a team, its rows of the longer side
   int splits = 1;                 ///< blocks that share the reductions of one tile
-  bool one_launch = true;         ///< their sums are added behind a grid barrier where that can be
+  bool resident = true;           ///< their sums are added behind a grid barrier where that can be
   double us = 0;                  ///< the model's estimate
 };
 constexpr int kCopyThreads = 128;  ///< of Unit::tma, beside those that multiply
@@ -25,7 +25,7 @@ int threads_of(const Gemm& g, const Tiles& t);
 std::int64_t shared_bytes(const Gemm& g, const Tiles& t);
 
 /// The best tiles by the model, best first; `fixed` pins "bm", "bn", "bk", "stages", "splits",
-/// "team", "launches". At least one.
+/// "team", "resident". At least one.
 std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tuning& fixed,
                                 std::size_t count);
 
