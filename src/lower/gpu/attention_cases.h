@@ -26,7 +26,7 @@ void attend(Case& c, DType type, AttentionShape s, Change&& change) {
 }
 
 inline NodeId causal(Case& c, NodeId scores, std::int64_t offset) {
-  const Shape& shape = c.g[scores].type.shape;
+  const Shape shape = c.g[scores].type.shape;  // nodes added move it
   const NodeId row = c.b.iota({DType::i64, {shape[2], shape[3]}}, 0);
   const NodeId key = c.b.iota({DType::i64, {shape[2], shape[3]}}, 1);
   const NodeId sees =
