@@ -80,7 +80,8 @@ void PhaseEmitter::close(const std::string& tail) {
 /// True if 32 bits are too few for the phase's index arithmetic.
 bool PhaseEmitter::is_wide() const {
   ir::Ranges ranges;
-  double largest = static_cast<double>(phase_.end);
+  // The last step of blocks that take tasks in turn leads past the end.
+  double largest = static_cast<double>(phase_.end) * (k_.resident ? 2 : 1);
   const auto look = [&](const Expr& e) { largest = std::max(largest, magnitude(e, ranges)); };
   set_range(ranges, phase_.var, ir::Interval{0, std::max<std::int64_t>(0, phase_.end - 1)});
   for_each_stmt(*phase_.body, [&](const Stmt& s) {
