@@ -1,6 +1,7 @@
 #include "driver/platform.h"
 
 #include <charconv>
+#include <filesystem>
 
 #include "codegen/cuda/nvrtc.h"
 #include "plan/calibrate.h"
@@ -86,8 +87,9 @@ Result<Platform> platform_for(const CompileOptions& options) {
                   "--device {}: found GPU {} of capability {}.{}, want 8.0 (sm_80) or newer",
                   options.device, p.gpu.name, p.gpu.major, p.gpu.minor);
     p.found = options.arch.empty() || options.arch == p.gpu.arch();
-    p.library =
-        p.found && !codegen::cuda::find_library("cublasLt", options.options.cublaslt).empty();
+    const std::string blas = codegen::cuda::find_library("cublasLt", options.options.cublaslt);
+    const bool is_path = blas.find('/') != std::string::npos;
+    p.library = p.found && !blas.empty() && (!is_path || std::filesystem::exists(blas));
     if (p.found && p.gpu.arch() == "sm_90a") {
       // A unit takes a minute to compile: only where time does not count.
       if (auto tools =

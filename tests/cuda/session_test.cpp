@@ -196,18 +196,24 @@ TEST_F(CudaSession, ProfilesEachLaunch) {
   EXPECT_EQ(runs->size(), 3u);
 }
 
-TEST_F(CudaSession, BlocksMeetInCooperativeLaunches) {
+/// One cooperative launch that reads 32 numbers.
+std::shared_ptr<Program> meeting(const char* kernel, std::int64_t results, std::int64_t arena_bytes,
+                                 std::int64_t tasks) {
   auto p = std::make_shared<Program>();
   p->device = "cuda sm_90a";
   p->objects = {cubin()};
   p->inputs = {{"x", {DType::f32, {32}}}};
-  p->outputs = {{"y", {DType::f32, {64}}}};
-  p->arena_bytes = 256;
+  p->outputs = {{"y", {DType::f32, {results}}}};
+  p->arena_bytes = arena_bytes;
   p->launches.push_back(
-      {"meet",
+      {kernel,
        {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 0}},
-       {phase("meet", 2, {.threads = 32, .resident = true, .cooperative = true})}});
-  const auto session = open(p);
+       {phase(kernel, tasks, {.threads = 32, .resident = true, .cooperative = true})}});
+  return p;
+}
+
+TEST_F(CudaSession, BlocksMeetInCooperativeLaunches) {
+  const auto session = open(meeting("meet", 64, 256, 2));
   ASSERT_TRUE(session.ok()) << session.error().message;
   const Tensor x = numbers(32, 3);
   for (int run = 0; run < 3; ++run) {
@@ -218,17 +224,7 @@ TEST_F(CudaSession, BlocksMeetInCooperativeLaunches) {
 }
 
 TEST_F(CudaSession, LaunchesAsManyResidentBlocksAsFit) {
-  auto p = std::make_shared<Program>();
-  p->device = "cuda sm_90a";
-  p->objects = {cubin()};
-  p->inputs = {{"x", {DType::f32, {32}}}};
-  p->outputs = {{"y", {DType::f32, {32001}}}};
-  p->arena_bytes = 128000;
-  p->launches.push_back(
-      {"share",
-       {{Slot::Kind::input, 0}, {Slot::Kind::arena, 0}, {Slot::Kind::output, 0}},
-       {phase("share", 1000, {.threads = 32, .resident = true, .cooperative = true})}});
-  const auto session = open(p);
+  const auto session = open(meeting("share", 32001, 128000, 1000));
   ASSERT_TRUE(session.ok()) << session.error().message;
   const Tensor x = numbers(32, 3);
   for (int run = 0; run < 3; ++run) {
@@ -354,8 +350,8 @@ std::shared_ptr<Program> everything() {
   return p;
 }
 
-/// What becomes of runs and a profile while the driver fails once: the error's code, if there is one.
-/// A failure anywhere is an error, and where the context lives on, so does the session.
+/// What becomes of runs and a profile while the driver fails once: the error's code, if there is
+/// one. A failure anywhere is an error, and where the context lives on, so does the session.
 std::optional<ErrorCode> use(const char* call, bool context_lost = false) {
   std::optional<ErrorCode> failure;
   const auto ok = [&](const auto& result) {

@@ -48,6 +48,25 @@ TEST(StitchedEmulation, HasNoRaces) {
   run_all({.races = true}, emulation::Order::forward);
   run_all({.races = true}, emulation::Order::random);
 }
+/// What is one number for all terms of a team is no row that its members keep together.
+TEST(StitchedEmulation, HasNoRacesWithTeamsOfColumns) {
+  StitchedKernel one{.name = "columns", .graph = {}, .prepared = {}, .text = {}};
+  prim::Builder b(one.graph);
+  out(one.graph, lower::cases::log_sum_exp_of_columns(b, in(one.graph, {256, 64})));
+  std::mt19937 rng(3);
+  lower::CheckOptions options;
+  options.target = lower::gpu_target(132);
+  auto prepared = lower::prepare(one.graph, rng, options);
+  ASSERT_TRUE(prepared.ok()) << prepared.error().message;
+  one.prepared = *std::move(prepared);
+  auto text = codegen::cuda::to_text(one.prepared.lowered.kernel, "k");
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  one.text = *std::move(text);
+  const auto module =
+      emulation::compile(codegen::cuda::unit_header() + one.text.text, {.races = true});
+  ASSERT_TRUE(module.ok()) << module.error().message;
+  check(*module, one, emulation::Order::forward);
+}
 // Checks of undefined behaviour take the compiler long: the first layouts only.
 SANITIZED_TEST(StitchedEmulation) {
   std::vector<std::string> units(2, codegen::cuda::unit_header());

@@ -82,7 +82,9 @@ void Emitter::save(NodeId node, const Index& index, const Value& value) {
     s.size = size;
     if (team_) size *= team_->points;
     const std::int64_t room = target_.is_gpu() ? target_.shared_bytes / 3 : target_.l2_bytes / 2;
-    if (kept || size == 1 || saved_bytes_ + size * size_of(type) > room) return;
+    // What is one number for all of a team's terms is no row: its members would all store it.
+    const bool row = !team_ || std::find(s.inner.begin(), s.inner.end(), true) != s.inner.end();
+    if (kept || !row || size == 1 || saved_bytes_ + size * size_of(type) > room) return;
     saved_bytes_ += size * size_of(type);
     s.buffer = scratch("row", type, size, kernel::Scope::block, 1);
     list.push_back(s);

@@ -23,6 +23,13 @@ inline NodeId gelu(Builder& b, NodeId x) {
   return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.70710678)), 1));
 }
 
+inline NodeId log_sum_exp_of_columns(Builder& b, NodeId x) {
+  const NodeId peak = b.reduce_max(x, {0}, false);
+  const NodeId zero = b.full({b.dtype(x), b.shape(peak)}, 0);
+  const NodeId m = b.select(b.map(ScalarFn::isinf, {peak}), zero, peak);
+  return b.add(b.log(b.reduce_sum(b.exp(b.sub(x, m)), {0}, false)), m);
+}
+
 inline const Case kCases[] = {
     {"softmax last",
      [](auto& g, auto& b) {
@@ -295,6 +302,8 @@ inline const Case kCases[] = {
      [](auto& g, auto& b) { out(g, b.pad(b.softmax(in(g, {4, 33}), {1}), {1, 2}, {1, 1}, 0)); }},
     {"softmax of softmax",
      [](auto& g, auto& b) { out(g, b.softmax(b.softmax(in(g, {6, 34}), {1}), {1})); }},
+    {"log of a sum of exponentials",
+     [](auto& g, auto& b) { out(g, log_sum_exp_of_columns(b, in(g, {256, 64}))); }},
     {"added to rows",
      [](auto& g, auto& b) {
        const NodeId rows = b.broadcast(b.reshape(in(g, {11}, DType::i64), {11, 1}), {11, 33});
