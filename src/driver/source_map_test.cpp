@@ -86,17 +86,21 @@ TEST(SourceMap, ProductsCopiesAndEpilogues) {
   }
 }
 
-/// The two contractions of attention are told apart.
-TEST(SourceMap, Attention) {
-  prim::Graph g;
-  Builder b(g);
-  const NodeId q = in(g, {4, 128, 64}), k = in(g, {4, 64, 128}), v = in(g, {4, 128, 64});
+void attend(prim::Graph& g, Builder& b, NodeId q, NodeId k, NodeId v) {
   g.set_origin({"MatMul", "scores"});
   const NodeId scores = b.matmul(q, k);
   g.set_origin({"Softmax", "attn"});
   const NodeId weights = b.softmax(scores, {2});
   g.set_origin({"MatMul", "mixed"});
   g.outputs.push_back({"y", b.matmul(weights, v)});
+}
+
+/// The two contractions of attention are told apart.
+TEST(SourceMap, Attention) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId q = in(g, {4, 128, 64}), k = in(g, {4, 64, 128}), v = in(g, {4, 128, 64});
+  attend(g, b, q, k, v);
   const std::vector<Line> lines = lines_of(std::move(g), "sm_80");
   EXPECT_EQ(sources_of(lines, "hd::multiply_tiles<"), (Names{"mixed", "scores"}));
   EXPECT_EQ(sources_of(lines, "hd::copy_async<"), (Names{"mixed", "scores"}));
@@ -109,12 +113,7 @@ TEST(SourceMap, AttentionInF32) {
   Builder b(g);
   const DType f32 = DType::f32;
   const NodeId q = in(g, {3, 19, 8}, f32), k = in(g, {3, 8, 19}, f32), v = in(g, {3, 19, 8}, f32);
-  g.set_origin({"MatMul", "scores"});
-  const NodeId scores = b.matmul(q, k);
-  g.set_origin({"Softmax", "attn"});
-  const NodeId weights = b.softmax(scores, {2});
-  g.set_origin({"MatMul", "mixed"});
-  g.outputs.push_back({"y", b.matmul(weights, v)});
+  attend(g, b, q, k, v);
   const std::vector<Line> lines = lines_of(std::move(g), "sm_90a");
   EXPECT_EQ(sources_of(lines, "hd::copy_async<"), (Names{"mixed", "scores"}));
   const Names products = sources_of(lines, "hd::mul("),

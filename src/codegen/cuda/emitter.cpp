@@ -438,7 +438,7 @@ void PhaseEmitter::vector_loop(const For& x) {
   scopes_.pop_back();
   close();
   for (const auto& [one, name] : results) {
-    origin_ = one->value->origin >= 0 ? one->value->origin : k_.buffers[one->buffer].origin;
+    origin_ = origin_of(Stmt{*one});
     line(fmt::format("hd::store_vec(b{} + {}, {});", one->buffer.value,
                      index(one->offset - Expr(x.var)), name));
   }

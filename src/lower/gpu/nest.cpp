@@ -21,8 +21,6 @@ constexpr std::int64_t kThreadsPerCore = 1024;  // that hide the latency of memo
 constexpr int kBlock = 256, kMaxTeam = 1024;
 constexpr std::int64_t kTermsEach = 16;  // vectors that one member adds up gladly
 
-constexpr int kLineAccesses = 8;  // of 16 bytes
-
 Index own_index(const NestOutput& o, const Index& index) {
   Index own;
   for (int d : o.dimensions) own.push_back(d < 0 ? Expr(0) : index[static_cast<std::size_t>(d)]);

@@ -57,6 +57,9 @@ class ThreadNest {
   std::set<std::pair<std::size_t, Index>> rows_done_;
 };
 
+/// Accesses of 16 bytes that read a line of memory together: columns of a block.
+constexpr int kLineAccesses = 8;
+
 /// Threads of a cluster that work on one row, 0 if its reductions are better done in parts by a
 /// phase of their own or by one block: long rows, few of them, on GPUs whose blocks can read each
 /// other's shared memory. `lanes`: elements of an access.

@@ -138,8 +138,7 @@ std::int64_t Phases::gpu_parts_worth(const Reduction& r, std::int64_t most_resul
   const std::int64_t all = element_count(g_[r.node].type.shape), terms = element_count(r.extents);
   if (all == 0 || terms <= kFewTerms) return 0;
   const bool columns = adds_columns(r);
-  // Columns of a block: what fills 128 bytes (gpu::ThreadNest).
-  const std::int64_t line = std::int64_t{8} * emitter_.lanes();
+  const std::int64_t line = std::int64_t{gpu::kLineAccesses} * emitter_.lanes();
   const std::int64_t blocks = columns ? (all + line - 1) / line : all;
   const bool idle = columns ? blocks < cores : blocks * 2 < cores;
   const bool cluster =
