@@ -22,9 +22,14 @@ lower::Target Platform::target() const {
   lower::Target target;
   target.vector_bytes = cpu.vector_bytes;
   target.vector_registers = cpu.vector_registers;
+  target.fma_rate = cpu.fma_rate;
   target.quads = cpu.quads;
   target.threads = threads;
+  const plan::MachineModel caches = plan::default_machine(threads, cpu.vector_bytes);
+  target.l1_bytes = caches.l1_bytes;
+  target.l2_bytes = caches.l2_bytes;
   target.winograd = strict ? 0 : 4;
+  target.strassen = !strict;
   return target;
 }
 
@@ -35,6 +40,7 @@ plan::MachineModel Platform::model() const {
     return model;
   }
   plan::MachineModel model = plan::default_machine(threads, cpu.vector_bytes);
+  model.peak_gflops *= cpu.fma_rate / 2;
   model.quads = cpu.quads;
   return model;
 }

@@ -42,11 +42,13 @@ struct Target {
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
+  double fma_rate = 2;  ///< multiply-adds of whole vectors in a cycle
   bool quads = false;  ///< products of four bytes are one instruction (AVX512-VNNI, AVX-VNNI)
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
   int threads = 1;  ///< tasks are cut for this many threads
   /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none).
   int winograd = 4;
+  bool strassen = true;  ///< products by halves: the wanted accuracy allows sums of unlike elements
   int lanes(DType t) const { return vector_bytes / static_cast<int>(size_of(t)); }
   bool operator==(const Target&) const = default;
 };

@@ -42,7 +42,7 @@ void initialize_llvm() {
 namespace {
 
 /// Bumped when the same kernel gives other code.
-constexpr int kGeneration = 5;
+constexpr int kGeneration = 6;
 
 Result<std::unique_ptr<llvm::TargetMachine>> make_target(const Machine& m) {
   initialize_llvm();
@@ -207,13 +207,20 @@ Result<std::unique_ptr<llvm::Module>> build_module(llvm::LLVMContext& context,
 
 /// Registers for lane buffers and one pass over repeated loads; kernels arrive in vector form, so
 /// no other mid-end pass pays.
+void simplify(llvm::Module& module) {
+  llvm::legacy::PassManager passes;
+  passes.add(llvm::createSROAPass());
+  passes.add(llvm::createEarlyCSEPass());
+  passes.run(module);
+  if (!getenv("NOAPART")) keep_constants_apart(module);
+}
+
 Result<std::string> generate(llvm::Module& module, llvm::TargetMachine& target,
                              llvm::CodeGenFileType type) {
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream out(bytes);
+  simplify(module);
   llvm::legacy::PassManager passes;
-  passes.add(llvm::createSROAPass());
-  passes.add(llvm::createEarlyCSEPass());
   if (target.addPassesToEmitFile(passes, out, nullptr, type, true)) {
     return fail("target '{}' emits no such file", target.getTargetTriple().str());
   }
@@ -228,10 +235,7 @@ Result<std::string> to_llvm_text(const Kernel& k, const Machine& m) {
   llvm::LLVMContext context;
   std::vector<KernelInfo> infos;
   auto module = HEDDLE_TRY(build_module(context, *target, {&k, 1}, m, "", infos));
-  llvm::legacy::PassManager passes;
-  passes.add(llvm::createSROAPass());
-  passes.add(llvm::createEarlyCSEPass());
-  passes.run(*module);
+  simplify(*module);
   std::string text;
   llvm::raw_string_ostream out(text);
   module->print(out, nullptr);

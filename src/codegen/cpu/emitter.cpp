@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/cpu/target.h"
 #include "support/hash.h"
 #include "support/match.h"
 
@@ -35,6 +36,11 @@ Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analys
   phis_.resize(variables);
   levels_.resize(variables);
   ranges_.resize(variables);
+  std::int64_t vectors = 0;
+  for (const Buffer& b : k.buffers)
+    if (b.scope == kernel::Scope::lane)
+      vectors = std::max(vectors, b.size * size_of(b.dtype) / m.vector_bytes);
+  crowded_ = vectors > m.vector_registers / 2;
   llvm::FastMathFlags flags;
   flags.setAllowContract();
   b_.setFastMathFlags(flags);
@@ -144,7 +150,7 @@ void Emitter::counted(Var var, V begin, V end, const Body& statements) {
   touch(writes);
   auto& context = module_.getContext();
   llvm::BasicBlock* from = b_.GetInsertBlock();
-  auto* block = llvm::BasicBlock::Create(context, "loop", function_);
+  auto* block = llvm::BasicBlock::Create(context, block_name("loop"), function_);
   auto inner = std::make_shared<Scope>();
   inner->before = b_.CreateBr(block);
   inner->writes = &writes;
@@ -158,7 +164,7 @@ void Emitter::counted(Var var, V begin, V end, const Body& statements) {
   body(statements);
   scopes_.pop_back();
   V next = b_.CreateAdd(phi, b_.getInt64(1), "", true, true);
-  auto* exit = llvm::BasicBlock::Create(context, "end", function_);
+  auto* exit = llvm::BasicBlock::Create(context, crowded_ ? kApart : "end", function_);
   from = inner->before->getParent();  // the preheader may have been split
   phi->addIncoming(begin, from);
   phi->addIncoming(next, b_.GetInsertBlock());
@@ -275,6 +281,11 @@ void Emitter::branch(V condition, const std::function<void()>& then) {
       nullptr);
 }
 
+/// What follows a main loop is told by its name, with all that is inside it.
+const char* Emitter::block_name(const char* name) const {
+  return b_.GetInsertBlock()->getName().starts_with(kApart) ? kApart : name;
+}
+
 /// Two-way branch at the builder's position, which may be in the middle of a block.
 Emitter::V Emitter::branch_value(V condition, const std::function<V()>& then,
                                  const std::function<V()>& otherwise) {
@@ -283,14 +294,14 @@ Emitter::V Emitter::branch_value(V condition, const std::function<V()>& then,
   llvm::BasicBlock* head = here.block;
   llvm::BasicBlock* tail;
   if (here.before) {
-    tail = head->splitBasicBlock(here.before, "tail");
+    tail = head->splitBasicBlock(here.before, block_name("tail"));
     head->getTerminator()->eraseFromParent();
   } else {
-    tail = llvm::BasicBlock::Create(context, "tail", function_);
+    tail = llvm::BasicBlock::Create(context, block_name("tail"), function_);
   }
-  auto* yes = llvm::BasicBlock::Create(context, "then", function_, tail);
+  auto* yes = llvm::BasicBlock::Create(context, block_name("then"), function_, tail);
   llvm::BasicBlock* no =
-      otherwise ? llvm::BasicBlock::Create(context, "else", function_, tail) : tail;
+      otherwise ? llvm::BasicBlock::Create(context, block_name("else"), function_, tail) : tail;
   b_.SetInsertPoint(head);
   llvm::Instruction* jump = b_.CreateCondBr(condition, yes, no);
   const auto side = [&](llvm::BasicBlock* block, const std::function<V()>& make) {

@@ -90,6 +90,7 @@ class Emitter {
   void when(const kernel::If& x);
   void routine(const kernel::Routine& x);
   void touch(const std::vector<std::int32_t>& buffers);
+  const char* block_name(const char* name) const;
   int depth() const { return static_cast<int>(scopes_.size()) - 1; }
   Scope& scope() { return *scopes_.back(); }
   Position position() const;
@@ -183,6 +184,7 @@ class Emitter {
   std::int64_t time_ = 0;
   std::vector<std::int32_t> streamed_;
   std::optional<Vector> vector_;
+  bool crowded_ = false;  ///< one lane buffer takes more than half of the vector registers
 };
 
 }  // namespace heddle::codegen::cpu

@@ -35,6 +35,8 @@ Result<Machine> complete(Machine m) {
   std::unique_ptr<llvm::MCSubtargetInfo> info(
       target->createMCSubtargetInfo(m.triple, m.cpu, m.features));
   read_vectors(*info, m);
+  // Zen 4 computes 512 bits in two halves.
+  m.fma_rate = m.cpu == "znver4" && m.vector_bytes == 64 ? 1 : 2;
   m.quads = info->checkFeatures("+avx512vnni,+avx512vl") ||
             (m.vector_bytes <= 32 && info->checkFeatures("+avxvnni"));
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);

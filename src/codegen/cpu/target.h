@@ -4,12 +4,19 @@
 #include "codegen/cpu/cpu.h"
 
 namespace llvm {
+class Module;
 class TargetMachine;
-}
+}  // namespace llvm
 
 namespace heddle::codegen::cpu {
 
 /// Registers the native target with LLVM, once per process.
 void initialize_llvm();
+
+/// Names of blocks that follow a loop whose accumulators fill the registers begin so.
+constexpr const char* kApart = "apart";
+/// Constants in those blocks come from memory where they are used. LLVM would load them all in front
+/// of the outermost loop and keep accumulators in memory instead.
+void keep_constants_apart(llvm::Module& module);
 
 }  // namespace heddle::codegen::cpu

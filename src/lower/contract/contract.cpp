@@ -34,26 +34,32 @@ Schedule prepared(const Product& p, const Schedule& model, const Tuning& tuning)
 }
 
 /// The constant operand comes from memory once: a network's constants seldom stay in a cache, and
-/// transformed filters are larger.
+/// transformed ones are larger; products of many terms hide most of that.
 double cold_cycles(const Product& p, const Schedule& s) {
   constexpr double kBytesPerCycle = 7;
   if (s.b != BSource::constant) return 0;
   const auto a = static_cast<double>(s.winograd + 2);
   const double bytes = static_cast<double>(p.extents.n * p.extents.k * p.extents.element_bytes);
-  return bytes * (s.winograd > 0 ? a * a / 9 : 1) / kBytesPerCycle;
+  const double share = s.winograd > 0 ? a * a / 9 : s.strassen ? 5.0 / 4 : 1;
+  return bytes * share / kBytesPerCycle;
 }
 
-/// Schedules as written and as Winograd's convolution, best first; the tuning may name one kind.
+/// Schedules as written, as Winograd's convolution and as Strassen's product, best first; the tuning
+/// may name one kind.
 std::vector<Schedule> all_schedules(const Product& p, const Target& target, const Tuning& fixed,
                                     std::size_t count) {
   const int lanes = target.lanes(p.problem.type);
-  const auto kind = pinned(fixed, "winograd");
+  const auto tile = pinned(fixed, "winograd"), halves = pinned(fixed, "strassen");
   std::vector<Schedule> out;
-  if (kind.value_or(0) == 0) out = schedules(p.extents, target, lanes, p.base, fixed, count);
+  if (tile.value_or(0) == 0 && halves.value_or(0) == 0)
+    out = schedules(p.extents, target, lanes, p.base, fixed, count);
   for (std::int64_t m : {2, 4})
-    if (m <= target.winograd && kind.value_or(m) == m)
+    if (m <= target.winograd && tile.value_or(m) == m && halves.value_or(0) == 0)
       for (Schedule& s : winograd_schedules(p, target, lanes, m, fixed, count))
         out.push_back(std::move(s));
+  if (target.strassen && tile.value_or(0) == 0 && halves.value_or(1) == 1)
+    for (Schedule& s : strassen_schedules(p, target, lanes, fixed, count))
+      out.push_back(std::move(s));
   for (Schedule& s : out) s.cycles += cold_cycles(p, s);
   std::stable_sort(out.begin(), out.end(),
                    [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
@@ -78,6 +84,16 @@ Roles roles_of(const prim::Graph& g, NodeId contract) {
   }
   for (std::size_t j = 0; j < c.reduced.size(); ++j) roles.k.push_back(static_cast<int>(j));
   return roles;
+}
+
+std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const Target& target) {
+  std::vector<Algorithm> out{{}};
+  if (target.is_gpu()) return out;
+  const Problem p = analyse(g, contract);
+  for (const Algorithm& a : winograd_algorithms(g, p, target)) out.push_back(a);
+  if (target.strassen)
+    if (const auto a = strassen_algorithm(g, p, target)) out.push_back(*a);
+  return out;
 }
 
 bool worth_main_loop(const prim::Graph& g, NodeId contract) {
@@ -132,11 +148,13 @@ std::vector<Tuning> tuning_space(const Request& request) {
   if (request.target.is_gpu()) return gpu::tuning_space(**product);
   const Product& p = **product;
   // Few of each kind: the model compares schedules better than algorithms.
-  const bool several = request.target.winograd > 0 &&
-                       winograd_of(p, request.target.lanes(p.problem.type)).has_value();
+  const int lanes = request.target.lanes(p.problem.type);
+  const bool several = (request.target.winograd > 0 && winograd_of(p, lanes)) ||
+                       (request.target.strassen && strassen_of(p, lanes));
   const std::size_t count = several ? kSchedulesOfAKind : kSchedulesWorthMeasuring;
   for (const Schedule& s : all_schedules(p, request.target, {}, count))
     out.push_back({{"winograd", s.winograd},
+                   {"strassen", s.strassen},
                    {"mr", s.mr},
                    {"nv", s.nv},
                    {p.row ? "rows" : "tiles", p.row ? s.rows_per_task : s.tiles_per_task},

@@ -21,6 +21,7 @@ Emitter::Emitter(Product& product, const Schedule& schedule)
     if (axis.role != Role::m) b_batch_.push_back(axis);
   panel_size_ = p_.extents.k * s_.nv * lanes_;
   if (s_.winograd > 0) winograd_ = winograd_of(p_, lanes_);
+  if (s_.strassen) strassen_ = strassen_of(p_, lanes_);
 }
 
 Value Emitter::at(const Value& v, const Env& env) const {
@@ -86,7 +87,8 @@ void Emitter::decode(const Expr& outer) {
 
 /// Tiles and panels come in at most two shapes each; conditions choose the one that applies.
 std::vector<Emitter::Variant> Emitter::variants() const {
-  const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
+  const std::int64_t width = s_.nv * lanes_;
+  const std::int64_t n = strassen_ ? strassen_->columns * lanes_ : p_.extents.n;
   const std::int64_t full = n / width, rest = n - full * width;
   struct Side {
     std::int64_t nv, tail;
@@ -165,15 +167,16 @@ Lowered Emitter::run() {
   if (p_.row) set(env_, p_.row->var, row_);
 
   plan_a();
-  winograd_ ? plan_winograd() : plan_b();
+  winograd_ ? plan_winograd() : strassen_ ? plan_strassen() : plan_b();
   Lowered out;
   Body kernel_body;
   if (auto phase = packing_phase()) {
     kernel_body.push_back(*phase);
     kernel_body.push_back({kernel::Barrier{Scope::grid}});
   }
-  kernel_body.push_back(kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid,
-                                     winograd_ ? winograd_body() : task_body()));
+  Body tasks = winograd_ ? winograd_body() : strassen_ ? strassen_body() : task_body();
+  kernel_body.push_back(
+      kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid, std::move(tasks)));
   k_.body = std::move(kernel_body);
   k_.name = fmt::format("contract_{}", p_.problem.contract.value);
 
@@ -187,8 +190,10 @@ Lowered Emitter::run() {
   for (const Values::Input& in : p_.values.inputs())
     argument(in.buffer, {Argument::Kind::value, in.node, {}});
   if (s_.b == BSource::constant)
-    argument(b_buffer_,
-             {Argument::Kind::packed, p_.problem.b, winograd_ ? pack_winograd() : pack_constant()});
+    argument(b_buffer_, {Argument::Kind::packed, p_.problem.b,
+                         winograd_   ? pack_winograd()
+                         : strassen_ ? pack_strassen()
+                                     : pack_constant()});
   out.output_layouts.resize(p_.outputs.size());
   for (const Output& o : p_.outputs) {
     argument(o.buffer, {Argument::Kind::value, o.node, {}});

@@ -1,4 +1,5 @@
 #pragma once
+#include "lower/contract/strassen.h"
 #include "lower/contract/winograd.h"
 
 namespace heddle::lower::contract {
@@ -45,11 +46,16 @@ class Emitter {
   void plan_b();
   void copy_a(kernel::Body& body);
   void copy_matrix(kernel::Body& body);
+  /// Gets the environment of a row, and its slot among the rows that the task has copied.
+  using PerRow = std::function<kernel::Body(Env env, const ir::Expr& slot)>;
+  kernel::Body for_each_row(const PerRow& f);
   kernel::Body matrix_row(const ir::Expr& slot, std::size_t level, Env env);
   void copy_panel(const ir::Expr& panel, const ir::Expr& base, kernel::Body& body);
   std::optional<kernel::Stmt> packing_phase();
   DType packed_type() const;
   Tensor pack_constant() const;
+  /// Offsets of the constant operand's elements for every position of `axes`, less that of the first.
+  std::vector<std::int64_t> offsets_of(const kernel::Load& load, const std::vector<Axis>& axes) const;
 
   // The box (emit_box.cpp): position[d] is the place in dimension d of the loops around.
   using Position = std::vector<ir::Expr>;
@@ -65,7 +71,10 @@ class Emitter {
   // The register tile (emit_tile.cpp).
   kernel::Body tile(const Variant& v);
   kernel::Stmt for_each_vector(const Variant& v, const PerVector& f);
-  kernel::Body reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env);
+  /// `done`: steps before the ones of this level, for all loops around it.
+  kernel::Body reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env,
+                         const ir::Expr& done);
+  kernel::Body fetch_ahead(const ir::Expr& done, std::int64_t steps) const;
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;
   kernel::Body epilogue(const Variant& v, kernel::BufferId acc);
@@ -80,6 +89,19 @@ class Emitter {
   kernel::Stmt store_products(const Variant& v, kernel::BufferId acc);
   kernel::Stmt output_transform();
   Tensor pack_winograd() const;
+
+  // Strassen's product (emit_strassen.cpp).
+  void plan_strassen();
+  kernel::Body strassen_body();
+  kernel::Body halve_rows();
+  kernel::Body halved_terms(const ir::Expr& pair, const ir::Expr& slot, std::size_t level, Env env,
+                            const ir::Expr& term);
+  kernel::Stmt halved_vector(const ir::Expr& pair, const ir::Expr& slot, const Env& env,
+                             const ir::Expr& term, std::int64_t lanes);
+  kernel::Body strassen_tile(const Variant& v);
+  kernel::Stmt join_products(const Variant& v);
+  Tensor pack_strassen() const;
+
   std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
   const Tensor& constant_operand(const kernel::Load& load) const;
   const kernel::Load& operand_load() const;
@@ -101,8 +123,9 @@ class Emitter {
   ir::Var slot_;      ///< row of the copied matrix
   ir::Var n_vector_;  ///< place in the panel
   std::optional<Winograd> winograd_;
-  ir::Var place_;                                  ///< one of the A² products
-  kernel::BufferId box_, transformed_, products_;  ///< of Winograd's convolution
+  std::optional<Strassen> strassen_;
+  ir::Var place_;  ///< one of the A², or seven, products
+  kernel::BufferId box_, transformed_, products_;
 };
 
 }  // namespace heddle::lower::contract

@@ -35,7 +35,7 @@ bool chained(const std::vector<Expr>& exprs, const KLoop& p, const Axis& q) {
 void Emitter::plan_a() {
   Env none;
   if (s_.a == ASource::in_place) a_main_ = p_.a;
-  if (s_.a == ASource::matrix) {
+  if (s_.a == ASource::matrix && !strassen_) {
     slot_ = k_.new_var();
     lda_ = round_up(p_.extents.k, lanes_) + lanes_;
     const std::int64_t slots = s_.rows_per_task * s_.tiles_per_task * s_.mr;
@@ -43,7 +43,7 @@ void Emitter::plan_a() {
     a_main_ = kernel::load(a_buffer_, Expr(slot_) * Expr(lda_) + k_linear(none), p_.problem.type);
   }
   if (s_.a == ASource::box) plan_box();
-  if (winograd_) return;
+  if (winograd_ || strassen_) return;
   plan_k_loops();
 }
 
@@ -123,13 +123,9 @@ Body Emitter::matrix_row(const Expr& slot, std::size_t level, Env env) {
   return out;
 }
 
-/// Copies the task's rows × reductions, each tile at its own slots; along the rows where memory
-/// runs that way.
-void Emitter::copy_matrix(Body& body) {
-  Env k_env;
-  if (p_.a_across)
-    for (const Axis& axis : k_axes_) set(k_env, axis.var, Expr(k_.new_var()));
-  Body copies;
+/// Loops over the rows of the task's tiles, each tile at its own slots.
+Body Emitter::for_each_row(const PerRow& f) {
+  Body out;
   for (std::int64_t rows : {s_.mr, s_.mr - 1}) {
     const bool big = rows == s_.mr;
     if (big ? s_.big == 0 : s_.small == 0) continue;
@@ -146,15 +142,25 @@ void Emitter::copy_matrix(Body& body) {
     if (p_.row) slot = Expr(row) * Expr(s_.tiles_per_task * s_.mr) + slot;
     std::vector<ir::Condition> when{{tile_index, big ? 0 : s_.big, big ? s_.big : s_.tiles()}};
     if (p_.row) when.push_back({row_index, 0, p_.extents.rows});
-    if (p_.a_across)
-      for (const Axis& axis : k_axes_) set(env, axis.var, at(Expr(axis.var), k_env));
-    Body element = p_.a_across ? matrix_row(slot, k_axes_.size(), env) : matrix_row(slot, 0, env);
-    Body copy{kernel::loop(r, 0, rows, Binding::serial, std::move(element))};
-    copy = {kernel::loop(tile, 0, s_.tiles_per_task, Binding::serial,
-                         {kernel::when(when, std::move(copy))})};
-    if (p_.row) copy = {kernel::loop(row, 0, s_.rows_per_task, Binding::serial, std::move(copy))};
-    copies.push_back(std::move(copy[0]));
+    Body body{kernel::loop(r, 0, rows, Binding::serial, f(env, slot))};
+    body = {kernel::loop(tile, 0, s_.tiles_per_task, Binding::serial,
+                         {kernel::when(when, std::move(body))})};
+    if (p_.row) body = {kernel::loop(row, 0, s_.rows_per_task, Binding::serial, std::move(body))};
+    out.push_back(std::move(body[0]));
   }
+  return out;
+}
+
+/// Copies the task's rows × reductions; along the rows where memory runs that way.
+void Emitter::copy_matrix(Body& body) {
+  Env k_env;
+  if (p_.a_across)
+    for (const Axis& axis : k_axes_) set(k_env, axis.var, Expr(k_.new_var()));
+  Body copies = for_each_row([&](Env env, const Expr& slot) {
+    if (!p_.a_across) return matrix_row(slot, 0, std::move(env));
+    for (const Axis& axis : k_axes_) set(env, axis.var, at(Expr(axis.var), k_env));
+    return matrix_row(slot, k_axes_.size(), std::move(env));
+  });
   if (p_.a_across)
     for (std::size_t i = k_axes_.size(); i-- > 0;) {
       const Var x = *at(Expr(k_axes_[i].var), k_env).variable();
@@ -233,29 +239,33 @@ const Tensor& Emitter::constant_operand(const kernel::Load& load) const {
   return *source;
 }
 
+std::vector<std::int64_t> Emitter::offsets_of(const kernel::Load& load,
+                                              const std::vector<Axis>& axes) const {
+  std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
+  const std::int64_t zero = ir::evaluate(load.offset, vars);
+  std::int64_t count = 1;
+  for (const Axis& axis : axes) count *= axis.extent;
+  std::vector<std::int64_t> out(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t rest = i;
+    for (std::size_t a = axes.size(); a-- > 0;) {
+      vars[static_cast<std::size_t>(axes[a].var.index)] = rest % axes[a].extent;
+      rest /= axes[a].extent;
+    }
+    out[static_cast<std::size_t>(i)] = ir::evaluate(load.offset, vars) - zero;
+  }
+  return out;
+}
+
 /// The constant operand in panel order. Its offset is a sum of functions of the batch, n and k
 /// axes, so three tables of partial offsets give every element.
 Tensor Emitter::pack_constant() const {
   const kernel::Load& load = operand_load();
   const Tensor* source = &constant_operand(load);
-  std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
-  const std::int64_t zero = ir::evaluate(load.offset, vars);
-  const auto table = [&](const std::vector<Axis>& axes) {
-    std::int64_t count = 1;
-    for (const Axis& axis : axes) count *= axis.extent;
-    std::vector<std::int64_t> out(static_cast<std::size_t>(count));
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::int64_t rest = i;
-      for (std::size_t a = axes.size(); a-- > 0;) {
-        vars[static_cast<std::size_t>(axes[a].var.index)] = rest % axes[a].extent;
-        rest /= axes[a].extent;
-      }
-      out[static_cast<std::size_t>(i)] = ir::evaluate(load.offset, vars) - zero;
-    }
-    for (const Axis& axis : axes) vars[static_cast<std::size_t>(axis.var.index)] = 0;
-    return out;
-  };
-  const auto on = table(p_.n_axes), ok = table(k_axes_), ob = table(b_batch_);
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(k_.variables), 0);
+  const std::int64_t zero = ir::evaluate(load.offset, none);
+  const auto on = offsets_of(load, p_.n_axes), ok = offsets_of(load, k_axes_),
+             ob = offsets_of(load, b_batch_);
   const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
   const DType type = packed_type();
   Tensor out({type, {static_cast<std::int64_t>(ob.size()), s_.panels, p_.extents.k, width}});

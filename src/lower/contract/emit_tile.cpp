@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
@@ -22,8 +23,9 @@ Body Emitter::tile(const Variant& v) {
   Body body{for_each_vector(v, [&](const Expr& i, const Expr& l) {
     return kernel::store(reg.acc, i * Expr(lanes_) + l, kernel::imm(p_.problem.type, 0));
   })};
-  for (kernel::Stmt& s : reduction(v, reg, 0, env_)) body.push_back(std::move(s));
-  if (winograd_) {
+  const Expr done = strassen_ ? at(Expr(place_), env_) : Expr(0);
+  for (kernel::Stmt& s : reduction(v, reg, 0, env_, done)) body.push_back(std::move(s));
+  if (winograd_ || strassen_) {
     body.push_back(store_products(v, reg.acc));
     return body;
   }
@@ -41,14 +43,15 @@ kernel::Stmt Emitter::for_each_vector(const Variant& v, const PerVector& f) {
 }
 
 /// The reduction loops; the innermost runs in steps of `unroll`.
-Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env) {
+Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env,
+                        const Expr& done) {
   if (level == k_loops_.size()) return step(v, reg, env);
   const KLoop& loop = k_loops_[level];
   const auto inside = [&](const Expr& position) {
     Env inner = env;
     for (const Axis& axis : loop.axes) set(inner, axis.var, 0);
     set(inner, loop.axes.back().var, position);
-    return reduction(v, reg, level + 1, inner);
+    return reduction(v, reg, level + 1, inner, done * Expr(loop.extent) + position);
   };
   const Var x = k_.new_var();
   if (level + 1 < k_loops_.size())
@@ -59,12 +62,48 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   const Var u = k_.new_var();
   Body unrolled{
       kernel::loop(u, 0, unroll, Binding::unroll, inside(Expr(x) * Expr(unroll) + Expr(u)))};
+  for (kernel::Stmt& s : fetch_ahead(done * Expr(loop.extent) + Expr(x) * Expr(unroll), unroll))
+    unrolled.push_back(std::move(s));
   Body out{kernel::loop(x, 0, whole, Binding::serial, std::move(unrolled))};
   if (rest > 0) {
     const Var t = k_.new_var();
     out.push_back(
         kernel::loop(t, 0, rest, Binding::unroll, inside(Expr(t) + Expr(whole * unroll))));
   }
+  return out;
+}
+
+/// The next panel of the constant operand comes from memory while the tiles of this one compute, a
+/// share in each turn of `steps` steps. `done`: steps of this tile before the turn.
+Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
+  constexpr std::int64_t kLineBytes = 64, kFewRows = 16;
+  const std::int64_t tiles = s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
+  if (s_.b != BSource::constant || winograd_ || s_.panels == 1 || tiles * s_.mr < kFewRows)
+    return {};
+  const std::int64_t size = strassen_ ? kStrassenProducts * strassen_->terms * s_.nv * lanes_
+                                      : panel_size_;
+  const std::int64_t line = kLineBytes / size_of(k_.buffers[b_buffer_].dtype);
+  const std::int64_t all = strassen_ ? kStrassenProducts * strassen_->terms : p_.extents.k;
+  const std::int64_t lines = (size / line + tiles - 1) / tiles;  // in each tile
+  Expr first = Expr(tile_loop_);
+  if (p_.row) first = Expr(row_loop_) * Expr(s_.tiles_per_task) + first;
+  first = first * Expr(lines);
+  std::int64_t each = 1;  // in each turn
+  if (lines >= all) {
+    first = first + done * Expr((lines + all - 1) / all);
+    each = steps * ((lines + all - 1) / all);
+  } else {
+    const auto apart = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(all / lines)));
+    first = first + ir::floor_div(done, apart);
+    each = (steps + apart - 1) / apart;
+  }
+  Expr batch(0);
+  for (const Axis& axis : b_batch_)
+    batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
+  const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(size);
+  Body out;
+  for (std::int64_t i = 0; i < each; ++i)
+    out.push_back({kernel::Prefetch{b_buffer_, next + (first + Expr(i)) * Expr(line)}});
   return out;
 }
 
@@ -156,7 +195,8 @@ Body Emitter::epilogue(const Variant& v, BufferId acc) {
 kernel::Stmt Emitter::results(Env env, BufferId source, const Expr& in_source, const Expr& column,
                               std::int64_t lanes) {
   const Var l = k_.new_var();
-  if (p_.n) set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + column * Expr(lanes_) + Expr(l));
+  const std::int64_t width = s_.nv * lanes_ * (strassen_ ? 2 : 1);
+  if (p_.n) set(env, p_.n->var, panel_ * Expr(width) + column * Expr(lanes_) + Expr(l));
   std::vector<std::pair<BufferId, Value>> with{
       {p_.result, kernel::load(source, in_source + Expr(l), p_.problem.type)}};
   Body stores;

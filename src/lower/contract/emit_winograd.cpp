@@ -117,7 +117,10 @@ kernel::Stmt Emitter::input_transform() {
 
 kernel::Stmt Emitter::store_products(const Variant& v, BufferId acc) {
   const Var r = k_.new_var(), c = k_.new_var(), l = k_.new_var();
-  const Expr row = Expr(place_) * Expr(winograd_tiles()) + v.first_row + Expr(r);
+  const Expr place = at(Expr(place_), env_);
+  const Expr first = strassen_ ? place * Expr(v.mr)
+                               : place * Expr(winograd_tiles()) + v.first_row;
+  const Expr row = first + Expr(r);
   const Expr to = (row * Expr(s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
   const Expr from = (Expr(r) * Expr(v.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
   Body body{kernel::store(products_, to, kernel::load(acc, from, p_.problem.type))};

@@ -18,11 +18,12 @@ std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) 
   return std::nullopt;
 }
 
-/// Cycles of one reduction step of a tile: two multiply-adds a cycle, two loads a cycle, each
+/// Cycles of one reduction step of a tile: the target's multiply-adds, two loads a cycle, each
 /// accumulator waits four cycles for itself, and a panel that does not stay in the first-level
 /// cache comes anew for every tile.
 double step_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv) {
-  const double fma = static_cast<double>(mr * nv) / 2, loads = static_cast<double>(mr + nv) / 2;
+  const double fma = static_cast<double>(mr * nv) / t.fma_rate,
+               loads = static_cast<double>(mr + nv) / 2;
   const double vectors = static_cast<double>(nv * t.vector_bytes);
   const double panel = static_cast<double>(e.k) * vectors;
   const double per_cycle = panel <= 0.6 * static_cast<double>(t.l1_bytes)   ? 64
@@ -114,7 +115,10 @@ std::string to_string(const Schedule& s) {
   constexpr std::string_view kB[] = {"packed", "in-place", "task-packed", "phase-packed"};
   return fmt::format(
       "{} mr={} nv={} tiles={}+{} rows={} tiles/task={} panels={}/{} a={} b={}{}",
-      s.winograd > 0 ? fmt::format("winograd F({0}x{0},3x3)", s.winograd) : "contract", s.mr, s.nv,
+      s.winograd > 0 ? fmt::format("winograd F({0}x{0},3x3)", s.winograd)
+      : s.strassen   ? "strassen"
+                     : "contract",
+      s.mr, s.nv,
       s.big, s.small, s.rows_per_task, s.tiles_per_task, s.panels_per_task, s.panels,
       kA[static_cast<int>(s.a)], kB[static_cast<int>(s.b)], s.staged ? " staged" : "");
 }

@@ -45,6 +45,9 @@ struct Schedule {
   /// Winograd's convolution with output tiles of m×m: register tiles then run over those tiles, and
   /// the reduction over the channels alone. 0: the contraction as it is written.
   std::int64_t winograd = 0;
+  /// Strassen's product: register tiles run over pairs of rows and pairs of vectors, seven products
+  /// of half the terms each.
+  bool strassen = false;
   double cycles = 0;  ///< the model's estimate for the whole kernel on all threads
 
   std::int64_t tiles() const { return big + small; }

@@ -104,10 +104,9 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes) {
   return Winograd{*kh, *kw, *channel, channel_dim};
 }
 
-std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const Target& target) {
-  std::vector<Algorithm> out{{}};
-  if (target.is_gpu() || target.winograd == 0) return out;
-  const Problem p = analyse(g, contract);
+std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& p,
+                                           const Target& target) {
+  std::vector<Algorithm> out;
   const auto tiled = tiled_axes(p);
   const int lanes = target.lanes(DType::f32);
   const auto channels = static_cast<double>(p.count(Role::k) / 9);

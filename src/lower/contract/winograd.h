@@ -24,6 +24,10 @@ std::vector<kernel::Value> output_line(std::int64_t m, const std::vector<kernel:
 /// G, (m+2)×3: the filter's transform is G g Gᵀ.
 std::vector<std::array<double, 3>> filter_transform(std::int64_t m);
 
+/// Tiles of 2×2 and 4×4, as far as the target allows them; none if `p` is no such convolution.
+std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& p,
+                                           const Target& target);
+
 /// Schedules with tiles of m×m, the best by the model first; empty if `p` is no such convolution.
 std::vector<Schedule> winograd_schedules(const Product& p, const Target& target, int lanes,
                                          std::int64_t m, const Tuning& fixed, std::size_t count);

@@ -1,0 +1,132 @@
+#include "lower/contract/strassen.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace heddle::lower::contract {
+namespace {
+
+using ir::Expr;
+
+/// Cycles beside the products where two multiply-adds are done in one: of a vector of terms of a pair
+/// of rows, and of a vector of a pair of columns of a pair of rows (four results, no epilogue).
+constexpr double kRowCycles = 8, kResultCycles = 17;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Cycles of all tasks on all threads, without what comes cold from memory.
+double total_cycles(const Product& p, const Strassen& shape, const Schedule& s, const Target& t,
+                    int lanes) {
+  Extents e = p.extents;
+  e.k = shape.terms;
+  const double terms = static_cast<double>(shape.terms), products = kStrassenProducts;
+  const double slow = 2 / t.fma_rate;
+  const double share = static_cast<double>(s.tiles_per_task) / static_cast<double>(s.tiles());
+  const double pairs = share * static_cast<double>(shape.pairs);
+  const auto tile = [&](std::int64_t mr) {
+    const double results = static_cast<double>(mr * s.nv) * (kResultCycles * slow + 4 * e.epilogue);
+    return products * (terms * step_cycles(e, t, mr, s.nv) + 25) + results;
+  };
+  double panel = static_cast<double>(s.big) * tile(s.mr);
+  if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
+  panel = panel * share + products * terms * static_cast<double>(s.nv * lanes) * 4 / 14;
+  double rows = pairs * terms / lanes * kRowCycles * slow;
+  // Sums that do not stay in the second-level cache go out and come back for every panel.
+  const double sums = products * pairs * terms * 4;
+  const bool away = sums > 0.6 * static_cast<double>(t.l2_bytes);
+  if (away) rows += sums / 7;
+  panel += sums / (away ? 14 : 48);
+  const double task = static_cast<double>(s.panels_per_task) * panel + rows + 400;
+  return static_cast<double>(ceil_div(s.tasks(p.extents), t.threads)) * task;
+}
+
+}  // namespace
+
+std::optional<Strassen> strassen_of(const Product& p, int lanes) {
+  // Constants of 16 bits stay so: sums of them would be f32.
+  const prim::Graph& g = *p.request.graph;
+  if (p.problem.type != DType::f32 || g[p.problem.b].type.dtype != DType::f32) return std::nullopt;
+  if (p.base.b != BSource::constant || p.row || !p.tile || !p.n || p.n_axes.size() != 1)
+    return std::nullopt;
+  for (const Axis& axis : p.outer)
+    if (axis.role != Role::m) return std::nullopt;
+  if (p.a_across || p.k.empty() || p.k[0].extent % 2 != 0) return std::nullopt;
+  if (p.n->extent % lanes != 0 || p.n->extent < 2 * lanes || p.tile->extent < 4)
+    return std::nullopt;
+  return Strassen{ceil_div(p.tile->extent, 2), ceil_div(p.n->extent / lanes, 2), p.extents.k / 2};
+}
+
+std::optional<Algorithm> strassen_algorithm(const prim::Graph& g, const Problem& p,
+                                            const Target& target) {
+  const int lanes = target.lanes(DType::f32);
+  const std::vector<Axis> rows = p.of(Role::m), k = p.of(Role::k);
+  if (p.type != DType::f32 || !g.constant_of(p.b) || g[p.b].type.dtype != DType::f32 ||
+      p.count(Role::batch) > 1 || k.empty() || p.count(Role::k) % 2 != 0 ||
+      p.count(Role::n) % lanes != 0 || p.count(Role::m) < 4 || !p.a_access.inside.empty())
+    return std::nullopt;
+  // Rows that neither windows nor strides touch run as one axis.
+  for (const Axis& axis : rows)
+    if (std::find(p.a_access.index.begin(), p.a_access.index.end(), Expr(axis.var)) ==
+        p.a_access.index.end())
+      return std::nullopt;
+  const std::int64_t m = p.count(Role::m), vectors = p.count(Role::n) / lanes;
+  const auto terms = static_cast<double>(p.count(Role::k));
+  const auto pairs = static_cast<double>(ceil_div(m, 2)),
+             columns = static_cast<double>(ceil_div(vectors, 2));
+  // In multiplications of vectors, of which two are done in a cycle.
+  const double written = static_cast<double>(m * vectors) * terms;
+  const double products = kStrassenProducts * pairs * columns * terms / 2;
+  const double beside = pairs * terms / 2 / lanes * kRowCycles + pairs * columns * kResultCycles;
+  const double work = (products + 2 * beside) / written;
+  if (work > 0.98) return std::nullopt;
+  return Algorithm{work, 7.0 / 4};
+}
+
+std::array<std::array<int, 4>, kStrassenProducts> column_shares() {
+  return {{{1, 0, 0, 0},
+           {0, 0, 1, 0},
+           {0, 0, 0, 1},
+           {1, -1, -1, 1},
+           {-1, 1, 0, 0},
+           {1, -1, 0, 1},
+           {0, -1, 0, 1}}};
+}
+
+std::vector<Schedule> strassen_schedules(const Product& p, const Target& target, int lanes,
+                                         const Tuning& fixed, std::size_t count) {
+  std::vector<Schedule> out;
+  const auto shape = strassen_of(p, lanes);
+  if (!shape) return out;
+  const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
+  for (std::int64_t nv = 1; nv <= 6; ++nv) {
+    if (nv_pin && nv != *nv_pin) continue;
+    for (std::int64_t mr = 1; mr <= 14; ++mr) {
+      if (mr_pin && mr != *mr_pin) continue;
+      if (!(mr_pin && nv_pin) && mr * nv + nv + 1 > target.vector_registers) continue;
+      Schedule s = p.base;
+      s.strassen = true;
+      s.a = ASource::matrix;
+      const std::int64_t tiles = ceil_div(shape->pairs, mr);
+      s.mr = ceil_div(shape->pairs, tiles);
+      s.panels = ceil_div(shape->columns, nv);
+      s.nv = ceil_div(shape->columns, s.panels);
+      if (!(mr_pin || nv_pin) && (s.mr != mr || s.nv != nv)) continue;  // met at its own size
+      s.small = tiles * s.mr - shape->pairs;
+      s.big = tiles - s.small;
+      for (std::int64_t m : block_sizes(s.tiles(), pinned(fixed, "tiles"))) {
+        s.tiles_per_task = m;
+        for (std::int64_t panels : block_sizes(s.panels, pinned(fixed, "panels"))) {
+          s.panels_per_task = panels;
+          s.cycles = total_cycles(p, *shape, s, target, lanes);
+          out.push_back(s);
+        }
+      }
+    }
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
+  if (out.size() > count) out.resize(count);
+  return out;
+}
+
+}  // namespace heddle::lower::contract

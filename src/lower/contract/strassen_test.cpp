@@ -1,0 +1,108 @@
+#include "lower/contract/test_util.h"
+
+namespace heddle::lower {
+namespace {
+
+struct Row {
+  std::int64_t m, k, n;
+  Tuning tuning;
+};
+
+/// Rows and pairs of vectors that lack their second, terms that are no whole vectors, several
+/// tasks, tiles of two sizes.
+const Row kRows[] = {
+    {8, 4, 16, {}},
+    {7, 6, 16, {}},
+    {9, 16, 24, {}},
+    {26, 40, 40, {{"mr", 3}, {"nv", 2}}},
+    {27, 18, 56, {{"mr", 3}, {"nv", 2}, {"panels", 1}, {"tiles", 2}}},
+    {33, 64, 8 * 7, {{"mr", 5}, {"nv", 1}, {"tiles", 2}}},
+};
+
+void check_strassen(Case& c, const Row& row) {
+  c.tuning = row.tuning;
+  c.tuning.emplace_back("strassen", 1);
+  SCOPED_TRACE(fmt::format("{}x{}x{}", row.m, row.n, row.k));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  EXPECT_TRUE(c.schedule.starts_with("strassen")) << c.schedule;
+}
+
+TEST(Strassen, Products) {
+  for (const Row& row : kRows) {
+    Case c;
+    c.output(c.b.matmul(c.input({row.m, row.k}), c.constant({row.k, row.n})));
+    check_strassen(c, row);
+  }
+}
+
+/// The constant lies the other way, something is computed of the rows, several results, one of them
+/// transposed; a long epilogue goes through memory.
+TEST(Strassen, PrologueAndEpilogue) {
+  for (const Row& row : kRows) {
+    Case c;
+    const NodeId x = c.b.mul(c.input({row.m, row.k}), 0.5);
+    const NodeId w = c.b.transpose(c.constant({row.n, row.k}), {1, 0});
+    const NodeId y = c.b.matmul(x, w);
+    const NodeId sum = c.b.add(c.b.add(y, c.b.broadcast(c.constant({row.n}), {row.m, row.n})),
+                               c.input({row.m, row.n}));
+    c.output(sum);
+    c.output(c.b.relu(sum));
+    c.output(c.b.mul(c.b.mul(c.b.tanh(sum), c.b.exp(sum)), c.b.sigmoid(sum)));
+    check_strassen(c, row);
+  }
+}
+
+/// Pixels of an image channels-last are the rows of a convolution by 1×1; two reductions, of which
+/// the outer is halved.
+TEST(Strassen, RowsAndTermsOfSeveralAxes) {
+  Case c;
+  const NodeId x = c.input({1, 16, 5, 7});
+  c.layouts[x] = ordered({1, 16, 5, 7}, {0, 2, 3, 1});
+  c.output(c.b.conv(x, c.constant({24, 16, 1, 1}), conv(2, 1, 0)));
+  check_strassen(c, {35, 16, 24, {}});
+  Case heads;
+  const NodeId h = heads.input({4, 11, 6});  // heads, rows, width
+  heads.output(heads.b.matmul(heads.b.reshape(heads.b.transpose(h, {1, 0, 2}), {11, 24}),
+                              heads.constant({24, 16})));
+  check_strassen(heads, {11, 24, 16, {}});
+}
+
+TEST(Strassen, OnlyWhereItApplies) {
+  struct Refused {
+    std::int64_t m, k, n;
+    bool constant, allowed;
+    DType type;
+  };
+  for (const Refused& r :
+       {Refused{8, 15, 16, true, true, DType::f32}, Refused{8, 16, 12, true, true, DType::f32},
+        Refused{2, 16, 16, true, true, DType::f32}, Refused{8, 16, 16, false, true, DType::f32},
+        Refused{8, 16, 16, true, false, DType::f32}, Refused{8, 16, 16, true, true, DType::f64},
+        Refused{8, 16, 16, true, true, DType::f16}}) {
+    Case c;
+    c.target.strassen = r.allowed;
+    c.tuning = {{"strassen", 1}};
+    const NodeId w = r.constant ? c.constant({r.k, r.n}, r.type) : c.input({r.k, r.n}, r.type);
+    c.output(c.b.matmul(c.input({r.m, r.k}, r.type), w));
+    EXPECT_FALSE(contract::lower(request_of(c)).ok())
+        << r.m << " " << r.k << " " << r.n << " " << name_of(r.type);
+  }
+}
+
+/// What the cost model is told: large products gain, small ones do not.
+TEST(Strassen, IsOfferedWhereItGains) {
+  const auto work = [](std::int64_t m, std::int64_t k, std::int64_t n, bool allowed) {
+    Case c;
+    c.target.strassen = allowed;
+    const NodeId y = c.b.matmul(c.input({m, k}), c.constant({k, n}));
+    const auto all = contract::algorithms(c.g, y, c.target);
+    return all.size() > 1 ? all[1].work : 1;
+  };
+  EXPECT_LT(work(128, 768, 768, true), 0.93);
+  EXPECT_GT(work(128, 768, 768, true), 0.875);
+  EXPECT_EQ(work(128, 768, 768, false), 1);
+  EXPECT_EQ(work(128, 24, 768, true), 1);
+  EXPECT_EQ(work(128, 767, 768, true), 1);
+}
+
+}  // namespace
+}  // namespace heddle::lower
