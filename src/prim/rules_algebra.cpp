@@ -128,6 +128,16 @@ Rewritten div_by_power_of_two(RewriteContext& c, const Node& n) {
   return c.b.mul(n.args[0], 1 / *d);
 }
 
+/// One rounding more of the argument moves a smooth, bounded function by no more than its own error.
+Rewritten smooth_of_quotient(RewriteContext& c, const Node& n) {
+  if (!is_map(n, ScalarFn::erf) && !is_map(n, ScalarFn::tanh)) return std::nullopt;
+  const Node inner = c.g[n.args[0]];
+  if (!is_map(inner, ScalarFn::div) || !wide_float(n.type.dtype)) return std::nullopt;
+  const auto d = splat_value(c.g, inner.args[1]);
+  if (!d || !(std::fabs(*d) > 1e-30 && std::fabs(*d) < 1e30)) return std::nullopt;
+  return c.b.map(std::get<Map>(n.op).fn, {c.b.mul(inner.args[0], 1 / *d)});
+}
+
 Rewritten div_by_broadcast(RewriteContext& c, const Node& n) {
   if (!is_map(n, ScalarFn::div) || !wide_float(n.type.dtype)) return std::nullopt;
   const Access* a = plain_view(c.g, n.args[1]);
@@ -250,6 +260,8 @@ constexpr RewriteRule kRules[] = {
        const NodeId x = x_of(b, {3, 16});
        return b.div(x, b.add(b.reduce_max(b.map(ScalarFn::abs, {x}), {1}), 1.0));
      }},
+    {"smooth-of-quotient", "erf(x / c), tanh(x / c) -> erf(x * (1/c)), tanh(x * (1/c))",
+     smooth_of_quotient, [](Builder& b) { return b.erf(b.div(x_of(b), 1.4142135)); }},
     {"scale-of-scale", "(x * p) * q -> x * (p*q)", scale_of_scale,
      [](Builder& b) { return b.mul(b.mul(x_of(b), 0.3), 0.7); }},
     {"bias-of-bias", "(x + p) + q -> x + (p + q), also with -", bias_of_bias,

@@ -1,5 +1,7 @@
 // Own approximations for f32: all are branch-free vector code. Errors against libm's double result
 // are checked in math_test.cpp.
+#include <llvm/IR/IntrinsicsX86.h>
+
 #include <cmath>
 
 #include "codegen/cpu/ops.h"
@@ -18,6 +20,18 @@ V Ops::polynomial(V x, llvm::ArrayRef<double> high_first) {
   return out;
 }
 
+/// x·2^n in one instruction (n whole), right at both ends of the range; null if there is none.
+V Ops::scaled(V x, V n) {
+  const unsigned width = width_of(x);
+  if (x86_bytes_ < 64 || (width != 8 && width != 16)) return nullptr;
+  if (width == 8)
+    return b_.CreateIntrinsic(Intrinsic::x86_avx512_mask_scalef_ps_256, {},
+                              {x, n, x, b_.getInt8(0xff)});
+  constexpr int kCurrentRounding = 4;
+  return b_.CreateIntrinsic(Intrinsic::x86_avx512_mask_scalef_ps_512, {},
+                            {x, n, x, b_.getInt16(0xffff), b_.getInt32(kCurrentRounding)});
+}
+
 /// e^x = 2^n · e^r with |r| ≤ ln2/2 (Cody and Waite), e^r a minimax polynomial of degree 6. 2^n is
 /// applied in two halves, so results below 2^-126 are right denormals and overflow gives infinity.
 V Ops::exp_f32(V x) {
@@ -32,6 +46,7 @@ V Ops::exp_f32(V x) {
   r = b_.CreateFAdd(r, b_.CreateFMul(n, real(x, 2.12194440e-4)));
   V p = polynomial(r, {0.0013814539881412007, 0.008368745279934087, 0.04166839080042989,
                        0.16666520397549814, 0.4999999343202207, 1.0, 1.0});
+  if (V out = scaled(p, n)) return out;
   // Shifting by 23 drops the upper bits of both halves' sums.
   V whole = b_.CreateBitCast(shifted, i32);
   V half = b_.CreateLShr(whole, 1);

@@ -84,6 +84,7 @@ class Ops {
   llvm::Value* polynomial(llvm::Value* x, llvm::ArrayRef<double> high_first);
 
   llvm::Constant* real(llvm::Value* like, double value) const;
+  llvm::Value* scaled(llvm::Value* x, llvm::Value* n);
   llvm::Constant* integer(llvm::Type* like, std::int64_t value) const;
   llvm::Value* intrinsic(llvm::Intrinsic::ID id, llvm::ArrayRef<llvm::Value*> args);
 

@@ -45,7 +45,7 @@ class Phases {
   void add_parts(const Reduction& r, kernel::BufferId parts, const Layout& layout);
   void keep_derived(const Group& group);
   void keep_compared_sums();
-  bool of_split_reductions(NodeId node) const;
+  bool of_split_reductions(NodeId node, std::int64_t most) const;
   kernel::BufferId temporary(std::string name, DType type, std::int64_t size);
 
   void pack_constants(const std::vector<Group>& groups);

@@ -241,7 +241,7 @@ void Phases::keep_derived(const Group& group) {
           return std::find(n.args.begin(), n.args.end(), id) != n.args.end() &&
                  element_count(n.type.shape) > element_count(shape);
         });
-    if (!repeated || !of_split_reductions(id)) continue;
+    if (!repeated || !of_split_reductions(id, element_count(group.shape) / kSmallShare)) continue;
     kept_.insert(id);
     const Layout layout = row_major(shape);
     const kernel::BufferId buffer = temporary("kept", g_[id].type.dtype, layout.size);
@@ -284,8 +284,14 @@ void Phases::keep_compared_sums() {
   }
 }
 
-/// True if the value needs a reduction, and all that it needs are split.
-bool Phases::of_split_reductions(NodeId node) const {
+/// True if the value needs a split reduction, and others only if they are short: `most` terms in all
+/// (the two products of a squeeze-and-excitation's gate).
+bool Phases::of_split_reductions(NodeId node, std::int64_t most) const {
+  const auto terms = [&](NodeId id) {
+    if (const auto* c = std::get_if<prim::Contract>(&g_[id].op))
+      return element_count(g_[id].type.shape) * element_count(c->reduced);
+    return element_count(g_[g_[id].args[0]].type.shape);
+  };
   bool some = false;
   std::set<NodeId> seen;
   std::vector<NodeId> next{node};
@@ -296,9 +302,12 @@ bool Phases::of_split_reductions(NodeId node) const {
         !seen.insert(id).second)
       continue;
     if (is_reduction(g_, id)) {
-      if (std::find(split_.begin(), split_.end(), id) == split_.end()) return false;
-      some = true;
-      continue;
+      if (std::find(split_.begin(), split_.end(), id) != split_.end()) {
+        some = true;
+        continue;
+      }
+      most -= terms(id);
+      if (request_.target.is_gpu() || most < 0) return false;
     }
     next.insert(next.end(), g_[id].args.begin(), g_[id].args.end());
   }
