@@ -84,7 +84,7 @@ class Algebra {
       const NodeId positive = b_.add(b_.map(ScalarFn::abs, {x}), 0.5);
       return b_.map(ScalarFn::pow, {positive, splat(t, pick({-0.5, 0.5, 1.5}))});
     }
-    if (is_float(t) && rng_() % 12 == 0)
+    if (is_float(t) && rng_() % 10 == 0)
       return b_.map(pick({ScalarFn::erf, ScalarFn::tanh}),
                     {b_.map(ScalarFn::div, {x, splat(t, pick({3.0, 1.25}))})});
     if (rng_() % 6 == 0) return b_.neg(x);
