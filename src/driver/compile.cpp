@@ -140,7 +140,7 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   if (options.precision != DType::f32)
     graph = HEDDLE_TRY(
         run_graph_passes(prim::with_storage(graph, options.precision), options, platform, dumper));
-  compiled.graph = plan::with_copied_outputs(graph);
+  compiled.graph = plan::with_copied_outputs(graph, platform.cuda);
   watch.lap("passes");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
   planning.pool = &pool;

@@ -16,6 +16,8 @@ constexpr double kOverlapLoss = 0.15;
 constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1;
 /// Nanoseconds of an element that cannot be loaded as part of a vector.
 constexpr double kStridedNs = 0.4;
+/// Of an element of a main loop's result that is stored far from its neighbours.
+constexpr double kScatteredNs = 2.5;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
@@ -516,6 +518,8 @@ struct CostModel::State {
     for (NodeId o : c.outputs) {
       bytes += f.bytes_of(o);
       memory_us += move_us(f.bytes_of(o), f.bytes_of(o));
+      if (loop_us > 0 && f.scattered[static_cast<std::size_t>(o.value)])
+        scalar_ns += kScatteredNs * f.elements_of(o);
     }
     Cost cost;
     const double t = parallel(std::max(1.0, tasks));

@@ -146,6 +146,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
   f.inlined.resize(n);
   f.main_loop.resize(n);
   f.output.resize(n);
+  f.scattered.resize(n);
   f.elements.resize(n);
   f.bytes.resize(n);
   f.accesses.resize(n);
@@ -166,8 +167,12 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
       if (auto chain = legality.chain(g, id)) f.chains.push_back(*std::move(chain));
   }
   std::sort(f.chains.begin(), f.chains.end());
-  for (const prim::GraphOutput& o : g.outputs)
+  for (const prim::GraphOutput& o : g.outputs) {
     f.output[static_cast<std::size_t>(o.node.value)] = true;
+    const bool copy = std::holds_alternative<prim::View>(g[o.node].op);
+    f.scattered[static_cast<std::size_t>(o.node.value)] =
+        copy && is_scattered(g, g[o.node].args[0]);
+  }
   return f;
 }
 

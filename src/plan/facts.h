@@ -26,6 +26,7 @@ struct Facts {
   const prim::Graph* graph = nullptr;
   std::vector<NodeId> live;  ///< topological order
   std::vector<bool> is_live, leaf, inlined, main_loop, output;
+  std::vector<bool> scattered;  ///< outputs that a main loop would store element by element
   std::vector<bool> written;  ///< live without alternatives
   std::vector<double> elements, bytes;
   /// Of main loops; empty: only as written.

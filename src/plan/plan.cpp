@@ -76,7 +76,30 @@ NodeId add_copy(prim::Graph& g, NodeId id) {
 
 }  // namespace
 
-prim::Graph with_copied_outputs(const prim::Graph& g) {
+bool is_scattered(const prim::Graph& g, NodeId output) {
+  constexpr std::int64_t kLarge = 4096;
+  const Shape& shape = g[output].type.shape;
+  if (shape.empty() || shape.back() < 2 || element_count(shape) < kLarge) return false;
+  // Maps of one shape end in the contraction whose epilogue they may be.
+  NodeId id = output;
+  while (!std::holds_alternative<prim::Contract>(g[id].op)) {
+    const auto of_shape = std::ranges::find_if(g[id].args, [&](NodeId a) {
+      return g[a].type.shape == shape && !is_leaf(g, a) &&
+             !std::holds_alternative<prim::Iota>(g[a].op);
+    });
+    if (!std::holds_alternative<prim::Map>(g[id].op) || of_shape == g[id].args.end()) return false;
+    id = *of_shape;
+  }
+  if (!lower::contract::worth_main_loop(g, id)) return false;
+  // Vectors run along what the constant operand alone depends on.
+  const lower::contract::Roles roles = lower::contract::roles_of(g, id);
+  const std::vector<int>& n = g.constant_of(g[id].args[0]) ? roles.m : roles.n;
+  const int last = static_cast<int>(shape.size()) - 1;
+  return std::ranges::find(n, last) == n.end() &&
+         std::ranges::any_of(n, [&](int d) { return shape[static_cast<std::size_t>(d)] > 1; });
+}
+
+prim::Graph with_copied_outputs(const prim::Graph& g, bool gpu) {
   prim::Graph out = prim::rebuild(g, [](prim::Graph& into, const prim::Node& node, NodeId) {
     return into.add(node.op, node.args, node.type);
   });
@@ -84,6 +107,7 @@ prim::Graph with_copied_outputs(const prim::Graph& g) {
   for (prim::GraphOutput& o : out.outputs) {
     // A copy of a copy, where a value is an output several times: equal nodes are one.
     while (is_leaf(out, o.node) || given.contains(o.node)) o.node = add_copy(out, o.node);
+    if (!gpu && is_scattered(out, o.node)) o.node = add_copy(out, o.node);
     given.insert(o.node);
   }
   return out;

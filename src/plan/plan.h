@@ -130,7 +130,12 @@ struct Plan {
 
 /// A graph in which every output is computed by some kernel: outputs that are inputs, constants or
 /// the same value as another output become copies (identity views). Call before orchestrate().
-prim::Graph with_copied_outputs(const prim::Graph& g);
+/// On a CPU so do large results of main loops whose rows of results would be scattered over the
+/// output: the plan decides whether they are stored there, or as they are made and then copied.
+prim::Graph with_copied_outputs(const prim::Graph& g, bool gpu = false);
+/// Whether the main loop that makes an output would store each row of results over all of it: the
+/// last dimension of a row-major output is no column of the product (channels of an image).
+bool is_scattered(const prim::Graph& g, NodeId output);
 
 /// Chooses the kernels. Errors: an output that is a leaf (see with_copied_outputs).
 Result<Plan> orchestrate(const prim::Graph& g, const Options& options = {});
