@@ -23,6 +23,7 @@ lower::Target Platform::target() const {
   target.vector_bytes = cpu.vector_bytes;
   target.vector_registers = cpu.vector_registers;
   target.quads = cpu.quads;
+  target.bf16_pairs = cpu.bf16_pairs;
   target.threads = threads;
   target.winograd = strict ? 0 : 4;
   return target;
@@ -36,6 +37,7 @@ plan::MachineModel Platform::model() const {
   }
   plan::MachineModel model = plan::default_machine(threads, cpu.vector_bytes);
   model.quads = cpu.quads;
+  model.bf16_pairs = cpu.bf16_pairs;
   return model;
 }
 

@@ -36,7 +36,13 @@ class Emitter {
   ir::Expr k_linear(const Env& env) const;
   ir::Expr first_row() const;
   ir::Expr first_tile_row() const;
-  kernel::BufferId scratch(std::string name, std::int64_t size, kernel::Scope scope, int lanes = 1);
+  kernel::BufferId scratch(std::string name, std::int64_t size, kernel::Scope scope, int lanes = 1,
+                           std::optional<DType> type = {});
+  /// Of elements of operands.
+  kernel::BufferId operand_scratch(std::string name, std::int64_t size, kernel::Scope scope,
+                                   int lanes = 1) {
+    return scratch(std::move(name), size, scope, lanes, element_);
+  }
 
   // Operand copies (emit_pack.cpp).
   void plan_a();
@@ -100,7 +106,9 @@ class Emitter {
   std::vector<std::int64_t> box_strides_, box_extents_;
   ir::Var slot_;      ///< row of the copied matrix
   ir::Var n_vector_;  ///< place in the panel
+  DType element_;     ///< of operands in the main loop
   std::optional<Winograd> winograd_;
+  bool halves_ = false;                            ///< its products are of bf16
   ir::Var place_;                                  ///< one of the A² products
   kernel::BufferId box_, transformed_, products_;  ///< of Winograd's convolution
 };

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
 
@@ -17,8 +18,8 @@ using kernel::Value;
 Body Emitter::tile(const Variant& v) {
   Registers reg;
   reg.acc = scratch(fmt::format("acc{}x{}", v.mr, v.nv), v.mr * v.nv * lanes_, Scope::lane, lanes_);
-  reg.b = scratch("b", v.nv * lanes_, Scope::lane, lanes_);
-  reg.a = scratch("a", 1, Scope::lane, 1);
+  reg.b = operand_scratch("b", v.nv * lanes_, Scope::lane, lanes_);
+  reg.a = operand_scratch("a", 1, Scope::lane, 1);
   Body body{for_each_vector(v, [&](const Expr& i, const Expr& l) {
     return kernel::store(reg.acc, i * Expr(lanes_) + l, kernel::imm(p_.problem.type, 0));
   })};
@@ -105,8 +106,9 @@ Body Emitter::step(const Variant& v, const Registers& reg, const Env& k) {
     set(a_env, slot_, slot);
   }
   const Expr i = (Expr(r) * Expr(v.nv) + Expr(c2)) * Expr(lanes_) + Expr(l2);
-  Value b = kernel::load(reg.b, Expr(c2) * Expr(lanes_) + Expr(l2), type);
-  Value product = p_.problem.product(kernel::load(reg.a, 0, type), b);
+  Value b = kernel::load(reg.b, Expr(c2) * Expr(lanes_) + Expr(l2), element_);
+  Value product = halves_ ? kernel::product_of_halves(kernel::load(reg.a, 0, element_), b)
+                          : p_.problem.product(kernel::load(reg.a, 0, element_), b);
   Value sum = kernel::apply(ScalarFn::add, {kernel::load(reg.acc, i, type), product}, type);
   Body lanes{kernel::loop(l2, 0, lanes_, Binding::vector, {kernel::store(reg.acc, i, sum)})};
   Body row{kernel::store(reg.a, 0, at(a_main_, a_env)),
