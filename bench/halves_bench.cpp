@@ -78,10 +78,10 @@ void compare(const Sizes& s, const codegen::cpu::Machine& machine, ThreadPool& p
       const double want = written->memory_of(out)[i], got = halves->memory_of(out)[i];
       error = std::max(error, std::abs(want - got)), scale = std::max(scale, std::abs(want));
     }
-    std::printf("%5ldx%5ldx%5ld %s written %7.1f halves %7.1f GFLOP/s %5.1f%% differ %.0e | %s | %s\n",
-                s.m, s.k, s.n, cold ? "cold" : "hot ", flops / t[0], flops / t[1],
-                100 * t[0] / t[1], error / scale, written->schedule().c_str(),
-                halves->schedule().c_str());
+    std::printf(
+        "%5ldx%5ldx%5ld %s written %7.1f halves %7.1f GFLOP/s %5.1f%% differ %.0e | %s | %s\n", s.m,
+        s.k, s.n, cold ? "cold" : "hot ", flops / t[0], flops / t[1], 100 * t[0] / t[1],
+        error / scale, written->schedule().c_str(), halves->schedule().c_str());
   }
 }
 
@@ -100,12 +100,23 @@ void run(int argc, char** argv) {
   std::printf("%s, %d threads\n", machine.cpu.c_str(), threads);
   if (argc > 6)
     return compare({std::atol(argv[4]), std::atol(argv[5]), std::atol(argv[6])}, machine, pool,
-                   seconds, tune,
-                   argc > 7 && std::strcmp(argv[7], "--gelu") == 0);
-  for (const Sizes& s : {Sizes{128, 384, 384}, {128, 384, 1536}, {128, 1536, 384}, {128, 768, 768},
-                         {128, 768, 3072}, {128, 3072, 768}, {197, 768, 3072}, {3136, 64, 256},
-                         {3136, 256, 64}, {784, 512, 128}, {784, 128, 512}, {196, 1024, 256},
-                         {196, 256, 1024}, {49, 2048, 512}, {49, 512, 2048}, {1024, 1024, 1024}})
+                   seconds, tune, argc > 7 && std::strcmp(argv[7], "--gelu") == 0);
+  for (const Sizes& s : {Sizes{128, 384, 384},
+                         {128, 384, 1536},
+                         {128, 1536, 384},
+                         {128, 768, 768},
+                         {128, 768, 3072},
+                         {128, 3072, 768},
+                         {197, 768, 3072},
+                         {3136, 64, 256},
+                         {3136, 256, 64},
+                         {784, 512, 128},
+                         {784, 128, 512},
+                         {196, 1024, 256},
+                         {196, 256, 1024},
+                         {49, 2048, 512},
+                         {49, 512, 2048},
+                         {1024, 1024, 1024}})
     compare(s, machine, pool, seconds, tune, false);
 }
 

@@ -10,7 +10,8 @@ Run on an otherwise idle machine, from the checkout, after scripts/test.sh:
 
 Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is kept between calls, but
 --peers (some of them, for some models and thread counts, if named) only replaces that in what is
-there.
+there, and so does --low: the tables in bf16, and in int8 on what zoo/quantise.py makes of the zoo in
+build/int8.
 """
 import argparse
 import datetime
@@ -130,6 +131,80 @@ def peer_table(rows):
     return out + [""] + errors
 
 
+# Of the frameworks, these compute in bf16 on a CPU; these run quantised models in int8.
+LOW_MODELS = ["resnet50", "mobilenetv2", "squeezenet", "densenet121", "shufflenetv2",
+              "efficientnet-b0", "minilm-l6", "bert-base", "vit-b16"]
+LOW = {"bf16": "openvino,torch,torch-compile", "int8": "ort,openvino"}
+
+
+def low_rows(folder):
+    """They are kept in a file of their own."""
+    path = folder / "performance-low.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def measure_low(flags):
+    """Each precision against the peers that have it, in place of older rows; and their tables."""
+    rows = low_rows(flags.out)
+    for precision in flags.low.split(","):
+        models = LOW_MODELS
+        if flags.models != ",".join(MODELS):
+            models = [m for m in models if m in flags.models.split(",")]
+        for threads in map(int, flags.threads.split(",")):
+            for model in models:
+                path = f"build/int8/{model}-int8" if precision == "int8" else f"build/zoo/{model}"
+                asked = [] if precision == "int8" else ["--precision", precision]
+                result = json.loads(call(HEDDLE, "bench", path, "--threads", threads, "--json",
+                                         "--duration", flags.duration, "--vs",
+                                         flags.peers or LOW[precision],
+                                         "--peer-timeout", flags.peer_timeout, *asked))
+                key = {"model": model, "precision": precision, "threads": threads}
+                rows[:] = [r for r in rows if any(r[k] != v for k, v in key.items())]
+                rows.append(low_row(key, result))
+                print(f"{model} {precision} {threads}: {rows[-1]['best_peer_ratio']}", flush=True)
+                (flags.out / "performance-low.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print("\n".join(low_tables(rows)))
+
+
+def low_row(key, result):
+    """Outputs are compared, but not judged: rounding to few bits has steps."""
+    h = result["heddle"]
+    peers = {name: {k: p.get(k) for k in KEPT} for name, p in result["peers"].items()}
+    fit = [name for name, p in peers.items() if not p["error"]]
+    best = min(fit, key=lambda name: peers[name]["ratio"]) if fit else None
+    return {**key, "batch": 1, "heddle_ms": h["median_ms"], "heddle_ci_ms": h["median_ci_ms"],
+            "best_peer": best, "best_peer_ratio": peers[best]["ratio"] if fit else None,
+            "kernels": h["kernels"], "peers": peers}
+
+
+def low_tables(rows):
+    out = []
+    for precision, threads in sorted({(r["precision"], r["threads"]) for r in rows}):
+        here = [r for r in rows if (r["precision"], r["threads"]) == (precision, threads)]
+        names = [n for n in PEERS.split(",") if any(n in r["peers"] for r in here)]
+        out += [f"\n### {precision}, batch 1, {threads} thread{'s' if threads > 1 else ''}\n",
+                "Medians in ms, each peer's over Heddle's, and how far its outputs are from Heddle's.\n",
+                "| model | Heddle ms | " + " | ".join(names) + " | best |",
+                "|---" * (3 + len(names)) + "|"]
+        for r in here:
+            cells = [low_cell(r["peers"].get(name)) for name in names]
+            best = f"**{r['best_peer_ratio']:.2f}×**" if r["best_peer"] else "–"
+            out.append(f"| {r['model']} | {r['heddle_ms']:.3f} | {' | '.join(cells)} | {best} |")
+        ratios = [r["best_peer_ratio"] for r in here if r["best_peer"]]
+        if ratios:
+            out.append("| geometric mean | " + " | " * len(names) +
+                       f" | **{geometric_mean(ratios):.2f}×** |")
+        out += [""] + [f"- {name} on {r['model']}: {p['error']}" for r in here
+                       for name, p in r["peers"].items() if p["error"]]
+    return out
+
+
+def low_cell(p):
+    if p is None or p["error"]:
+        return "error" if p else "not measured"
+    return f"{p['median_ms']:.3f} ({p['ratio']:.2f}×, {p['difference']:.0e})"
+
+
 def compile_table(data):
     out = ["\n## Compiling and loading\n",
            "No budget (`--budget none`), empty cache; then the same again; then the artefact.\n",
@@ -163,7 +238,7 @@ def write(data, folder):
              f"Machine: {data['machine']}. Date: {data['date']}.\n",
              "A ratio is the peer's median over Heddle's, both from the same interleaved run; above 1 "
              "Heddle is faster.", "\n## Models"]
-    lines += model_tables(data) + compile_table(data) + ablation_tables(data)
+    lines += model_tables(data) + low_tables(low_rows(folder)) + compile_table(data) + ablation_tables(data)
     lines.append("\n## Kernels\n")
     for title, text in data["micro"].items():
         lines += [f"### {title}\n", "```", text.rstrip(), "```\n"]
@@ -175,13 +250,16 @@ def main():
     parser.add_argument("--quick", action="store_true", help="short runs")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs")
     parser.add_argument("--peers", nargs="?", const=PEERS, help="only the models, against these")
+    parser.add_argument("--low", nargs="?", const="bf16,int8", help="only these precisions' tables, against --peers if named")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--threads", default="2,1")
     parser.add_argument("--duration", type=float, help="seconds of measuring for each contestant")
     parser.add_argument("--peer-timeout", type=float, default=600, help="seconds for loading")
     flags = parser.parse_args()
     flags.duration = flags.duration or (0.5 if flags.quick else 2)
-    if flags.peers:
+    if flags.low:
+        measure_low(flags)
+    elif flags.peers:
         data = json.loads((flags.out / "performance.json").read_text())
         versus(flags, data)
     else:

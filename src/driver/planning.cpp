@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "prim/alternatives.h"
+#include "prim/bytes.h"
 #include "prim/passes.h"
 #include "prim/rewrite.h"
 
@@ -15,15 +16,19 @@ Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& op
   passes.verify_each = options.options.verify;
   passes.bisect = options.options.bisect;
   passes.disable = options.options.disable;
-  if (platform.target().quads)
-    passes.disable += fmt::format("{}{}", passes.disable.empty() ? "" : ",", prim::kBytesInHalves);
+  const auto leave_out = [&](std::string_view row) {
+    passes.disable += fmt::format("{}{}", passes.disable.empty() ? "" : ",", row);
+  };
+  if (platform.target().quads) leave_out(prim::kBytesInHalves);
+  if (!platform.target().bf16_pairs) leave_out(prim::kBf16InPairs);
   if (dumper.wants("prim")) {
     dumper.write("import", graph);
     passes.changed = [&](int, std::string_view name, const prim::Graph& result) {
       dumper.write("after-" + std::string(name), result);
     };
   }
-  return prim::run_passes(prim::default_passes(), std::move(graph), passes);
+  graph = HEDDLE_TRY(prim::run_passes(prim::default_passes(), std::move(graph), passes));
+  return platform.cuda ? std::move(graph) : prim::with_bytes(graph);
 }
 
 Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& options,

@@ -24,6 +24,7 @@ lower::Target Platform::target() const {
   target.vector_registers = cpu.vector_registers;
   target.fma_rate = cpu.fma_rate;
   target.quads = cpu.quads;
+  target.bf16_pairs = cpu.bf16_pairs;
   target.threads = threads;
   const plan::MachineModel caches = plan::default_machine(threads, cpu.vector_bytes);
   target.l1_bytes = caches.l1_bytes;
@@ -42,6 +43,7 @@ plan::MachineModel Platform::model() const {
   plan::MachineModel model = plan::default_machine(threads, cpu.vector_bytes);
   model.peak_gflops *= cpu.fma_rate / 2;
   model.quads = cpu.quads;
+  model.bf16_pairs = cpu.bf16_pairs;
   return model;
 }
 

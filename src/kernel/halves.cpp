@@ -69,8 +69,66 @@ std::vector<Value> parts_of(const Value& v) {
   return x ? parts_of(*x) : std::vector<Value>();
 }
 
+namespace {
+
+constexpr std::int64_t kUpper = -65536;
+
+/// A half of each word as an f32.
+Value low_half(const Value& word) {
+  const Value bits = apply(ScalarFn::shift_left, {word, imm_int(DType::i32, 16)}, DType::i32);
+  return apply(ScalarFn::bitcast, {bits}, DType::f32);
+}
+Value high_half(const Value& word) {
+  const Value bits = apply(ScalarFn::bit_and, {word, imm_int(DType::i32, kUpper)}, DType::i32);
+  return apply(ScalarFn::bitcast, {bits}, DType::f32);
+}
+
+/// The arguments of fn(x, y).
+const std::vector<Value>* arguments(const Value& v, ScalarFn fn) {
+  const auto* x = std::get_if<Apply>(&v->op);
+  return x != nullptr && x->fn == fn ? &x->args : nullptr;
+}
+/// The word that low_half() or high_half() is of.
+std::optional<Value> word_of(const Value& v, ScalarFn fn, std::int64_t number) {
+  const auto* bits = arguments(v, ScalarFn::bitcast);
+  return bits ? with_number((*bits)[0], fn, number) : std::nullopt;
+}
+
+}  // namespace
+
+Value upper_half(Value v) {
+  const Value bits = apply(ScalarFn::bitcast, {std::move(v)}, DType::i32);
+  return apply(ScalarFn::shift_right, {bits, imm_int(DType::i32, 16)}, DType::i32);
+}
+
+Value product_of_halves(const Value& x, const Value& y) {
+  const DType t = DType::f32;
+  return apply(ScalarFn::add,
+               {apply(ScalarFn::mul, {low_half(x), low_half(y)}, t),
+                apply(ScalarFn::mul, {high_half(x), high_half(y)}, t)},
+               t);
+}
+
+std::optional<std::pair<Value, Value>> factors_of_halves(const Value& v) {
+  const auto* sum = arguments(v, ScalarFn::add);
+  const auto* low = sum ? arguments((*sum)[0], ScalarFn::mul) : nullptr;
+  const auto* high = sum ? arguments((*sum)[1], ScalarFn::mul) : nullptr;
+  if (!low || !high) return std::nullopt;
+  std::vector<Value> words;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto a = word_of((*low)[i], ScalarFn::shift_left, 16);
+    const auto b = word_of((*high)[i], ScalarFn::bit_and, kUpper);
+    if (!a || !b || *a != *b) return std::nullopt;
+    words.push_back(*a);
+  }
+  return std::pair{words[0], words[1]};
+}
+
 const Load* load_under_cast(const Value& v) {
   const ValueNode* node = v.get();
+  if (const auto bits = with_number(v, ScalarFn::shift_right, 16))
+    if (const auto* whole = arguments(*bits, ScalarFn::bitcast))
+      return std::get_if<Load>(&(*whole)[0]->op);
   if (const auto* x = std::get_if<Apply>(&node->op); x && x->fn == ScalarFn::cast)
     node = x->args[0].get();
   return std::get_if<Load>(&node->op);

@@ -21,8 +21,9 @@ constexpr double kScatteredNs = 2.5;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
-/// Products of integers against those of f32: four or two to an instruction, or one that is slow.
-constexpr double kQuadRate = 3.2, kPairRate = 1.6, kIntegerRate = 0.5;
+/// Products of integers against those of f32: four or two to an instruction, or one that is slow;
+/// and of bf16, two to an instruction.
+constexpr double kQuadRate = 3.2, kPairRate = 1.6, kIntegerRate = 0.5, kBf16Rate = 1.8;
 /// A barrier of all blocks of a GPU (an estimate, not measured).
 constexpr double kBarrierUs = 1;
 constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
@@ -320,6 +321,9 @@ struct CostModel::State {
     const bool packed = constant > 0;
     double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
     if (!m.gpu && f[id].type.dtype == DType::i32) rate *= integer_rate(f[id]);
+    if (!m.gpu && m.bf16_pairs && f[f[id].args[0]].type.dtype == DType::bf16 &&
+        f[f[id].args[1]].type.dtype == DType::bf16)
+      rate *= kBf16Rate;
     if (m.gpu && size_of(f[id].type.dtype) <= 2 &&
         !(runs_along_terms(id, 0) && runs_along_terms(id, 1)))
       rate *= m.scattered_share;

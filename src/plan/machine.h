@@ -25,7 +25,8 @@ struct MachineModel {
   /// Share of half_matrix_gflops where an operand is not contiguous along the reductions: Hopper's
   /// products by warpgroups then are none of ours (lower/contract/gpu/gemm.h).
   double scattered_share = 1;
-  bool quads = false;  ///< lower::Target::quads
+  bool quads = false;       ///< lower::Target::quads
+  bool bf16_pairs = false;  ///< lower::Target::bf16_pairs
   bool operator==(const MachineModel&) const = default;
 };
 std::string to_string(const MachineModel& m);

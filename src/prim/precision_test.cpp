@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "prim/bytes.h"
 #include "prim/passes.h"
 #include "prim/random_graph.h"
 #include "prim/rewrite.h"
@@ -106,6 +107,31 @@ TEST(Precision, WhatIsNotF32IsLeftAlone) {
                {"e", b.cast(x, DType::f32)}};
   EXPECT_EQ(with_storage(g, DType::f16), drop_dead(g));
   EXPECT_EQ(with_storage(g, DType::bf16), drop_dead(g));
+}
+
+/// Rounded and bounded integers that a convolution over windows, or two nodes, read.
+TEST(WithBytes, KeepsTheMeaning) {
+  for (const double low : {-128.0, -30.0, 0.0}) {
+    Graph g;
+    Builder b(g);
+    std::mt19937 rng(2);
+    const NodeId x = g.add_input("x", {DType::f32, {4, 9}});
+    const NodeId y = b.map(ir::ScalarFn::round, {b.mul(x, 100.0)});
+    const NodeId bounded =
+        b.min(b.max(y, b.scalar(DType::f32, low)), b.scalar(DType::f32, low + 255));
+    const NodeId q = b.cast(b.cast(bounded, DType::i32), DType::f32);
+    g.outputs = {{"sum", b.reduce_sum(q, {1}, false)}, {"more", b.exp(b.mul(q, 0.01))}};
+    const Graph after = with_bytes(g);
+    bool bytes = false;
+    for (const NodeId id : live_nodes(after)) bytes |= size_of(after[id].type.dtype) == 1;
+    EXPECT_TRUE(bytes);
+    const auto inputs = random_inputs(g, rng);
+    const auto want = interpret(g, inputs), got = interpret(after, inputs);
+    ASSERT_TRUE(want.ok() && got.ok());
+    for (std::size_t i = 0; i < want->size(); ++i)
+      for (std::int64_t k = 0; k < (*want)[i].count(); ++k)
+        EXPECT_EQ((*got)[i].at(k), (*want)[i].at(k));
+  }
 }
 
 }  // namespace

@@ -138,12 +138,38 @@ class Algebra {
       scale.set(i, 0.25 * static_cast<double>(i + 1));
     return b_.mul(x, b_.broadcast(b_.constant(scale), shape));
   }
+  /// What is between two operators on quantised values, with scales that leave every value exact.
+  NodeId requantised() {
+    const Shape shape{3, 8};
+    const DType narrow = pick({DType::i8, DType::u8});
+    const NodeId q = g_.add_input(fmt::format("q{}", g_.inputs.size()), {narrow, shape});
+    const auto row = [&] {
+      Tensor t({DType::f32, {8}});
+      for (std::int64_t i = 0; i < 8; ++i) t.set(i, pick({0.5, 1.0, 2.0, -4.0}));
+      return b_.broadcast(b_.constant(t), shape);
+    };
+    const NodeId scale = splat(DType::f32, pick({0.25, 2.0, 8.0}));
+    NodeId x = b_.cast(q, DType::f32);
+    if (coin()) x = b_.mul(x, scale);
+    for (int i = static_cast<int>(rng_() % 3); i > 0; --i) x = b_.mul(x, row());
+    if (coin()) x = b_.add(x, row());
+    x = coin() ? b_.map(ScalarFn::div, {x, b_.broadcast(scale, shape)}) : b_.mul(x, scale);
+    if (rng_() % 4) x = b_.map(ScalarFn::round, {x});
+    if (coin()) x = b_.cast(q, DType::f32);
+    if (coin()) x = b_.max(x, splat(DType::f32, pick({-128.0, 0.0, 3.0})));
+    if (coin()) x = b_.min(x, splat(DType::f32, pick({127.0, 255.0, 9.0})));
+    return coin() ? b_.cast(x, DType::i32) : x;
+  }
   NodeId quantised_product() {
     const std::int64_t k = pick<std::int64_t>({16, 9, 12, 19}), n = pick<std::int64_t>({8, 3});
     const auto narrow = [&] { return pick({DType::i8, DType::u8, DType::i16}); };
     const NodeId q = g_.add_input(fmt::format("q{}", g_.inputs.size()), {narrow(), {5, k}});
     Tensor w({narrow(), {k, n}});
     for (std::int64_t i = 0; i < w.count(); ++i) w.set_int(i, i * 37 % 120);
+    if (rng_() % 4 == 0) {
+      const auto bf16 = [&](NodeId x) { return b_.cast(b_.cast(x, DType::f32), DType::bf16); };
+      return b_.cast(b_.matmul(bf16(q), bf16(b_.constant(w))), DType::f32);
+    }
     if (rng_() % 4 == 0) {  // bytes as they are
       Node product =
           g_[b_.matmul(b_.cast(b_.neg(q), DType::u8), b_.cast(b_.constant(w), DType::u8))];
@@ -261,6 +287,7 @@ class Algebra {
     if (b_.rank(x) > 0 && rng_() % 16 == 0) return raw_view(x);
     if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 12 == 0) return contraction(x);
     if (rng_() % 24 == 0) return coin() ? quantised_product() : saturated(values_[0]);
+    if (rng_() % 10 == 0) return requantised();
     if (element_count(b_.shape(x)) > 300) return reduction(x);
     const auto kind = rng_() % 12;
     if (kind < 2) return movement(x);

@@ -43,8 +43,11 @@ std::span<const RewriteRule> view_rules();
 std::span<const RewriteRule> reduce_rules();
 std::span<const RewriteRule> contract_rules();
 std::span<const RewriteRule> integer_rules();
+std::span<const RewriteRule> quantise_rules();
 /// The row that a machine with products of four bytes does without.
 inline constexpr std::string_view kBytesInHalves = "bytes-in-halves";
+/// The row that a machine without products of bf16 in pairs does without.
+inline constexpr std::string_view kBf16InPairs = "bf16-in-pairs";
 /// All of the above, in the order in which they are tried.
 const std::vector<const RewriteRule*>& rewrite_rules();
 
@@ -69,6 +72,8 @@ const Access* plain_view(const Graph& g, NodeId id);
 const Tensor* splat(const Graph& g, NodeId id);
 /// Its value where it is a floating or integer splat.
 std::optional<double> splat_value(const Graph& g, NodeId id);
+/// Bounds of the elements of an integer value, from types, numbers and sums.
+ir::Interval range_of_integers(const Graph& g, NodeId id);
 /// A View made as simple as it can be: pieces that never hold or are never reached are dropped, an
 /// identity is its argument, nothing left is a broadcast of `fill`.
 NodeId add_view(Builder& b, std::vector<NodeId> args, std::vector<Access> pieces, double fill,

@@ -171,10 +171,9 @@ std::map<std::string, int> census(const Graph& g) {
 
 /// A third is rounded; f16 does not hold 2^24: x * 2^24 would be infinite where x / 2^-24 is 16.
 TEST(RewriteRules, DivisorsWithoutReciprocalStay) {
-  for (const auto& [type, divisor, stays] : {std::tuple{DType::f16, 0x1p-24, true},
-                                             std::tuple{DType::f16, 0x1p-13, false},
-                                             std::tuple{DType::f32, 0x1p-140, true},
-                                             std::tuple{DType::f32, 3.0, true}}) {
+  for (const auto& [type, divisor, stays] :
+       {std::tuple{DType::f16, 0x1p-24, true}, std::tuple{DType::f16, 0x1p-13, false},
+        std::tuple{DType::f32, 0x1p-140, true}, std::tuple{DType::f32, 3.0, true}}) {
     Graph g;
     Builder b(g);
     g.outputs = {{"y", b.div(g.add_input("x", {type, {3}}), b.scalar(type, divisor))}};
@@ -209,6 +208,43 @@ TEST(Canonicalize, ConvBatchNormReluBecomesContractBiasRelu) {
                                            {"input", 1}, {"max", 2},      {"reduce", 1},
                                            {"view", 3}};
   EXPECT_EQ(n, want) << ::testing::PrintToString(n);
+}
+
+/// Dequantised u8 with a zero point by i8 weights: padded, strided, of three channels, shuffled.
+TEST(Canonicalize, QuantisedConvolutionsAreProductsOfBytes) {
+  struct Row {
+    std::int64_t channels, stride, pad, shuffled;
+  };
+  for (const Row& row : {Row{8, 1, 1, 0}, Row{8, 2, 1, 0}, Row{3, 2, 3, 0}, Row{8, 1, 0, 2}}) {
+    Graph g;
+    Builder b(g);
+    std::mt19937 rng(3);
+    NodeId q = g.add_input("q", {DType::u8, {1, row.channels, 9, 7}});
+    NodeId x = b.sub(b.cast(q, DType::i32), b.scalar_int(DType::i32, 113));
+    x = b.mul(b.cast(x, DType::f32), 0.04);
+    if (row.shuffled > 0) {
+      const std::int64_t s = row.shuffled;
+      x = b.transpose(b.reshape(x, {1, s, row.channels / s, 9, 7}), {0, 2, 1, 3, 4});
+      x = b.reshape(x, {1, row.channels, 9, 7});
+    }
+    Tensor weights({DType::i8, {12, row.channels, 3, 3}});
+    for (std::int64_t i = 0; i < weights.count(); ++i) weights.set_int(i, i * 37 % 255 - 127);
+    const NodeId w = b.mul(b.cast(b.constant(weights), DType::f32), 0.01);
+    Builder::Conv geometry;
+    geometry.strides = {row.stride, row.stride};
+    geometry.dilations = {1, 1};
+    geometry.pads_begin = geometry.pads_end = {row.pad, row.pad};
+    g.outputs = {{"y", b.conv(x, w, geometry)}};
+    const Graph after = canonicalize(g, kBytesInHalves);
+    SCOPED_TRACE(fmt::format("{} channels, stride {}", row.channels, row.stride));
+    EXPECT_EQ(compare(g, after, rng), "");
+    bool bytes = false;
+    for (const NodeId id : live_nodes(after))
+      if (std::holds_alternative<Contract>(after[id].op))
+        bytes |= after[after[id].args[0]].type.dtype == DType::u8 &&
+                 after[after[id].args[1]].type.dtype == DType::i8;
+    EXPECT_TRUE(bytes);
+  }
 }
 
 TEST(Canonicalize, AttentionReadsItsOperandsWhereTheyLie) {

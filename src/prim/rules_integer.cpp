@@ -169,21 +169,21 @@ std::optional<std::size_t> whole_dimension(const Access& a, const Shape& shape, 
     if (a.index[d].variable() == v && shape[d] == extent) whole = d;
   return steps_along(a, v) ? whole : std::nullopt;
 }
-Extent extents_of(const Graph& g, const Node& n, const Contract& k) {
+Extent extents_of(const Contract& k, const Shape& out, const Shape& lhs, const Shape& rhs) {
   Extent e;
-  for (std::size_t i = 0; i < n.type.shape.size(); ++i) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
     const Var v{static_cast<std::int32_t>(i)};
     const bool l = depends_on(k.lhs, v), r = depends_on(k.rhs, v);
-    (l && r ? e.both : l ? e.lhs : e.rhs) *= n.type.shape[i];
+    (l && r ? e.both : l ? e.lhs : e.rhs) *= out[i];
   }
   for (std::size_t i = 0; i < k.reduced.size(); ++i) {
-    const Var v{static_cast<std::int32_t>(n.type.shape.size() + i)};
+    const Var v{static_cast<std::int32_t>(out.size() + i)};
     e.reduced *= k.reduced[i];
     const bool steps = steps_along(k.lhs, v) && steps_along(k.rhs, v);
     e.pairs |= k.reduced[i] % 2 == 0 && steps;
     e.quads |= k.reduced[i] % 4 == 0 && steps;
-    if (k.reduced[i] % 4 == 3 && whole_dimension(k.lhs, g[n.args[0]].type.shape, v, k.reduced[i]) &&
-        whole_dimension(k.rhs, g[n.args[1]].type.shape, v, k.reduced[i]))
+    if (k.reduced[i] % 4 == 3 && whole_dimension(k.lhs, lhs, v, k.reduced[i]) &&
+        whole_dimension(k.rhs, rhs, v, k.reduced[i]))
       e.short_of_four = i;
   }
   if (e.pairs || e.reduced < 16) e.short_of_four = {};
@@ -216,7 +216,7 @@ std::pair<DType, DType> narrow_types(Interval a, Interval b, const Extent& e) {
 
 /// The sum of products of integers; a colour image's three channels become four.
 NodeId product_of(RewriteContext& c, const Contract& k, const Extent& e, NodeId lhs, NodeId rhs,
-                  Shape out) {
+                  Shape out, DType type = DType::i32) {
   std::vector<std::int64_t> reduced = k.reduced;
   if (e.short_of_four) {
     const std::size_t i = *e.short_of_four;
@@ -231,16 +231,66 @@ NodeId product_of(RewriteContext& c, const Contract& k, const Extent& e, NodeId 
     }
     ++reduced[i];
   }
-  return c.b.contract(lhs, rhs, out, reduced, k.lhs, k.rhs, DType::i32);
+  return c.b.contract(lhs, rhs, out, reduced, k.lhs, k.rhs, type);
 }
 
-/// Σ (q + low)·w is Σ q·w + low·Σ w, where no term is left out: what does not fit into unsigned
-/// bytes for its zero point alone is shifted into them.
-std::optional<NodeId> product_of_shifted(RewriteContext& c, const Contract& k, const Extent& e,
+/// Lays the constant right operand out by the variables that read it, each a dimension of its own:
+/// then it steps by ones along every reduction. False if that is no rearrangement.
+bool in_order_of_loops(RewriteContext& c, NodeId& rhs, Contract& k, const Shape& out) {
+  if (!c.constant(rhs) || !k.rhs.inside.empty()) return false;
+  Shape shape;
+  Access read, laid;
+  std::vector<Expr> values;
+  for (std::size_t i = 0; i < out.size() + k.reduced.size(); ++i) {
+    const Var v{static_cast<std::int32_t>(i)};
+    values.push_back(Expr(0));
+    if (!depends_on(k.rhs, v)) continue;
+    values.back() = Expr(Var{static_cast<std::int32_t>(shape.size())});
+    read.index.push_back(Expr(v));
+    shape.push_back(i < out.size() ? out[i] : k.reduced[i - out.size()]);
+  }
+  if (element_count(shape) != element_count(c.b.shape(rhs))) return false;
+  for (const Expr& e : k.rhs.index) laid.index.push_back(ir::substitute(e, values));
+  const auto value = evaluate_constant(c.g, c.b.view(rhs, shape, laid));
+  if (!value) return false;
+  rhs = c.b.constant(*value);
+  k.rhs = read;
+  return true;
+}
+
+/// `q` with `fill` wherever the access leaves it, and the access of that; false if the conditions
+/// are not just those of the borders.
+bool padded(RewriteContext& c, NodeId& q, Access& access, const Contract& k, const Shape& out,
+            std::int64_t fill) {
+  const Shape shape = c.b.shape(q);
+  ir::Ranges ranges;
+  for (const std::int64_t extent : out) ranges.push_back(Interval{0, extent - 1});
+  for (const std::int64_t extent : k.reduced) ranges.push_back(Interval{0, extent - 1});
+  Shape before(shape.size(), 0), after = before;
+  Access whole{access.index, {}};
+  for (const ir::Condition& condition : access.inside) {
+    std::size_t d = 0;
+    std::optional<std::int64_t> shift;
+    while (d < shape.size() && !(shift = (access.index[d] - condition.expr).constant())) ++d;
+    if (d == shape.size()) return false;
+    const auto span = ir::bounds(access.index[d], ranges);
+    if (!span || condition.low + *shift > 0 || condition.high + *shift < shape[d]) return false;
+    before[d] = std::max<std::int64_t>(0, -span->low);
+    after[d] = std::max<std::int64_t>(0, span->high - shape[d] + 1);
+    whole.index[d] = access.index[d] + Expr(before[d]);
+  }
+  q = c.b.pad(q, before, after, static_cast<double>(fill));
+  access = whole;
+  return true;
+}
+
+/// Σ (q + low)·w is Σ q·w + low·Σ w, where no term is left out (for padding, q is -low): what does
+/// not fit into unsigned bytes for its zero point alone is shifted into them.
+std::optional<NodeId> product_of_shifted(RewriteContext& c, Contract k, const Extent& e,
                                          const Dequantised& a, const Dequantised& b, Shape out) {
   const std::int64_t low = a.range.low;
   if (!e.quads || low == 0 || a.range.high - low > 255 || !contains(range_of(DType::i8), b.range) ||
-      !k.lhs.inside.empty() || !k.rhs.inside.empty() || !c.constant(b.integers))
+      !k.rhs.inside.empty() || !c.constant(b.integers))
     return std::nullopt;
   const NodeId w = narrow(c, b.integers, DType::i8);
   Shape along(out.size(), 1);
@@ -259,7 +309,9 @@ std::optional<NodeId> product_of_shifted(RewriteContext& c, const Contract& k, c
   const NodeId q = stored
                        ? source.args[0]
                        : c.b.sub(c.b.cast(a.integers, DType::i32), c.b.scalar_int(DType::i32, low));
-  const NodeId product = product_of(c, k, e, narrow(c, q, DType::u8), w, out);
+  NodeId bytes = narrow(c, q, DType::u8);
+  if (!k.lhs.inside.empty() && !padded(c, bytes, k.lhs, k, out, -low)) return std::nullopt;
+  const NodeId product = product_of(c, k, e, bytes, w, out);
   return c.b.add(product, c.b.broadcast(c.b.constant(*sums), out));
 }
 
@@ -267,13 +319,17 @@ std::optional<NodeId> product_of_shifted(RewriteContext& c, const Contract& k, c
 Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr || n.type.dtype != DType::f32) return std::nullopt;
-  const Extent e = extents_of(c.g, n, *k);
-  if (!worth_pairs(e)) return std::nullopt;
-  const Contract contract = *k;
+  Contract contract = *k;
   const NodeId lhs = n.args[0], rhs = n.args[1];
   const auto a = dequantised(c, lhs, contract.lhs, n.type.shape);
-  const auto b = a ? dequantised(c, rhs, contract.rhs, n.type.shape) : std::nullopt;
+  auto b = a ? dequantised(c, rhs, contract.rhs, n.type.shape) : std::nullopt;
   if (!b) return std::nullopt;
+  const auto extents = [&] {
+    return extents_of(contract, n.type.shape, c.b.shape(a->integers), c.b.shape(b->integers));
+  };
+  Extent e = extents();
+  if (!e.pairs && in_order_of_loops(c, b->integers, contract, n.type.shape)) e = extents();
+  if (!worth_pairs(e)) return std::nullopt;
   const auto largest = [](Interval r) { return std::max(-r.low, r.high); };
   if (largest(a->range) * largest(b->range) > INT32_MAX / e.reduced) return std::nullopt;
   const auto [x, y] = narrow_types(a->range, b->range, e);
@@ -294,9 +350,9 @@ Rewritten contract_of_narrow(RewriteContext& c, const Node& n) {
     wide |= size_of(c.b.dtype(a)) > 2;
     if (!contains(range_of(DType::i16), range_of(c.g, a))) return std::nullopt;
   }
-  const Extent e = extents_of(c.g, n, *k);
-  if (!wide || !worth_pairs(e)) return std::nullopt;
   const Contract contract = *k;
+  const Extent e = extents_of(contract, n.type.shape, c.b.shape(n.args[0]), c.b.shape(n.args[1]));
+  if (!wide || !worth_pairs(e)) return std::nullopt;
   const auto [x, y] = narrow_types(range_of(c.g, n.args[0]), range_of(c.g, n.args[1]), e);
   const NodeId rhs = n.args[1], lhs = narrow(c, n.args[0], x);
   return product_of(c, contract, e, lhs, narrow(c, rhs, y), n.type.shape);
@@ -311,6 +367,20 @@ Rewritten bytes_in_halves(RewriteContext& c, const Node& n) {
   const Contract contract = *k;
   const NodeId rhs = n.args[1], lhs = narrow(c, n.args[0]);
   return c.g.add(contract, {lhs, narrow(c, rhs)}, n.type);
+}
+
+/// For machines with products of bf16 in pairs, which three channels have none of.
+Rewritten bf16_in_pairs(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr || c.b.dtype(n.args[0]) != DType::bf16 || c.b.dtype(n.args[1]) != DType::bf16)
+    return std::nullopt;
+  const Contract contract = *k;
+  const Shape out = n.type.shape;
+  const DType type = n.type.dtype;
+  const NodeId lhs = n.args[0], rhs = n.args[1];
+  const Extent e = extents_of(contract, out, c.b.shape(lhs), c.b.shape(rhs));
+  if (!e.short_of_four || !worth_pairs(e) || !c.constant(rhs)) return std::nullopt;
+  return product_of(c, contract, e, lhs, rhs, out, type);
 }
 
 NodeId bytes_of(Builder& b, Shape shape) {
@@ -347,6 +417,14 @@ constexpr RewriteRule kRules[] = {
        const Op product = b.graph()[b.matmul(q, q)].op;
        return b.graph().add(product, {q, bytes_of(b, {8, 8})}, {DType::i32, {8, 8}});
      }},
+    {kBf16InPairs, "x @ w -> x' @ w' with a fourth channel of zeros  for bf16 x, w of three",
+     bf16_in_pairs,
+     [](Builder& b) {
+       const NodeId x = b.graph().add_input("x", {DType::bf16, {1, 3, 9, 9}});
+       Tensor w({DType::bf16, {8, 3, 3, 3}});
+       for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i % 7) - 3);
+       return b.conv(x, b.constant(w), {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1});
+     }},
     {"contract-of-integers", "(s*i) @ (t*j) -> (i @ j)*(s*t)  for integers i, j of 16 bits",
      contract_of_integers,
      [](Builder& b) {
@@ -359,6 +437,8 @@ constexpr RewriteRule kRules[] = {
 };
 
 }  // namespace
+
+ir::Interval range_of_integers(const Graph& g, NodeId id) { return range_of(g, id); }
 
 std::span<const RewriteRule> integer_rules() { return kRules; }
 

@@ -419,6 +419,31 @@ TEST(Functions, HalvesOfNeighbours) {
   for (const Machine& m : machines()) check(k, m, 0);
 }
 
+/// Products of bf16 in pairs, as vectors of several widths and alone, added to a sum.
+TEST(Functions, ProductsOfHalves) {
+  const std::string word =
+      "bit_or.i32(bit_and.i32(shift_right.i32(bitcast.i32(load.f32 b0[{0}]), i32(16)), "
+      "i32(65535)), "
+      "shift_left.i32(shift_right.i32(bitcast.i32(load.f32 b0[{1}]), i32(16)), i32(16)))";
+  const auto line = [&](const std::string& i, const std::string& low, const std::string& high) {
+    const std::string w = fmt::format(fmt::runtime(word), low, high);
+    const auto half = [&](const std::string& bits) { return "bitcast.f32(" + bits + ")"; };
+    const std::string lo = half("shift_left.i32(" + w + ", i32(16))");
+    const std::string hi = half("bit_and.i32(" + w + ", i32(-65536))");
+    return fmt::format(
+        "b1[d0*17 + {0}] = add.f32(f32(0.5), add.f32(mul.f32({1}, {1}), "
+        "mul.f32({2}, {2}))) ",
+        i, lo, hi);
+  };
+  const kernel::Kernel k = parsed(kernel_text(
+      "buffer b0 \"a\" bf16[120] grid arg=0\nbuffer b1 \"y\" f32[51] grid arg=1 written",
+      "for vector d1 in 0..8 { " + line("d1", "d0*34 + d1*2", "d0*34 + d1*2 + 1") +
+          "} for vector d2 in 0..5 { " + line("d2 + 8", "d0*34 + d2*2 + 16", "d0*34 + d2*2 + 17") +
+          "} for serial d3 in 13..15 { " + line("d3", "d0*34 + d3*2", "d0*34 + d3*2 + 1") +
+          "} for serial d4 in 15..17 { " + line("d4", "d0*34 + d4", "d0*34 + d4 + 3") + "}"));
+  for (const Machine& m : machines()) check(k, m, 1e-6);
+}
+
 TEST(Functions, BitcastsKeepTheBits) {
   for (const auto& [a, b] : {std::pair{DType::f32, DType::u32}, std::pair{DType::f64, DType::i64}})
     for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {

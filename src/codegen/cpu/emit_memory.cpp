@@ -72,7 +72,8 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
   return ops_.cast(out, stored, dtype);
 }
 
-/// Neighbouring integers that are parts of one i32 are one load; null where they are not.
+/// Neighbouring integers, or values of bf16, that are parts of one i32 are one load; null where
+/// they are not.
 Emitter::V Emitter::load_parts(const Apply& x) {
   const auto parts = parts_of(x);
   const auto distance = distance_of_parts(parts);
@@ -80,8 +81,9 @@ Emitter::V Emitter::load_parts(const Apply& x) {
   const Load& low = *load_under_cast(parts[0]);
   const std::int32_t id = low.buffer.value;
   const std::size_t bytes = 4 / parts.size();
-  if (!is_int(buffer(id).dtype) || size_of(buffer(id).dtype) != static_cast<std::int64_t>(bytes) ||
-      in_registers(id))
+  const DType stored = buffer(id).dtype;
+  if ((!is_int(stored) && stored != DType::bf16) ||
+      size_of(stored) != static_cast<std::int64_t>(bytes) || in_registers(id))
     return nullptr;
   if (scope().mask && !always_inside(id, bound(load_under_cast(parts.back())->offset)))
     return nullptr;

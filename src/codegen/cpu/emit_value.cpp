@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/cpu/emitter.h"
+#include "kernel/halves.h"
 #include "support/match.h"
 
 namespace heddle::codegen::cpu {
@@ -88,9 +89,15 @@ Emitter::V Emitter::make_apply(const Apply& x, DType dtype) {
   return ops_.apply(x.fn, args, x.args.back()->dtype, dtype);
 }
 
-/// A sum and a product of bytes are one instruction; null where it is something else.
+/// A sum and a product of bytes or of halves are one instruction; null where it is something else.
 Emitter::V Emitter::add_product(const Apply& x) {
   if (x.fn != ir::ScalarFn::add) return nullptr;
+  if (const auto words = machine_.bf16_pairs ? factors_of_halves(x.args[1]) : std::nullopt) {
+    V args[] = {value(x.args[0]), value(words->first), value(words->second)};
+    if (std::ranges::any_of(args, [](V v) { return v->getType()->isVectorTy(); }))
+      for (V& arg : args) arg = ops_.splat(arg, vector_->width);
+    if (V sum = ops_.add_bf16_products(args[0], args[1], args[2])) return sum;
+  }
   const auto* product = std::get_if<Apply>(&x.args[1]->op);
   if (product == nullptr || product->fn != ir::ScalarFn::dot4) return nullptr;
   V args[] = {value(x.args[0]), value(product->args[0]), value(product->args[1])};

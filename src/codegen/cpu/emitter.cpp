@@ -25,7 +25,7 @@ Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analys
       // All x86 machines with AVX2 have FMA and F16C, and so have 64-bit ARM's.
       ops_(module, b_, m.vector_bytes >= 32 || !llvm::StringRef(m.triple).starts_with("x86_64"),
            llvm::StringRef(m.triple).starts_with("x86_64") ? m.vector_bytes : 0, m.quads,
-           [this](V condition, const Ops::Make& then, const Ops::Make& otherwise) {
+           m.bf16_pairs, [this](V condition, const Ops::Make& then, const Ops::Make& otherwise) {
              return branch_value(condition, then, otherwise);
            }) {
   const auto variables = static_cast<std::size_t>(k.variables);

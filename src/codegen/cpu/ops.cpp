@@ -1,5 +1,7 @@
 #include "codegen/cpu/ops.h"
 
+#include <llvm/IR/IntrinsicsX86.h>
+
 #include <cmath>
 
 #include "support/result.h"
@@ -78,6 +80,11 @@ V Ops::to_storage(V v, DType t) {
   }
   if (t == DType::b1) return b_.CreateZExt(v, shaped(b_.getInt8Ty(), v));
   if (t != DType::bf16) return v;
+  if (V bits = to_bf16(v)) return bits;
+  return to_bf16_exactly(v);
+}
+
+V Ops::to_bf16_exactly(V v) {
   llvm::Type* i32 = shaped(b_.getInt32Ty(), v);
   V bits = b_.CreateBitCast(v, i32);
   // Round half to even on the upper 16 bits; a NaN keeps its sign and payload, made quiet.
@@ -88,9 +95,35 @@ V Ops::to_storage(V v, DType t) {
   return b_.CreateTrunc(b_.CreateLShr(chosen, 16), shaped(b_.getInt16Ty(), v));
 }
 
+/// One instruction rounds a vector; of other widths a part of one.
+V Ops::to_bf16(V v) {
+  if (!bf16_pairs_) return nullptr;
+  const unsigned width = width_of(v), most = static_cast<unsigned>(x86_bytes_) / 4;
+  if (width > most) return nullptr;
+  const unsigned whole = width <= 8 ? 8 : 16;
+  V wide = v;
+  if (width == 1)
+    wide = b_.CreateVectorSplat(whole, v);
+  else if (width != whole) {
+    llvm::SmallVector<int> lanes(whole, 0);
+    for (unsigned i = 0; i < width; ++i) lanes[i] = static_cast<int>(i);
+    wide = b_.CreateShuffleVector(v, lanes);
+  }
+  const ID id = whole == 8 ? Intrinsic::x86_avx512bf16_cvtneps2bf16_256
+                           : Intrinsic::x86_avx512bf16_cvtneps2bf16_512;
+  V bits = b_.CreateBitCast(b_.CreateIntrinsic(id, {}, {wide}),
+                            llvm::FixedVectorType::get(b_.getInt16Ty(), whole));
+  if (width == whole) return bits;
+  if (width == 1) return b_.CreateExtractElement(bits, std::uint64_t{0});
+  llvm::SmallVector<int> lanes;
+  for (unsigned i = 0; i < width; ++i) lanes.push_back(static_cast<int>(i));
+  return b_.CreateShuffleVector(bits, lanes);
+}
+
 V Ops::rounded(V v, DType t) {
   V single = b_.CreateFPCast(v, shaped(b_.getFloatTy(), v));
-  return b_.CreateFPCast(from_storage(to_storage(single, t), t), v->getType());
+  V bits = t == DType::bf16 ? to_bf16_exactly(single) : to_storage(single, t);
+  return b_.CreateFPCast(from_storage(bits, t), v->getType());
 }
 
 llvm::Constant* Ops::real(V like, double value) const {

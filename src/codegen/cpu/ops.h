@@ -22,14 +22,15 @@ class Ops {
   /// A two-way branch at the builder's position.
   using Branch = std::function<llvm::Value*(llvm::Value* condition, const Make&, const Make&)>;
   /// modern: the machine has fused multiply-add and converts f16; else routines do, per lane.
-  /// x86_bytes: of a register of an x86 processor; 0 for others. quads: Machine::quads.
+  /// x86_bytes: of a register of an x86 processor; 0 for others. quads, bf16_pairs: as in Machine.
   Ops(llvm::Module& module, llvm::IRBuilder<>& b, bool modern, int x86_bytes, bool quads,
-      Branch branch)
+      bool bf16_pairs, Branch branch)
       : module_(module),
         b_(b),
         modern_(modern),
         x86_bytes_(x86_bytes),
         quads_(quads),
+        bf16_pairs_(bf16_pairs),
         branch_(std::move(branch)) {}
 
   /// Element type in registers: i1 for b1, float for f16 and bf16 (computed in f32).
@@ -53,6 +54,8 @@ class Ops {
   static llvm::Type* shaped(llvm::Type* element, llvm::Value* like);
   /// sum + ScalarFn::dot4 of x and y.
   llvm::Value* dot4(llvm::Value* sum, llvm::Value* x, llvm::Value* y);
+  /// sum + kernel::product_of_halves of x and y; null where no instruction is as wide.
+  llvm::Value* add_bf16_products(llvm::Value* sum, llvm::Value* x, llvm::Value* y);
   /// Calls `name` on each lane of the arguments (libm).
   llvm::Value* per_lane(const std::string& name, llvm::ArrayRef<llvm::Value*> args,
                         llvm::Type* result);
@@ -65,6 +68,10 @@ class Ops {
   llvm::Value* int_division(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, bool is_unsigned);
   llvm::Value* int_power(llvm::Value* x, llvm::Value* y, DType type);
   llvm::Value* saturated(llvm::Value* v, DType to);
+  /// The bits of bf16 nearest to f32; to_bf16, with denormals flushed, is null where no instruction
+  /// is as wide.
+  llvm::Value* to_bf16(llvm::Value* v);
+  llvm::Value* to_bf16_exactly(llvm::Value* v);
   /// To what `t` holds, in the type that v has.
   llvm::Value* rounded(llvm::Value* v, DType t);
   llvm::Value* dot2(llvm::Value* x, llvm::Value* y);
@@ -92,7 +99,7 @@ class Ops {
   llvm::IRBuilder<>& b_;
   bool modern_;
   int x86_bytes_;
-  bool quads_;
+  bool quads_, bf16_pairs_;
   Branch branch_;
 };
 

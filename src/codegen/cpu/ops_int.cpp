@@ -223,6 +223,17 @@ V Ops::dot4(V sum, V x, V y) {
   return sum;
 }
 
+V Ops::add_bf16_products(V sum, V x, V y) {
+  const unsigned width = width_of(x);
+  if (width != 4 && width != 8 && width != 16) return nullptr;
+  const Intrinsic::ID id = width == 4   ? Intrinsic::x86_avx512bf16_dpbf16ps_128
+                           : width == 8 ? Intrinsic::x86_avx512bf16_dpbf16ps_256
+                                        : Intrinsic::x86_avx512bf16_dpbf16ps_512;
+  auto* halves = llvm::FixedVectorType::get(b_.getBFloatTy(), 2 * width);
+  return b_.CreateIntrinsic(id, {},
+                            {sum, b_.CreateBitCast(x, halves), b_.CreateBitCast(y, halves)});
+}
+
 /// Integer powers are rare: one call per lane on i64.
 V Ops::int_power(V x, V y, DType type) {
   const DType wide = is_signed_int(type) ? DType::i64 : DType::u64;

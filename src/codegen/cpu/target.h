@@ -15,8 +15,8 @@ void initialize_llvm();
 
 /// Names of blocks that follow a loop whose accumulators fill the registers begin so.
 constexpr const char* kApart = "apart";
-/// Constants in those blocks come from memory where they are used. LLVM would load them all in front
-/// of the outermost loop and keep accumulators in memory instead.
+/// Constants in those blocks come from memory where they are used. LLVM would load them all in
+/// front of the outermost loop and keep accumulators in memory instead.
 void keep_constants_apart(llvm::Module& module);
 
 }  // namespace heddle::codegen::cpu

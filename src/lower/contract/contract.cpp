@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "lower/contract/emit.h"
 #include "lower/contract/gpu/lower.h"
@@ -39,30 +40,60 @@ double cold_cycles(const Product& p, const Schedule& s) {
   constexpr double kBytesPerCycle = 7;
   if (s.b != BSource::constant) return 0;
   const auto a = static_cast<double>(s.winograd + 2);
-  const double bytes = static_cast<double>(p.extents.n * p.extents.k * p.extents.element_bytes);
+  const bool halves = winograd_of_halves(*p.request.graph, p.problem, p.request.target, s.winograd);
+  const double bytes =
+      static_cast<double>(p.extents.n * p.extents.k * p.extents.element_bytes) / (halves ? 2 : 1);
   const double share = s.winograd > 0 ? a * a / 9 : s.strassen ? 5.0 / 4 : 1;
   return bytes * share / kBytesPerCycle;
 }
 
-/// Schedules as written, as Winograd's convolution and as Strassen's product, best first; the tuning
-/// may name one kind.
-std::vector<Schedule> all_schedules(const Product& p, const Target& target, const Tuning& fixed,
-                                    std::size_t count) {
+/// A way to compute the cluster.
+struct Choice {
+  std::shared_ptr<Product> product;
+  Schedule schedule;
+};
+
+/// Appends the best schedules of one product: as written and by halves, or else as Winograd's
+/// convolution.
+void add_choices(const std::shared_ptr<Product>& product, bool written, const Tuning& fixed,
+                 std::size_t count, std::vector<Choice>& out) {
+  const Product& p = *product;
+  const Target& target = p.request.target;
   const int lanes = target.lanes(p.problem.type);
-  const auto tile = pinned(fixed, "winograd"), halves = pinned(fixed, "strassen");
-  std::vector<Schedule> out;
-  if (tile.value_or(0) == 0 && halves.value_or(0) == 0)
-    out = schedules(p.extents, target, lanes, p.base, fixed, count);
+  const auto kind = pinned(fixed, "winograd"), by_halves = pinned(fixed, "strassen");
+  const auto add = [&](const std::vector<Schedule>& all) {
+    for (const Schedule& s : all) {
+      out.push_back({product, s});
+      out.back().schedule.cycles += cold_cycles(p, s);
+    }
+  };
+  if (written && kind.value_or(0) == 0 && by_halves.value_or(0) == 0)
+    add(schedules(p.extents, target, lanes, p.base, fixed, count));
+  if (written && kind.value_or(0) == 0 && by_halves.value_or(1) == 1 && target.strassen)
+    add(strassen_schedules(p, target, lanes, fixed, count));
   for (std::int64_t m : {2, 4})
-    if (m <= target.winograd && tile.value_or(m) == m && halves.value_or(0) == 0)
-      for (Schedule& s : winograd_schedules(p, target, lanes, m, fixed, count))
-        out.push_back(std::move(s));
-  if (target.strassen && tile.value_or(0) == 0 && halves.value_or(1) == 1)
-    for (Schedule& s : strassen_schedules(p, target, lanes, fixed, count))
-      out.push_back(std::move(s));
-  for (Schedule& s : out) s.cycles += cold_cycles(p, s);
-  std::stable_sort(out.begin(), out.end(),
-                   [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
+    if (!written && m <= target.winograd && kind.value_or(m) == m && by_halves.value_or(0) == 0)
+      add(winograd_schedules(p, target, lanes, m, fixed, count));
+}
+
+/// Products of pairs are no Winograd's convolution: that has one of single values.
+Result<std::shared_ptr<Product>> single_values(const Request& request,
+                                               const std::shared_ptr<Product>& product) {
+  if (!product->problem.parts || product->problem.type != DType::f32) return product;
+  return std::shared_ptr<Product>(HEDDLE_TRY(make_product(request, false)));
+}
+
+/// Best first; the tuning may name one kind.
+Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
+                                    std::size_t count) {
+  const std::shared_ptr<Product> product = HEDDLE_TRY(make_product(request));
+  std::vector<Choice> out;
+  add_choices(product, true, fixed, count, out);
+  if (request.target.winograd > 0)
+    add_choices(HEDDLE_TRY(single_values(request, product)), false, fixed, count, out);
+  std::stable_sort(out.begin(), out.end(), [](const Choice& a, const Choice& b) {
+    return a.schedule.cycles < b.schedule.cycles;
+  });
   return out;
 }
 
@@ -133,32 +164,35 @@ bool supports(const prim::Graph& g, const Cluster& c) {
 Result<Lowered> lower(const Request& request) {
   if (!supports(*request.graph, request.cluster))
     return unsupported("contraction: the cluster is not one main loop with an epilogue");
-  auto product = HEDDLE_TRY(make_product(request));
-  if (request.target.is_gpu()) return gpu::lower(*product);
-  const auto choices = all_schedules(*product, request.target, request.tuning, 1);
-  if (choices.empty()) return unsupported("contraction: no such schedule");
-  return Emitter(*product, prepared(*product, choices.front(), request.tuning)).run();
+  if (request.target.is_gpu()) return gpu::lower(*HEDDLE_TRY(make_product(request)));
+  const auto all = HEDDLE_TRY(choices(request, request.tuning, 1));
+  if (all.empty()) return unsupported("contraction: no such schedule");
+  const auto& [product, schedule] = all.front();
+  return Emitter(*product, prepared(*product, schedule, request.tuning)).run();
 }
 
 std::vector<Tuning> tuning_space(const Request& request) {
   std::vector<Tuning> out;
   if (!supports(*request.graph, request.cluster)) return out;
-  auto product = make_product(request);
-  if (!product) return out;
-  if (request.target.is_gpu()) return gpu::tuning_space(**product);
-  const Product& p = **product;
+  if (request.target.is_gpu()) {
+    auto product = make_product(request);
+    return product ? gpu::tuning_space(**product) : out;
+  }
+  auto all = choices(request, {}, kSchedulesWorthMeasuring);
+  if (!all) return out;
   // Few of each kind: the model compares schedules better than algorithms.
-  const int lanes = request.target.lanes(p.problem.type);
-  const bool several = (request.target.winograd > 0 && winograd_of(p, lanes)) ||
-                       (request.target.strassen && strassen_of(p, lanes));
-  const std::size_t count = several ? kSchedulesOfAKind : kSchedulesWorthMeasuring;
-  for (const Schedule& s : all_schedules(p, request.target, {}, count))
-    out.push_back({{"winograd", s.winograd},
-                   {"strassen", s.strassen},
-                   {"mr", s.mr},
-                   {"nv", s.nv},
-                   {p.row ? "rows" : "tiles", p.row ? s.rows_per_task : s.tiles_per_task},
-                   {"panels", s.panels_per_task}});
+  std::map<std::pair<std::int64_t, bool>, std::size_t> kinds;
+  for (const Choice& c : *all) ++kinds[{c.schedule.winograd, c.schedule.strassen}];
+  const std::size_t most = kinds.size() > 1 ? kSchedulesOfAKind : kSchedulesWorthMeasuring;
+  kinds.clear();
+  for (const auto& [product, s] : *all)
+    if (kinds[{s.winograd, s.strassen}]++ < most)
+      out.push_back(
+          {{"winograd", s.winograd},
+           {"mr", s.mr},
+           {"nv", s.nv},
+           {product->row ? "rows" : "tiles", product->row ? s.rows_per_task : s.tiles_per_task},
+           {"panels", s.panels_per_task}});
   return out;
 }
 

@@ -192,6 +192,62 @@ TEST(Contract, BytesGoInQuads) {
       }
 }
 
+TEST(Contract, Bf16GoesInPairs) {
+  struct Row {
+    Shape x, w;
+    Builder::Conv conv;
+    bool pairs;
+  };
+  const Row rows[] = {
+      {{1, 6, 8, 8}, {10, 6, 1, 1}, conv(2, 1, 0), true},
+      {{2, 4, 9, 7}, {8, 4, 3, 3}, conv(2, 1, 1), true},
+      {{1, 8, 9, 9}, {19, 8, 3, 3}, conv(2, 2, 1), true},
+      {{2, 8, 7, 7}, {12, 4, 3, 3}, conv(2, 1, 1, 1, 2), true},
+      {{1, 5, 8, 8}, {9, 5, 3, 3}, conv(2, 1, 1), false},
+  };
+  for (const Row& row : rows)
+    for (const bool channels_last : {false, true})
+      for (const bool prologue : {false, true}) {
+        Case c;
+        c.target.bf16_pairs = true;
+        NodeId x = c.input(row.x, DType::bf16);
+        if (channels_last) c.layouts[x] = ordered(row.x, {0, 2, 3, 1});
+        c.row_major_outputs = !channels_last;
+        if (prologue) x = c.b.mul(x, x);
+        c.output(c.b.conv(x, c.constant(row.w, DType::bf16), row.conv));
+        SCOPED_TRACE(fmt::format("{} {} {} {}", to_string(row.x), to_string(row.w), channels_last,
+                                 prologue));
+        ASSERT_NO_FATAL_FAILURE(check(c));
+        const auto lowered = contract::lower(request_of(c));
+        EXPECT_EQ(kernel::to_string(lowered->kernel).find("bitcast") != std::string::npos,
+                  row.pairs);
+      }
+}
+
+TEST(Contract, Bf16MatricesGoInPairs) {
+  struct Row {
+    Shape a, b;
+    bool constant, transposed;
+  };
+  const Row rows[] = {{{7, 18}, {18, 21}, true, false},
+                      {{7, 18}, {18, 21}, false, false},
+                      {{3, 9, 16}, {3, 16, 33}, false, false},
+                      {{3, 9, 16}, {3, 33, 16}, false, true},
+                      {{1, 64}, {64, 50}, true, false}};
+  for (const Row& row : rows) {
+    Case c;
+    c.target.bf16_pairs = true;
+    const NodeId a = c.input(row.a, DType::bf16);
+    NodeId b = row.constant ? c.constant(row.b, DType::bf16) : c.input(row.b, DType::bf16);
+    if (row.transposed) b = c.b.transpose(b, {0, 2, 1});
+    c.output(c.b.matmul(a, b));
+    SCOPED_TRACE(fmt::format("{} {}", to_string(row.a), to_string(row.b)));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    const auto lowered = contract::lower(request_of(c));
+    EXPECT_NE(kernel::to_string(lowered->kernel).find("bitcast"), std::string::npos);
+  }
+}
+
 /// Three channels and one of zeros, which lies nowhere.
 TEST(Contract, ConditionsOfOnePart) {
   for (const bool bytes : {false, true})
@@ -287,6 +343,23 @@ TEST(Contract, AlgorithmsOfAConvolution) {
   EXPECT_EQ(count(16, 3, 2, 4), 1U);
   EXPECT_EQ(count(16, 5, 1, 4), 1U);
   EXPECT_EQ(count(3, 3, 1, 4), 1U);
+}
+
+TEST(Contract, WinogradOfBf16) {
+  for (const std::int64_t m : {2, 4})
+    for (const std::int64_t size : {7, 12}) {
+      Case c;
+      c.target.bf16_pairs = true;
+      c.tuning = {{"winograd", m}};
+      c.tolerance = m == 2 ? 0.1 : 0;  // results are of size 10; what is transformed is rounded
+      const NodeId x = c.input({1, 16, size, size + 2}, DType::bf16);
+      c.layouts[x] = ordered(c.g[x].type.shape, {0, 2, 3, 1});
+      c.output(c.b.relu(c.b.conv(x, c.constant({24, 16, 3, 3}, DType::bf16), conv(2, 1, 1))));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+      EXPECT_EQ(c.schedule.starts_with("winograd"), true) << c.schedule;
+      const auto lowered = contract::lower(request_of(c));
+      EXPECT_EQ(kernel::to_string(lowered->kernel).find("bitcast") != std::string::npos, m == 2);
+    }
 }
 
 TEST(Contract, WinogradOnlyWhereItApplies) {

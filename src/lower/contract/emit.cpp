@@ -15,13 +15,16 @@ Emitter::Emitter(Product& product, const Schedule& schedule)
     : p_(product),
       k_(product.kernel),
       s_(schedule),
-      lanes_(product.request.target.lanes(product.problem.type)) {
+      lanes_(product.request.target.lanes(product.problem.type)),
+      element_(product.problem.element()) {
   for (const KLoop& loop : p_.k) k_axes_.insert(k_axes_.end(), loop.axes.begin(), loop.axes.end());
   for (const Axis& axis : p_.outer)
     if (axis.role != Role::m) b_batch_.push_back(axis);
   panel_size_ = p_.extents.k * s_.nv * lanes_;
   if (s_.winograd > 0) winograd_ = winograd_of(p_, lanes_);
   if (s_.strassen) strassen_ = strassen_of(p_, lanes_);
+  halves_ = winograd_ &&
+            winograd_of_halves(*p_.request.graph, p_.problem, p_.request.target, s_.winograd);
 }
 
 Value Emitter::at(const Value& v, const Env& env) const {
@@ -51,10 +54,11 @@ Expr Emitter::k_linear(const Env& env) const {
   return out;
 }
 
-kernel::BufferId Emitter::scratch(std::string name, std::int64_t size, Scope scope, int lanes) {
+kernel::BufferId Emitter::scratch(std::string name, std::int64_t size, Scope scope, int lanes,
+                                  std::optional<DType> type) {
   kernel::Buffer buffer;
   buffer.name = std::move(name);
-  buffer.dtype = p_.problem.type;
+  buffer.dtype = type.value_or(p_.problem.type);
   buffer.size = size;
   buffer.scope = scope;
   buffer.lanes = lanes;

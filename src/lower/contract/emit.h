@@ -37,7 +37,13 @@ class Emitter {
   ir::Expr k_linear(const Env& env) const;
   ir::Expr first_row() const;
   ir::Expr first_tile_row() const;
-  kernel::BufferId scratch(std::string name, std::int64_t size, kernel::Scope scope, int lanes = 1);
+  kernel::BufferId scratch(std::string name, std::int64_t size, kernel::Scope scope, int lanes = 1,
+                           std::optional<DType> type = {});
+  /// Of elements of operands.
+  kernel::BufferId operand_scratch(std::string name, std::int64_t size, kernel::Scope scope,
+                                   int lanes = 1) {
+    return scratch(std::move(name), size, scope, lanes, element_);
+  }
 
   // Operand copies (emit_pack.cpp).
   void plan_a();
@@ -54,8 +60,10 @@ class Emitter {
   std::optional<kernel::Stmt> packing_phase();
   DType packed_type() const;
   Tensor pack_constant() const;
-  /// Offsets of the constant operand's elements for every position of `axes`, less that of the first.
-  std::vector<std::int64_t> offsets_of(const kernel::Load& load, const std::vector<Axis>& axes) const;
+  /// Offsets of the constant operand's elements for every position of `axes`, less that of the
+  /// first.
+  std::vector<std::int64_t> offsets_of(const kernel::Load& load,
+                                       const std::vector<Axis>& axes) const;
 
   // The box (emit_box.cpp): position[d] is the place in dimension d of the loops around.
   using Position = std::vector<ir::Expr>;
@@ -122,9 +130,11 @@ class Emitter {
   std::vector<std::int64_t> box_strides_, box_extents_;
   ir::Var slot_;      ///< row of the copied matrix
   ir::Var n_vector_;  ///< place in the panel
+  DType element_;     ///< of operands in the main loop
   std::optional<Winograd> winograd_;
   std::optional<Strassen> strassen_;
-  ir::Var place_;  ///< one of the A², or seven, products
+  bool halves_ = false;  ///< Winograd's products are of bf16
+  ir::Var place_;        ///< one of the A², or seven, products
   kernel::BufferId box_, transformed_, products_;
 };
 

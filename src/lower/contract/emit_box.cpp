@@ -39,8 +39,8 @@ void Emitter::plan_box() {
     // Rows of the box that lie a multiple of 1 KB apart would share few cache sets.
     if (stride > 1 && i > 0 && stride * p_.extents.element_bytes % 1024 == 0) stride += 2 * lanes_;
   }
-  a_buffer_ = scratch("box", stride, Scope::block);
-  a_main_ = kernel::load(a_buffer_, box_offset(), p_.problem.type);
+  a_buffer_ = operand_scratch("box", stride, Scope::block);
+  a_main_ = kernel::load(a_buffer_, box_offset(), p_.problem.element());
 }
 
 /// Where the box holds what the axes read.
@@ -63,7 +63,7 @@ kernel::Stmt Emitter::box_zero(const Position& position) {
   Expr offset(0);
   for (std::size_t d = 0; d < position.size(); ++d)
     offset = offset + position[d] * Expr(box_strides_[d]);
-  return kernel::store(a_buffer_, offset, kernel::imm(p_.problem.type, 0));
+  return kernel::store(a_buffer_, offset, kernel::imm(p_.problem.element(), 0));
 }
 
 /// The operand at a place of the box, zero unless `when` and the conditions of the place hold.
@@ -79,7 +79,7 @@ kernel::Stmt Emitter::box_element(const Position& position, std::vector<ir::Cond
     for (const ir::Condition& c : p_.box->dims[d].more)
       when.push_back({at(c.expr, env), c.low, c.high});
   }
-  const DType type = p_.problem.type;
+  const DType type = p_.problem.element();
   Value value = p_.values.at(p_.problem.a, {index, when}, p_.problem.a_parts());
   if (value->dtype != type) value = kernel::apply(ir::ScalarFn::cast, {value}, type);
   return kernel::store(a_buffer_, offset, value);

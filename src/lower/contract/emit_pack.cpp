@@ -39,8 +39,9 @@ void Emitter::plan_a() {
     slot_ = k_.new_var();
     lda_ = round_up(p_.extents.k, lanes_) + lanes_;
     const std::int64_t slots = s_.rows_per_task * s_.tiles_per_task * s_.mr;
-    a_buffer_ = scratch("rows", slots * lda_, Scope::block);
-    a_main_ = kernel::load(a_buffer_, Expr(slot_) * Expr(lda_) + k_linear(none), p_.problem.type);
+    a_buffer_ = operand_scratch("rows", slots * lda_, Scope::block);
+    a_main_ =
+        kernel::load(a_buffer_, Expr(slot_) * Expr(lda_) + k_linear(none), p_.problem.element());
   }
   if (s_.a == ASource::box) plan_box();
   if (winograd_ || strassen_) return;
@@ -65,7 +66,7 @@ void Emitter::plan_k_loops() {
 /// How the main loop reads b: n_vector_ is the position in the panel, or along n when in place.
 void Emitter::plan_b() {
   n_vector_ = k_.new_var();
-  const DType type = p_.problem.type;
+  const DType type = p_.problem.element();
   if (s_.b == BSource::in_place) {
     b_main_ = p_.b;
     return;
@@ -79,12 +80,12 @@ void Emitter::plan_b() {
     batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
   }
   if (s_.b == BSource::task) {
-    b_buffer_ = scratch("panels", s_.panels_per_task * panel_size_, Scope::block);
+    b_buffer_ = operand_scratch("panels", s_.panels_per_task * panel_size_, Scope::block);
     b_main_ = kernel::load(b_buffer_, Expr(panel_loop_) * Expr(panel_size_) + in_panel, type);
     return;
   }
   const std::int64_t size = batches * s_.panels * panel_size_;
-  b_buffer_ = scratch("panels", size, Scope::grid);
+  b_buffer_ = operand_scratch("panels", size, Scope::grid);
   if (s_.b == BSource::constant) k_.buffers[b_buffer_].dtype = packed_type();
   b_main_ = kernel::load(b_buffer_,
                          (batch * Expr(s_.panels) + panel_) * Expr(panel_size_) + in_panel, type);
@@ -190,7 +191,7 @@ void Emitter::copy_panel(const Expr& panel, const Expr& base, Body& body) {
   Value value = at(p_.b, env);
   const std::int64_t width = s_.nv * lanes_;
   if (p_.extents.n % width != 0 || s_.panels % s_.panels_per_task != 0)
-    value = kernel::guard({{n, 0, p_.extents.n}}, value, kernel::imm(p_.problem.type, 0));
+    value = kernel::guard({{n, 0, p_.extents.n}}, value, kernel::imm(p_.problem.element(), 0));
   Body loop{kernel::loop(
       l, 0, lanes_, Binding::vector,
       {kernel::store(b_buffer_, base + k_linear(k_env) * Expr(width) + in_panel, value)})};
@@ -228,7 +229,7 @@ const kernel::Load& Emitter::operand_load() const {
 /// Storage types stay as they are; others are packed as what is computed with.
 DType Emitter::packed_type() const {
   const DType from = k_.buffers[operand_load().buffer].dtype;
-  return compute_type(from) == p_.problem.type ? from : p_.problem.type;
+  return compute_type(from) == p_.problem.element() ? from : p_.problem.element();
 }
 
 const Tensor& Emitter::constant_operand(const kernel::Load& load) const {
@@ -238,6 +239,16 @@ const Tensor& Emitter::constant_operand(const kernel::Load& load) const {
   HEDDLE_CHECK(source != nullptr, "packing an operand that is no constant");
   return *source;
 }
+
+namespace {
+
+/// Of an integer, or of a value of bf16.
+std::uint32_t bits_at(const Tensor& t, std::int64_t i) {
+  if (t.dtype() != DType::bf16) return static_cast<std::uint32_t>(t.int_at(i));
+  return reinterpret_cast<const std::uint16_t*>(t.data())[i];
+}
+
+}  // namespace
 
 std::vector<std::int64_t> Emitter::offsets_of(const kernel::Load& load,
                                               const std::vector<Axis>& axes) const {
@@ -292,8 +303,7 @@ Tensor Emitter::pack_constant() const {
       std::uint32_t word = 0;
       for (std::size_t part = parts.size(); part-- > 0;) {
         const auto at = offset + next * static_cast<std::int64_t>(part);
-        word = (word << bits) |
-               (static_cast<std::uint32_t>(source->int_at(at)) << (32 - bits) >> (32 - bits));
+        word = (word << bits) | (bits_at(*source, at) << (32 - bits) >> (32 - bits));
       }
       out.set_int(i, static_cast<std::int32_t>(word));
     });

@@ -14,7 +14,9 @@ using kernel::Value;
 
 namespace {
 
-Value plus(const Value& x, const Value& y) { return kernel::apply(ScalarFn::add, {x, y}, x->dtype); }
+Value plus(const Value& x, const Value& y) {
+  return kernel::apply(ScalarFn::add, {x, y}, x->dtype);
+}
 Value minus(const Value& x, const Value& y) {
   return kernel::apply(ScalarFn::sub, {x, y}, x->dtype);
 }
@@ -38,11 +40,11 @@ void Emitter::plan_strassen() {
   const Axis term{k_.new_var(), terms, Role::k};
   const Expr place(place_), t(term.var);
   a_main_ = kernel::load(transformed_, (place * Expr(slots) + Expr(slot_)) * Expr(lda_) + t, type);
-  b_main_ = kernel::load(
-      b_buffer_,
-      ((panel_ * Expr(kStrassenProducts) + place) * Expr(terms) + t) * Expr(width) +
-          Expr(n_vector_),
-      type);
+  b_main_ =
+      kernel::load(b_buffer_,
+                   ((panel_ * Expr(kStrassenProducts) + place) * Expr(terms) + t) * Expr(width) +
+                       Expr(n_vector_),
+                   type);
   k_loops_ = {{{term}, terms}};
 }
 
@@ -78,7 +80,8 @@ Body Emitter::halved_terms(const Expr& pair, const Expr& slot, std::size_t level
   Body out;
   const std::int64_t vectors = extent / lanes_, rest = extent % lanes_;
   if (vectors > 0)
-    out.push_back(kernel::loop(x, 0, vectors, Binding::serial, inside(Expr(x) * Expr(lanes_), lanes_)));
+    out.push_back(
+        kernel::loop(x, 0, vectors, Binding::serial, inside(Expr(x) * Expr(lanes_), lanes_)));
   if (rest > 0)
     for (kernel::Stmt& s : inside(Expr(vectors * lanes_), rest)) out.push_back(std::move(s));
   return out;
@@ -117,8 +120,7 @@ kernel::Stmt Emitter::halved_vector(const Expr& pair, const Expr& slot, const En
   const std::int64_t slots = s_.tiles_per_task * s_.mr;
   for (std::int64_t i = 0; i < kStrassenProducts; ++i)
     body.push_back(kernel::store(transformed_,
-                                 (Expr(i * slots) + slot) * Expr(lda_) + term + Expr(l),
-                                 sums[i]));
+                                 (Expr(i * slots) + slot) * Expr(lda_) + term + Expr(l), sums[i]));
   return kernel::loop(l, 0, lanes, Binding::vector, std::move(body));
 }
 
@@ -131,11 +133,11 @@ Body Emitter::strassen_tile(const Variant& v) {
 /// Seven products of a tile to its four results, each with its epilogue where it exists.
 kernel::Stmt Emitter::join_products(const Variant& v) {
   const DType type = p_.problem.type;
-  const Var r = k_.new_var(), c = k_.new_var(), l = k_.new_var(), y = k_.new_var(), x = k_.new_var();
+  const Var r = k_.new_var(), c = k_.new_var(), l = k_.new_var(), y = k_.new_var(),
+            x = k_.new_var();
   const BufferId kept = scratch("partial", 10 * lanes_, Scope::lane, lanes_);
-  const BufferId square =
-      s_.staged ? scratch("square", 4 * lanes_, Scope::block)
-                : scratch("square", 4 * lanes_, Scope::lane, lanes_);
+  const BufferId square = s_.staged ? scratch("square", 4 * lanes_, Scope::block)
+                                    : scratch("square", 4 * lanes_, Scope::lane, lanes_);
   Body body;
   int count = 0;
   const auto keep = [&](const Value& value) {
@@ -166,8 +168,7 @@ kernel::Stmt Emitter::join_products(const Variant& v) {
     each = {kernel::when({{panel_ * Expr(2 * s_.nv) + column, 0, vectors}}, std::move(each))};
   const Binding binding = s_.staged ? Binding::serial : Binding::unroll;
   each = {kernel::loop(x, 0, 2, binding, std::move(each))};
-  if (p_.extents.tile % 2 != 0)
-    each = {kernel::when({{row, 0, p_.extents.tile}}, std::move(each))};
+  if (p_.extents.tile % 2 != 0) each = {kernel::when({{row, 0, p_.extents.tile}}, std::move(each))};
   body.push_back(kernel::loop(y, 0, 2, binding, std::move(each)));
   body = {kernel::loop(c, 0, v.nv, Binding::serial, std::move(body))};
   return kernel::loop(r, 0, v.mr, Binding::serial, std::move(body));

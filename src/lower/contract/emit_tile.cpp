@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
 
@@ -18,8 +19,8 @@ using kernel::Value;
 Body Emitter::tile(const Variant& v) {
   Registers reg;
   reg.acc = scratch(fmt::format("acc{}x{}", v.mr, v.nv), v.mr * v.nv * lanes_, Scope::lane, lanes_);
-  reg.b = scratch("b", v.nv * lanes_, Scope::lane, lanes_);
-  reg.a = scratch("a", 1, Scope::lane, 1);
+  reg.b = operand_scratch("b", v.nv * lanes_, Scope::lane, lanes_);
+  reg.a = operand_scratch("a", 1, Scope::lane, 1);
   Body body{for_each_vector(v, [&](const Expr& i, const Expr& l) {
     return kernel::store(reg.acc, i * Expr(lanes_) + l, kernel::imm(p_.problem.type, 0));
   })};
@@ -80,8 +81,8 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   const std::int64_t tiles = s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
   if (s_.b != BSource::constant || winograd_ || s_.panels == 1 || tiles * s_.mr < kFewRows)
     return {};
-  const std::int64_t size = strassen_ ? kStrassenProducts * strassen_->terms * s_.nv * lanes_
-                                      : panel_size_;
+  const std::int64_t size =
+      strassen_ ? kStrassenProducts * strassen_->terms * s_.nv * lanes_ : panel_size_;
   const std::int64_t line = kLineBytes / size_of(k_.buffers[b_buffer_].dtype);
   const std::int64_t all = strassen_ ? kStrassenProducts * strassen_->terms : p_.extents.k;
   const std::int64_t lines = (size / line + tiles - 1) / tiles;  // in each tile
@@ -93,13 +94,13 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
     first = first + done * Expr((lines + all - 1) / all);
     each = steps * ((lines + all - 1) / all);
   } else {
-    const auto apart = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(all / lines)));
+    const auto apart =
+        static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(all / lines)));
     first = first + ir::floor_div(done, apart);
     each = (steps + apart - 1) / apart;
   }
   Expr batch(0);
-  for (const Axis& axis : b_batch_)
-    batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
+  for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
   const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(size);
   Body out;
   for (std::int64_t i = 0; i < each; ++i)
@@ -144,8 +145,9 @@ Body Emitter::step(const Variant& v, const Registers& reg, const Env& k) {
     set(a_env, slot_, slot);
   }
   const Expr i = (Expr(r) * Expr(v.nv) + Expr(c2)) * Expr(lanes_) + Expr(l2);
-  Value b = kernel::load(reg.b, Expr(c2) * Expr(lanes_) + Expr(l2), type);
-  Value product = p_.problem.product(kernel::load(reg.a, 0, type), b);
+  Value b = kernel::load(reg.b, Expr(c2) * Expr(lanes_) + Expr(l2), element_);
+  Value product = halves_ ? kernel::product_of_halves(kernel::load(reg.a, 0, element_), b)
+                          : p_.problem.product(kernel::load(reg.a, 0, element_), b);
   Value sum = kernel::apply(ScalarFn::add, {kernel::load(reg.acc, i, type), product}, type);
   Body lanes{kernel::loop(l2, 0, lanes_, Binding::vector, {kernel::store(reg.acc, i, sum)})};
   Body row{kernel::store(reg.a, 0, at(a_main_, a_env)),

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 
+#include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
 
@@ -49,22 +51,30 @@ void Emitter::plan_winograd() {
   const DType type = p_.problem.type;
   const std::int64_t a = s_.winograd + 2, tiles = winograd_tiles(), width = s_.nv * lanes_;
   const Axis& channel = winograd_->channel;
+  const std::int64_t parts = halves_ ? 2 : 1, steps = channel.extent / parts;
+  if (halves_) element_ = DType::i32;
   box_ = a_buffer_;
   // Rows a multiple of 1 KB apart would share few cache sets.
   lda_ = channel.extent + 2 * lanes_;
-  transformed_ = scratch("transformed", a * a * tiles * lda_, Scope::block);
+  transformed_ =
+      scratch("transformed", a * a * tiles * lda_, Scope::block, 1, halves_ ? DType::bf16 : type);
   products_ = scratch("products", a * a * tiles * width, Scope::block);
-  b_buffer_ = scratch("filters", s_.panels * a * a * channel.extent * width, Scope::grid);
+  b_buffer_ = operand_scratch("filters", s_.panels * a * a * steps * width, Scope::grid);
   place_ = k_.new_var();
   n_vector_ = k_.new_var();
   const Expr c(channel.var), place(place_);
-  a_main_ =
-      kernel::load(transformed_, (place * Expr(tiles) + Expr(p_.tile->var)) * Expr(lda_) + c, type);
+  const Expr row = (place * Expr(tiles) + Expr(p_.tile->var)) * Expr(lda_);
+  std::vector<Value> elements;
+  for (std::int64_t i = 0; i < parts; ++i)
+    elements.push_back(kernel::load(transformed_, row + c * Expr(parts) + Expr(i), type));
+  a_main_ = elements[0];
+  if (halves_)
+    a_main_ = kernel::packed(
+        std::array{kernel::upper_half(elements[0]), kernel::upper_half(elements[1])});
   b_main_ = kernel::load(
-      b_buffer_,
-      ((panel_ * Expr(a * a) + place) * Expr(channel.extent) + c) * Expr(width) + Expr(n_vector_),
-      type);
-  k_loops_ = {{{channel}, channel.extent}};
+      b_buffer_, ((panel_ * Expr(a * a) + place) * Expr(steps) + c) * Expr(width) + Expr(n_vector_),
+      element_);
+  k_loops_ = {{{{channel.var, steps, Role::k}}, steps}};
 }
 
 Body Emitter::winograd_body() {
@@ -118,8 +128,7 @@ kernel::Stmt Emitter::input_transform() {
 kernel::Stmt Emitter::store_products(const Variant& v, BufferId acc) {
   const Var r = k_.new_var(), c = k_.new_var(), l = k_.new_var();
   const Expr place = at(Expr(place_), env_);
-  const Expr first = strassen_ ? place * Expr(v.mr)
-                               : place * Expr(winograd_tiles()) + v.first_row;
+  const Expr first = strassen_ ? place * Expr(v.mr) : place * Expr(winograd_tiles()) + v.first_row;
   const Expr row = first + Expr(r);
   const Expr to = (row * Expr(s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
   const Expr from = (Expr(r) * Expr(v.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
@@ -189,8 +198,10 @@ Tensor Emitter::pack_winograd() const {
   const auto step = [&](const Axis& axis) { return element(axis, 1) - zero; };
   const std::int64_t dh = step(winograd_->kh), dw = step(winograd_->kw);
   const std::int64_t dc = step(winograd_->channel), dn = step(*p_.n);
-  Tensor out({DType::f32, {s_.panels, a * a, channels, width}});
-  auto* to = reinterpret_cast<float*>(out.mutable_data());
+  const std::int64_t parts = halves_ ? 2 : 1;
+  Tensor out({element_, {s_.panels, a * a, channels / parts, width}});
+  auto* whole = reinterpret_cast<float*>(out.mutable_data());
+  auto* halves = reinterpret_cast<std::uint16_t*>(out.mutable_data());
   for (std::int64_t o = 0; o < n; ++o)
     for (std::int64_t c = 0; c < channels; ++c) {
       double half[6][3];
@@ -206,7 +217,11 @@ Tensor Emitter::pack_winograd() const {
           double sum = 0;
           for (std::size_t x = 0; x < 3; ++x) sum += half[i][x] * g[static_cast<std::size_t>(j)][x];
           const std::int64_t place = (o / width) * a * a + i * a + j;
-          to[(place * channels + c) * width + o % width] = static_cast<float>(sum);
+          const std::int64_t to = (place * channels / parts + c / parts) * width + o % width;
+          if (halves_)
+            halves[2 * to + c % 2] = f32_to_bf16(static_cast<float>(sum));
+          else
+            whole[to] = static_cast<float>(sum);
         }
     }
   return out;

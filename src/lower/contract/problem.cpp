@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kernel/halves.h"
 #include "lower/contract/invert.h"
 
 namespace heddle::lower::contract {
@@ -221,13 +222,14 @@ PartsOf divide(Access& a, Var v, int count) {
 
 }  // namespace
 
-void join_reductions(const prim::Graph& g, bool quads, Problem& p) {
+void join_reductions(const prim::Graph& g, const Target& target, Problem& p) {
   const DType a = g[p.a].type.dtype, b = g[p.b].type.dtype;
   const auto narrow = [](DType t) { return t == DType::i16 || t == DType::i8 || t == DType::u8; };
-  if (p.type != DType::i32 || !narrow(a) || !narrow(b)) return;
+  const bool halves = target.bf16_pairs && a == DType::bf16 && b == DType::bf16;
+  if (p.type == DType::f32 ? !halves : p.type != DType::i32 || !narrow(a) || !narrow(b)) return;
   const bool bytes = (a == DType::u8 && b == DType::i8) || (a == DType::i8 && b == DType::u8);
   for (const int count : {4, 2}) {
-    if (count == 4 && !(quads && bytes)) continue;
+    if (count == 4 && !(target.quads && bytes)) continue;
     Axis* best = nullptr;
     for (Axis& axis : p.axes)
       if (axis.role == Role::k && axis.extent % count == 0 &&
@@ -243,6 +245,7 @@ void join_reductions(const prim::Graph& g, bool quads, Problem& p) {
 }
 
 kernel::Value Problem::product(kernel::Value x, kernel::Value y) const {
+  if (parts && type == DType::f32) return kernel::product_of_halves(x, y);
   if (parts && parts->count == 4 && parts->a_signed) std::swap(x, y);
   const ir::ScalarFn multiply = !parts              ? ir::ScalarFn::mul
                                 : parts->count == 4 ? ir::ScalarFn::dot4

@@ -32,8 +32,9 @@ struct Problem {
   std::vector<ir::Expr> out;  ///< coordinates of the contraction's result
   prim::Access a_access, b_access;
   DType type = DType::f32;  ///< of products and sums
-  /// Integers of at most 16 bits go two reductions at a time (ScalarFn::dot2), bytes four (dot4):
-  /// along these dimensions of the operands, coordinates and one reduction axis count such parts.
+  /// Integers of at most 16 bits go two reductions at a time (ScalarFn::dot2), so does bf16
+  /// (kernel::product_of_halves), bytes go four (dot4): along these dimensions of the operands,
+  /// coordinates and one reduction axis count such parts.
   struct Parts {
     PartsOf a, b;
     int count = 2;
@@ -42,6 +43,8 @@ struct Problem {
   std::optional<Parts> parts;
   std::optional<PartsOf> a_parts() const { return parts ? std::optional(parts->a) : std::nullopt; }
   std::optional<PartsOf> b_parts() const { return parts ? std::optional(parts->b) : std::nullopt; }
+  /// Of the elements of operands: words of parts.
+  DType element() const { return parts ? DType::i32 : type; }
   /// Of an element of each operand.
   kernel::Value product(kernel::Value x, kernel::Value y) const;
 
@@ -51,9 +54,9 @@ struct Problem {
 };
 
 Problem analyse(const prim::Graph& g, NodeId contract);
-/// Sets Problem::parts where operands and accesses allow it, and divides that reduction. `quads`:
-/// the machine has an instruction for four bytes.
-void join_reductions(const prim::Graph& g, bool quads, Problem& p);
+/// Sets Problem::parts where operands, accesses and the machine's instructions allow it, and
+/// divides that reduction.
+void join_reductions(const prim::Graph& g, const Target& target, Problem& p);
 
 /// Where each value of the cluster that depends on the contraction has the element that belongs to
 /// position `problem.out`; nullopt if some such value is no bijective image of the result.

@@ -89,7 +89,7 @@ class Maker {
 
   Value operand(NodeId node, const prim::Access& access, std::optional<PartsOf> parts) {
     Value v = out_->values.at(node, access, parts);
-    return v->dtype == p_.type ? v : kernel::apply(ir::ScalarFn::cast, {v}, p_.type);
+    return v->dtype == p_.element() ? v : kernel::apply(ir::ScalarFn::cast, {v}, p_.element());
   }
 
   kernel::BufferId stand_in(DType type) {
@@ -436,11 +436,11 @@ Value replace_loads(const Value& v, const std::vector<std::pair<kernel::BufferId
   return visit(v);
 }
 
-Result<std::unique_ptr<Product>> make_product(const Request& request) {
+Result<std::unique_ptr<Product>> make_product(const Request& request, bool joined) {
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
   Problem problem = analyse(*request.graph, *contract);
-  if (!request.target.is_gpu()) join_reductions(*request.graph, request.target.quads, problem);
+  if (joined && !request.target.is_gpu()) join_reductions(*request.graph, request.target, problem);
   return Maker(request, std::move(problem)).run();
 }
 

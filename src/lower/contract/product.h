@@ -61,7 +61,8 @@ struct Product {
 };
 
 /// Analyses the cluster of a request; an error says why it is not one main loop with an epilogue.
-Result<std::unique_ptr<Product>> make_product(const Request& request);
+/// `joined`: with the reductions that an instruction takes together (join_reductions).
+Result<std::unique_ptr<Product>> make_product(const Request& request, bool joined = true);
 
 /// Every index expression in a value.
 std::vector<ir::Expr> expressions_of(const kernel::Value& v);

@@ -8,8 +8,9 @@ namespace {
 
 using ir::Expr;
 
-/// Cycles beside the products where two multiply-adds are done in one: of a vector of terms of a pair
-/// of rows, and of a vector of a pair of columns of a pair of rows (four results, no epilogue).
+/// Cycles beside the products where two multiply-adds are done in one: of a vector of terms of a
+/// pair of rows, and of a vector of a pair of columns of a pair of rows (four results, no
+/// epilogue).
 constexpr double kRowCycles = 8, kResultCycles = 17;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

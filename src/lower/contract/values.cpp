@@ -39,6 +39,23 @@ kernel::Value Values::guarded(NodeId node, const prim::Access& access,
   return kernel::guard(*own, evaluator_.at(node, access.index, known), kernel::imm(type, 0));
 }
 
+bool Values::is_bf16(const kernel::Value& v) const {
+  if (const auto* x = std::get_if<kernel::Guard>(&v->op))
+    return is_bf16(x->then) && is_bf16(x->otherwise);
+  if (const auto* x = std::get_if<kernel::Imm>(&v->op)) return x->real == 0;
+  if (const auto* x = std::get_if<kernel::Apply>(&v->op)) return x->fn == ir::ScalarFn::round_bf16;
+  const auto* load = std::get_if<kernel::Load>(&v->op);
+  for (const Input& in : inputs_)
+    if (load && load->buffer == in.buffer) return g_[in.node].type.dtype == DType::bf16;
+  return false;
+}
+
+kernel::Value Values::part_of_word(kernel::Value v) const {
+  if (v->dtype != DType::f32) return kernel::apply(ir::ScalarFn::cast, {v}, DType::i32);
+  if (!is_bf16(v)) v = kernel::apply(ir::ScalarFn::round_bf16, {v}, DType::f32);
+  return kernel::upper_half(v);
+}
+
 kernel::Value Values::at(NodeId node, const prim::Access& access, std::optional<PartsOf> parts) {
   if (!parts) return guarded(node, access, {});
   const auto conditions = ir::simplify(access.inside, evaluator_.ranges());
@@ -49,8 +66,7 @@ kernel::Value Values::at(NodeId node, const prim::Access& access, std::optional<
     ir::Expr& e = part.index[static_cast<std::size_t>(parts->dim)];
     e = e * ir::Expr(parts->count) + ir::Expr(i);
     if (parts->inside) part.inside.push_back({e, parts->inside->low, parts->inside->high + 1});
-    all.push_back(
-        kernel::apply(ir::ScalarFn::cast, {guarded(node, part, *conditions)}, DType::i32));
+    all.push_back(part_of_word(guarded(node, part, *conditions)));
   }
   return kernel::guard(*conditions, kernel::packed(all), kernel::imm(DType::i32, 0));
 }

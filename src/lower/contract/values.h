@@ -14,7 +14,8 @@ class Values {
   void bind(NodeId node, Binding f);
   /// In the compute type of the node.
   kernel::Value at(NodeId node, const std::vector<ir::Expr>& index);
-  /// The same under conditions, zero elsewhere. With `parts` several integers, as kernel::packed.
+  /// The same under conditions, zero elsewhere. With `parts` several integers or values of bf16, as
+  /// kernel::packed.
   kernel::Value at(NodeId node, const prim::Access& access, std::optional<PartsOf> parts = {});
 
   struct Input {
@@ -28,6 +29,9 @@ class Values {
   /// Zero where the access's own conditions do not hold; `around`: those that do.
   kernel::Value guarded(NodeId node, const prim::Access& access,
                         const std::vector<ir::Condition>& around);
+  /// True if storing the value as bf16 loses nothing.
+  bool is_bf16(const kernel::Value& v) const;
+  kernel::Value part_of_word(kernel::Value v) const;
   const prim::Graph& g_;
   Evaluator evaluator_;
   std::vector<Input> inputs_;

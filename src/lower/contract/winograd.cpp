@@ -49,13 +49,16 @@ std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
 double total_cycles(const Product& p, const Schedule& s, const Target& t, int lanes,
                     std::int64_t channels) {
   Extents e = p.extents;
-  e.k = channels;
+  const bool halves = winograd_of_halves(*p.request.graph, p.problem, t, s.winograd);
+  const std::int64_t bytes = halves ? 2 : 4;
+  e.k = halves ? channels / 2 : channels;
   const std::int64_t a = s.winograd + 2, tiles = s.big * s.mr + s.small * (s.mr - 1);
   const double k = static_cast<double>(channels), vectors = k / lanes;
   const auto block = [&](std::int64_t mr) {
-    return k * step_cycles(e, t, mr, s.nv) + static_cast<double>(mr * s.nv) + 25;
+    return static_cast<double>(e.k) * step_cycles(e, t, mr, s.nv) + static_cast<double>(mr * s.nv) +
+           25;
   };
-  const double transformed = static_cast<double>(a * a * tiles) * k * 4;
+  const double transformed = static_cast<double>(a * a * tiles * bytes) * k;
   double panel = static_cast<double>(s.big) * block(s.mr);
   if (s.small > 0) panel += static_cast<double>(s.small) * block(s.mr - 1);
   // What is not in the first-level cache comes from the second, or from further away.
@@ -65,7 +68,7 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
   panel += static_cast<double>(s.nv) *
            (static_cast<double>(tiles) * transform_cycles(s.winograd, false) +
             pixels * (e.epilogue + 1));
-  const double weights = static_cast<double>(a * a * s.nv * lanes) * k * 4;
+  const double weights = static_cast<double>(a * a * s.nv * lanes * bytes) * k;
   panel += weights / 14;
   const double rows = static_cast<double>(s.rows_per_task);
   double task = static_cast<double>(s.panels_per_task) * panel + 400;
@@ -77,9 +80,8 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
 }  // namespace
 
 std::optional<Winograd> winograd_of(const Product& p, int lanes) {
-  // Filters of 16 bits stay so: transformed ones would be f32.
-  if ((*p.request.graph)[p.problem.b].type.dtype != DType::f32) return std::nullopt;
-  if (p.problem.type != DType::f32 || p.base.b != BSource::constant || !p.box) return std::nullopt;
+  if (p.problem.parts || p.problem.type != DType::f32 || p.base.b != BSource::constant || !p.box)
+    return std::nullopt;
   if (!p.row || !p.tile || !p.n || p.n_axes.size() != 1 || p.k.size() != 3) return std::nullopt;
   for (const Axis& axis : p.outer)
     if (axis.role != Role::m) return std::nullopt;
@@ -104,6 +106,12 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes) {
   return Winograd{*kh, *kw, *channel, channel_dim};
 }
 
+bool winograd_of_halves(const prim::Graph& g, const Problem& p, const Target& target,
+                        std::int64_t m) {
+  return m == 2 && target.bf16_pairs && g[p.a].type.dtype == DType::bf16 &&
+         g[p.b].type.dtype == DType::bf16;
+}
+
 std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& p,
                                            const Target& target) {
   std::vector<Algorithm> out;
@@ -111,11 +119,15 @@ std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& 
   const int lanes = target.lanes(DType::f32);
   const auto channels = static_cast<double>(p.count(Role::k) / 9);
   const auto filters = static_cast<double>(p.count(Role::n));
-  if (!tiled || !g.constant_of(p.b) || g[p.b].type.dtype != DType::f32 || p.count(Role::batch) > 1)
-    return out;
+  if (!tiled || !g.constant_of(p.b) || p.type != DType::f32 || p.count(Role::batch) > 1) return out;
+  // Else transformed filters and their products are f32, whatever the given ones are.
+  const bool pairs = winograd_of_halves(g, p, target, 2);
   if (p.count(Role::k) / 9 % lanes != 0 || p.count(Role::n) % lanes != 0) return out;
   for (std::int64_t m : {2, 4}) {
     if (m > target.winograd) break;
+    const bool halves = winograd_of_halves(g, p, target, m);
+    const double bytes = halves ? 1 : 4 / static_cast<double>(size_of(g[p.b].type.dtype));
+    const double work = pairs && !halves ? 2 : 1;
     const auto a = static_cast<double>(m + 2), written = static_cast<double>(9 * m * m);
     double waste = 1;
     for (const Axis& axis : *tiled)
@@ -123,7 +135,7 @@ std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& 
     // Two multiplications and additions of vectors a cycle, each for all filters or channels.
     const double transforms =
         2 * (transform_cycles(m, true) / filters + transform_cycles(m, false) / channels);
-    out.push_back({waste * (a * a + transforms) / written, a * a / 9});
+    out.push_back({work * waste * (a * a + transforms) / written, bytes * a * a / 9});
   }
   return out;
 }

@@ -17,6 +17,11 @@ struct Winograd {
 /// through a box whose innermost dimension is the channels, channels and filters whole vectors.
 std::optional<Winograd> winograd_of(const Product& p, int lanes);
 
+/// True if its products are of bf16 in pairs, where operands are: elements and filters transformed
+/// for 2×2 results lose little more than storing them does, those for 4×4 would lose much more.
+bool winograd_of_halves(const prim::Graph& g, const Problem& p, const Target& target,
+                        std::int64_t m);
+
 /// One line of m+2 elements of the operand's transform, BᵀD.
 std::vector<kernel::Value> input_line(std::int64_t m, const std::vector<kernel::Value>& d);
 /// One line of m results from m+2 products, AᵀM.

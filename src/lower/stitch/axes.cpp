@@ -136,13 +136,13 @@ Axes choose_axes(const std::vector<Axis>& order, std::vector<Touch> touches, ir:
   return Chooser(order, std::move(touches), ranges, lanes, fresh).run();
 }
 
-double vector_score(const std::vector<Touch>& touches, Var var) {
+double vector_score(const std::vector<Touch>& touches, Var var, std::int64_t least_bytes) {
   double score = 0;
   for (const Touch& t : touches) {
     if (t.kind == Touch::Kind::other) continue;
     const auto c = ir::coefficient_of(t.offset, var);
-    const double bytes =
-        static_cast<double>(t.bytes) * t.weight * (t.kind == Touch::Kind::store ? 1.5 : 1);
+    const double bytes = static_cast<double>(std::max(t.bytes, least_bytes)) * t.weight *
+                         (t.kind == Touch::Kind::store ? 1.5 : 1);
     if (c && *c == 1) score += bytes;
     // Divided positions are near each other: neither gained nor lost, unless they are stored.
     if (c ? *c < 0 || *c > 1 : t.kind == Touch::Kind::store) score -= bytes;

@@ -48,8 +48,9 @@ Axes choose_axes(const std::vector<Axis>& order, std::vector<Touch> touches, ir:
                  int lanes, const std::function<Var(std::int64_t extent)>& fresh);
 
 /// How much a vector of positions along `var` gains: bytes that become whole vectors minus those
-/// that must be gathered, in bytes per element.
-double vector_score(const std::vector<Touch>& touches, Var var);
+/// that must be gathered, in bytes per element. `least_bytes`: what gathering an element costs even
+/// where it has fewer (on a CPU each takes an instruction, of whatever type).
+double vector_score(const std::vector<Touch>& touches, Var var, std::int64_t least_bytes = 1);
 /// Largest distance in bytes that a step along `var` moves; 0 if nothing depends on it.
 std::int64_t largest_step(const std::vector<Touch>& touches, Var var);
 

@@ -186,7 +186,7 @@ void Nest::choose_vector() {
   for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
     const Axis& a = axes_.loops[i];
     const double use = std::min(1.0, static_cast<double>(a.extent) / width_);
-    const double gain = vector_score(axes_.touches, a.var);
+    const double gain = vector_score(axes_.touches, a.var, 4);
     // Terms of a reduction had better run along its own axis than be gathered.
     const bool needed =
         std::any_of(hoisted_.begin(), hoisted_.end(), [&](const Hoisted& h) { return h.needs[i]; });

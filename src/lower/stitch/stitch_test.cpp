@@ -1,4 +1,5 @@
 #include "kernel/traverse.h"
+#include "lower/stitch/axes.h"
 #include "lower/stitch/test_cases.h"
 
 namespace heddle::lower {
@@ -177,6 +178,17 @@ TEST(StitchLegality, ReductionsAreNotRepeated) {
   EXPECT_FALSE(reads(4096, floor_div(position, 8)));
   EXPECT_TRUE(reads(500, position + 12));
   EXPECT_TRUE(reads(256, position * 2));
+}
+
+/// Elements of a depthwise convolution in bytes, its weights in f32 where channels are far apart.
+TEST(VectorAxis, GatheringBytesCostsNoLessThanWords) {
+  const ir::Var channel{0}, column{1};
+  std::vector<stitch::Touch> touches(2);
+  touches[0].offset = ir::Expr(channel) + ir::Expr(column) * ir::Expr(32);
+  touches[0].bytes = 1;
+  touches[1].offset = ir::Expr(channel) * ir::Expr(9);
+  EXPECT_LT(stitch::vector_score(touches, channel), stitch::vector_score(touches, column));
+  EXPECT_GT(stitch::vector_score(touches, channel, 4), stitch::vector_score(touches, column, 4));
 }
 
 }  // namespace
