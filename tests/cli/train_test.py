@@ -92,6 +92,15 @@ class TrainTest(CommandTest):
                  for i in range(0, 80, 8)]
         self.assertGreater(np.mean(right), 0.9)
 
+    def test_what_has_no_derivative_is_named(self):
+        w = onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
+        index = onnx.numpy_helper.from_array(np.zeros((8, 3), np.int64), "index")
+        self.network = self.save("product", model(
+            [helper.make_node("MatMul", ["x", "w"], ["m"]),
+             helper.make_node("ScatterElements", ["m", "index", "m"], ["y"], axis=1, reduction="mul", name="times")],
+            [("x", [8, 6])], [("y", [8, 3])], [w, index]))
+        self.assert_fails(3, "ScatterElements 'times'", *self.arguments())
+
     def test_errors(self):
         self.assert_fails(2, "unknown loss", *self.arguments("--loss", "huber"))
         self.assert_fails(2, "unknown optimizer", *self.arguments("--optimizer", "lion"))
