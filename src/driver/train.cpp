@@ -62,8 +62,8 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
     const Step step = HEDDLE_TRY(grad::training_step(std::move(model.graph), names, options));
     HEDDLE_TRY(t.add_part(step, as_is));
   } else {
-    const auto split =
-        HEDDLE_TRY(grad::split_training_step(std::move(model.graph), names, options));
+    const auto split = HEDDLE_TRY(
+        grad::split_training_step(std::move(model.graph), names, options, t.accumulate_ > 1));
     // The update first: it says which states have to be kept.
     HEDDLE_TRY(t.add_part(split.update, as_is));
     HEDDLE_TRY(t.add_part(split.gradients, as_is));
@@ -78,17 +78,9 @@ Status Trainer::add_part(const Step& step, const CompileOptions& options) {
   part.session = HEDDLE_TRY(load(part.compiled.program, options));
   const runtime::Program& program = *part.compiled.program;
   for (const runtime::Port& port : program.inputs) part.inputs.push_back(value_named(port, step));
-  part.outputs.resize(program.outputs.size());
-  const auto position = [](const auto& ports, const std::string& name) -> Result<std::size_t> {
-    for (std::size_t i = 0; i < ports.size(); ++i)
-      if (ports[i].name == name) return i;
-    return fail("the compiled step has no port '{}'", name);
-  };
-  for (const auto& f : step.feedback) {
-    const std::string& name = step.graph.inputs[f.to].name;
-    const std::size_t from = HEDDLE_TRY(position(program.outputs, step.graph.outputs[f.from].name));
-    part.outputs[from] = value_named({name, step.graph.inputs[f.to].type}, step);
-  }
+  // An output replaces the value of its name; the first one is the loss of the gradients' part.
+  for (const runtime::Port& port : program.outputs)
+    part.outputs.push_back(port.name == "loss" ? std::nullopt : find(port.name));
   for (const runtime::Port& port : program.outputs) part.results.emplace_back(port.type);
   parts_.push_back(std::move(part));
   return Ok{};
@@ -169,7 +161,7 @@ Result<double> Trainer::step(std::span<const Batch> batches, double learning_rat
   set_number(grad::kStep, static_cast<double>(steps_ + 1));
   const bool split = parts_.size() > 1;
   for (Value& v : values_)
-    if (v.kind == Value::Kind::sum) fill(v.tensor, 0);
+    if (accumulate_ > 1 && v.kind == Value::Kind::sum) fill(v.tensor, 0);
   double loss = 0;
   for (std::size_t k = 0; k < batches.size(); ++k) {
     if (batches[k].size() != batch_.size())

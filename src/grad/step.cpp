@@ -61,6 +61,11 @@ class Maker {
     }
   }
 
+  void give(const Names& names) {
+    for (std::size_t i = 0; i < names.size(); ++i)
+      g().outputs.push_back({std::string(kGradient) + names[i], gradients_[i]});
+  }
+
   /// Inputs for what forward_backward() makes.
   void given(const prim::Graph& forward, const Names& names) {
     for (const std::string& name : names)
@@ -206,12 +211,12 @@ Result<Step> training_step(prim::Graph forward, const Names& parameters,
 }
 
 Result<SplitStep> split_training_step(prim::Graph forward, const Names& parameters,
-                                      const StepOptions& options) {
+                                      const StepOptions& options, bool sums) {
   Maker first(options), second(options);
   second.given(forward, parameters);
   HEDDLE_TRY(second.update(parameters));
   HEDDLE_TRY(first.forward_backward(std::move(forward), parameters));
-  first.accumulate(parameters);
+  sums ? first.accumulate(parameters) : first.give(parameters);
   first.statistics();
   return SplitStep{first.take(), second.take()};
 }

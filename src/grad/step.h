@@ -61,11 +61,12 @@ Result<Step> training_step(prim::Graph forward, const std::vector<std::string>& 
 
 /// The same in two, for steps over several batches or processes.
 struct SplitStep {
-  Step gradients;  ///< outputs: "loss", then each parameter's gradient, added to an input's
+  Step gradients;  ///< outputs: "loss", then each parameter's gradient (kGradient)
   Step update;     ///< inputs: parameters, their gradients, rate, step and states
 };
+/// `sums`: gradients are added to inputs of their names, those of the batches before.
 Result<SplitStep> split_training_step(prim::Graph forward,
                                       const std::vector<std::string>& parameters,
-                                      const StepOptions& options);
+                                      const StepOptions& options, bool sums);
 
 }  // namespace heddle::grad

@@ -200,7 +200,7 @@ TEST(SplitStep, IsOneStepOverAllBatches) {
     StepOptions options = options_of(row);
     auto whole = training_step(weights_alone(), {"w"}, options);
     options.parts = 2;
-    auto split = split_training_step(weights_alone(), {"w"}, options);
+    auto split = split_training_step(weights_alone(), {"w"}, options, true);
     ASSERT_TRUE(whole && split);
     Runner one(*std::move(whole)), sums(split->gradients), update(split->update);
     one.set("w", {0.5, -1, 2});
