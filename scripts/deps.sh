@@ -20,6 +20,8 @@ packages=(
   libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libsqlite3-dev libxxhash-dev
   # tests and the libraries that the micro-benchmarks compare with
   libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev libopenblas-dev
+  # training over several processes (loaded when asked for)
+  libopenmpi3 openmpi-bin
   # python (ONNX Runtime as peer, model zoo) and pictures of plans
   python3 python3-venv graphviz
 )

@@ -5,120 +5,221 @@
 namespace heddle::driver {
 namespace {
 
-Result<std::size_t> port_named(const std::vector<runtime::Port>& ports, const std::string& name) {
-  for (std::size_t i = 0; i < ports.size(); ++i)
-    if (ports[i].name == name) return i;
-  return fail("the compiled step has no port '{}'", name);
-}
-
-Tensor number(double value) {
-  Tensor t(TensorType{DType::f32, {}});
-  t.set(0, value);
-  return t;
-}
+using grad::Step;
 
 Tensor copy_of(const Tensor& t) {
   Tensor out(t.type());
   std::memcpy(out.mutable_data(), t.data(), static_cast<std::size_t>(t.bytes()));
   return out;
 }
+void fill(Tensor& t, double value) {
+  for (std::int64_t i = 0; i < t.count(); ++i) t.set(i, value);
+}
+std::span<float> floats_of(Tensor& t) { return t.as_mutable<float>(); }
+
+const Step::State* state_named(const Step& step, std::string_view name) {
+  for (const Step::State& s : step.states)
+    if (s.name == name) return &s;
+  return nullptr;
+}
+
+Status want_f32(const onnx::TrainingModel& model) {
+  for (const auto* list : {&model.parameters, &model.statistics})
+    for (const auto& named : *list)
+      if (named.value.dtype() != DType::f32)
+        return unsupported("'{}' is {}: sums over processes are of f32", named.name,
+                           to_string(named.value.type()));
+  return Ok{};
+}
 
 }  // namespace
 
-Result<Trainer> Trainer::create(onnx::TrainingModel model, const grad::StepOptions& options,
+Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& train,
                                 const CompileOptions& compile_options) {
-  if (compile_options.precision != DType::f32)
-    return unsupported(
-        "training: found --precision {}, want f32 (weights would be rounded at every step)",
-        name_of(compile_options.precision));
+  if (train.accumulate < 1)
+    return fail(ErrorCode::usage, "found {} batches to accumulate, want at least 1",
+                train.accumulate);
+  Trainer t;
+  t.accumulate_ = train.accumulate;
+  t.group_ = train.group;
+  if (t.group_) HEDDLE_TRY(want_f32(model));
+  grad::StepOptions options = train.step;
+  options.parts = t.accumulate_ * (t.group_ ? t.group_->size() : 1);
+  options.precision = compile_options.precision;
+  // The step says itself what is stored in halves: parameters and the update are not.
+  CompileOptions as_is = compile_options;
+  as_is.precision = DType::f32;
   std::vector<std::string> names;
   for (const auto& p : model.parameters) names.push_back(p.name);
+  for (auto* list : {&model.parameters, &model.statistics})
+    for (auto& named : *list)  // buffers change hands, so none may be shared with the model's file
+      t.values_.push_back({named.name, copy_of(named.value), Value::Kind::weight});
   // Outputs beyond the first that are no statistics are not needed for training.
   auto& outputs = model.graph.outputs;
+  if (outputs.empty()) return fail("the model has no output to compare with a target");
   outputs.erase(outputs.begin() + 1, outputs.begin() + static_cast<std::ptrdiff_t>(model.outputs));
-  const grad::Step step = HEDDLE_TRY(grad::training_step(std::move(model.graph), names, options));
-  Trainer t;
-  t.compiled_ = HEDDLE_TRY(compile(step.graph, compile_options));
-  t.session_ = HEDDLE_TRY(load(t.compiled_.program, compile_options));
-  const runtime::Program& program = *t.compiled_.program;
-  std::map<std::string, Tensor> values;
-  for (auto* list : {&model.parameters, &model.statistics})
-    for (auto& named : *list) {
-      t.weights_.push_back(named.name);
-      values[named.name] = std::move(named.value);
-    }
-  for (const auto& f : step.feedback)
-    t.changing_.push_back(
-        {HEDDLE_TRY(port_named(program.inputs, step.graph.inputs[f.to].name)),
-         HEDDLE_TRY(port_named(program.outputs, step.graph.outputs[f.from].name))});
-  t.rate_slot_ = HEDDLE_TRY(port_named(program.inputs, "learning_rate"));
-  t.step_slot_ = HEDDLE_TRY(port_named(program.inputs, "step"));
-  for (const runtime::Port& port : program.inputs) {
-    const auto value = values.find(port.name);
-    // Buffers change hands from step to step, so none may be shared with the model's file.
-    t.inputs_.push_back(value == values.end() ? Tensor(port.type) : copy_of(value->second));
+  if (t.accumulate_ == 1 && !t.group_) {
+    const Step step = HEDDLE_TRY(grad::training_step(std::move(model.graph), names, options));
+    HEDDLE_TRY(t.add_part(step, as_is));
+  } else {
+    const auto split = HEDDLE_TRY(
+        grad::split_training_step(std::move(model.graph), names, options, t.accumulate_ > 1));
+    // The update first: it says which states have to be kept.
+    HEDDLE_TRY(t.add_part(split.update, as_is));
+    HEDDLE_TRY(t.add_part(split.gradients, as_is));
+    std::swap(t.parts_[0], t.parts_[1]);
   }
-  for (const runtime::Port& port : program.outputs) t.outputs_.emplace_back(port.type);
-  const auto is_batch = [&](std::size_t slot) {
-    if (slot == t.rate_slot_ || slot == t.step_slot_) return false;
-    for (const Changing& c : t.changing_)
-      if (c.input == slot) return false;
-    return !values.contains(program.inputs[slot].name);
-  };
-  for (std::size_t slot = 0; slot < program.inputs.size(); ++slot)
-    if (is_batch(slot)) {
-      t.batch_.push_back(program.inputs[slot]);
-      t.batch_slots_.push_back(slot);
-    }
   return t;
 }
 
-Result<double> Trainer::step(const std::vector<Tensor>& batch, double learning_rate) {
-  if (batch.size() != batch_.size())
-    return fail("{} tensors in the batch, want {}", batch.size(), batch_.size());
-  for (std::size_t i = 0; i < batch.size(); ++i) inputs_[batch_slots_[i]] = batch[i];
-  inputs_[rate_slot_] = number(learning_rate);
-  inputs_[step_slot_] = number(static_cast<double>(steps_ + 1));
-  HEDDLE_TRY(session_->run_into(inputs_, outputs_));
-  for (const Changing& c : changing_) std::swap(inputs_[c.input], outputs_[c.output]);
+Status Trainer::add_part(const Step& step, const CompileOptions& options) {
+  Part part;
+  part.compiled = HEDDLE_TRY(compile(step.graph, options));
+  part.session = HEDDLE_TRY(load(part.compiled.program, options));
+  const runtime::Program& program = *part.compiled.program;
+  for (const runtime::Port& port : program.inputs) part.inputs.push_back(value_named(port, step));
+  // An output replaces the value of its name; the first one is the loss of the gradients' part.
+  for (const runtime::Port& port : program.outputs)
+    part.outputs.push_back(port.name == "loss" ? std::nullopt : find(port.name));
+  for (const runtime::Port& port : program.outputs) part.results.emplace_back(port.type);
+  parts_.push_back(std::move(part));
+  return Ok{};
+}
+
+std::optional<std::size_t> Trainer::find(std::string_view name) const {
+  for (std::size_t i = 0; i < values_.size(); ++i)
+    if (values_[i].name == name) return i;
+  return std::nullopt;
+}
+
+/// The value of an input, added where it is new.
+std::size_t Trainer::value_named(const runtime::Port& port, const Step& step) {
+  if (const auto known = find(port.name)) return *known;
+  Value value{port.name, Tensor(port.type), Value::Kind::batch};
+  if (port.name.starts_with(grad::kGradient)) {
+    value.kind = Value::Kind::sum;
+  } else if (const Step::State* state = state_named(step, port.name)) {
+    value.kind = Value::Kind::state;
+    fill(value.tensor, state->initial);
+  } else {
+    for (const std::string_view number : {grad::kRate, grad::kStep, grad::kDraw})
+      if (port.name == number) value.kind = Value::Kind::number;
+  }
+  if (value.kind == Value::Kind::batch) {
+    batch_.push_back(port);
+    batch_values_.push_back(values_.size());
+  }
+  values_.push_back(std::move(value));
+  return values_.size() - 1;
+}
+
+void Trainer::set_number(std::string_view name, double value) {
+  const auto at = find(name);
+  if (at) values_[*at].tensor.set(0, value);
+}
+
+/// Runs a part; with `share`, sums over processes start as soon as a gradient is there.
+Status Trainer::run(Part& part, bool share) {
+  std::vector<Tensor> inputs;
+  for (const std::size_t i : part.inputs) inputs.push_back(values_[i].tensor);
+  runtime::Session::Ready ready;
+  if (share)
+    ready = [&](std::size_t output) {
+      const auto value = part.outputs[output];
+      if (!value || values_[*value].kind != Value::Kind::sum) return;
+      const auto sum = floats_of(part.results[output]);
+      group_->start_sum(sum.data(), static_cast<std::int64_t>(sum.size()));
+    };
+  HEDDLE_TRY(part.session->run_into(inputs, part.results, ready));
+  if (share) HEDDLE_TRY(group_->wait());
+  for (std::size_t o = 0; o < part.outputs.size(); ++o)
+    if (part.outputs[o]) std::swap(values_[*part.outputs[o]].tensor, part.results[o]);
+  return Ok{};
+}
+
+/// Their means over all processes, so that these stay alike.
+Status Trainer::share_loss_and_statistics(double& loss) {
+  std::vector<Tensor*> shared;
+  for (const auto& value : parts_[0].outputs)
+    if (value && values_[*value].kind == Value::Kind::weight)
+      shared.push_back(&values_[*value].tensor);
+  Tensor number(TensorType{DType::f32, {}});
+  number.set(0, loss);
+  shared.push_back(&number);
+  for (Tensor* t : shared) group_->start_sum(floats_of(*t).data(), t->count());
+  HEDDLE_TRY(group_->wait());
+  for (Tensor* t : shared)
+    for (float& v : floats_of(*t)) v /= static_cast<float>(group_->size());
+  loss = number.at(0);
+  return Ok{};
+}
+
+Result<double> Trainer::step(std::span<const Batch> batches, double learning_rate) {
+  if (batches.size() != static_cast<std::size_t>(accumulate_))
+    return fail(ErrorCode::usage, "{} batches in a step, want {}", batches.size(), accumulate_);
+  set_number(grad::kRate, learning_rate);
+  set_number(grad::kStep, static_cast<double>(steps_ + 1));
+  const bool split = parts_.size() > 1;
+  for (Value& v : values_)
+    if (accumulate_ > 1 && v.kind == Value::Kind::sum) fill(v.tensor, 0);
+  double loss = 0;
+  for (std::size_t k = 0; k < batches.size(); ++k) {
+    if (batches[k].size() != batch_.size())
+      return fail(ErrorCode::usage, "{} tensors in the batch, want {}", batches[k].size(),
+                  batch_.size());
+    for (std::size_t i = 0; i < batch_.size(); ++i)
+      values_[batch_values_[i]].tensor = batches[k][i];
+    // Another draw for every batch of every process.
+    const std::int64_t number = steps_ * accumulate_ + static_cast<std::int64_t>(k);
+    const std::int64_t ranks = group_ ? group_->size() : 1, rank = group_ ? group_->rank() : 0;
+    if (const auto draw = find(grad::kDraw))
+      values_[*draw].tensor.set_int(0, number * ranks + rank);
+    HEDDLE_TRY(run(parts_[0], group_ && k + 1 == batches.size()));
+    loss += parts_[0].results[0].at(0) / accumulate_;
+  }
+  if (group_) HEDDLE_TRY(share_loss_and_statistics(loss));
+  if (split) HEDDLE_TRY(run(parts_[1], false));
   ++steps_;
-  return outputs_[0].at(0);
+  return loss;
+}
+
+std::int64_t Trainer::skipped() const {
+  const auto at = find(grad::kSkipped);
+  return at ? static_cast<std::int64_t>(values_[*at].tensor.at(0)) : 0;
 }
 
 std::map<std::string, Tensor> Trainer::weights() const {
   std::map<std::string, Tensor> out;
-  const auto& ports = compiled_.program->inputs;
-  for (std::size_t slot = 0; slot < ports.size(); ++slot)
-    if (std::find(weights_.begin(), weights_.end(), ports[slot].name) != weights_.end())
-      out[ports[slot].name] = copy_of(inputs_[slot]);
+  for (const Value& v : values_)
+    if (v.kind == Value::Kind::weight) out[v.name] = copy_of(v.tensor);
   return out;
 }
 
 Status Trainer::save(const std::string& path) const {
   std::map<std::string, Tensor> all;
-  for (const Changing& c : changing_)
-    all[compiled_.program->inputs[c.input].name] = inputs_[c.input];
+  for (const Value& v : values_)
+    if (v.saved()) all[v.name] = v.tensor;
   return write_safetensors(path, all, {{"steps", std::to_string(steps_)}});
 }
 
 Status Trainer::resume(const std::string& path) {
   const Safetensors file = HEDDLE_TRY(read_safetensors(path));
-  std::vector<Tensor> fresh;
-  for (const Changing& c : changing_) {
-    const runtime::Port& port = compiled_.program->inputs[c.input];
-    const auto it = file.tensors.find(port.name);
-    if (it == file.tensors.end()) return fail("{}: no tensor '{}'", path, port.name);
-    if (it->second.type() != port.type)
-      return fail("{}: tensor '{}' is {}, want {}", path, port.name, to_string(it->second.type()),
-                  to_string(port.type));
-    fresh.push_back(it->second);
+  std::vector<std::pair<Value*, const Tensor*>> fresh;
+  for (Value& v : values_) {
+    if (!v.saved()) continue;
+    const auto it = file.tensors.find(v.name);
+    if (it == file.tensors.end()) return fail("{}: no tensor '{}'", path, v.name);
+    if (it->second.type() != v.tensor.type())
+      return fail("{}: tensor '{}' is {}, want {}", path, v.name, to_string(it->second.type()),
+                  to_string(v.tensor.type()));
+    fresh.emplace_back(&v, &it->second);
   }
-  if (file.tensors.size() != changing_.size())
+  if (file.tensors.size() != fresh.size())
     return fail("{}: {} tensors, want {}: of another model, optimizer or loss", path,
-                file.tensors.size(), changing_.size());
+                file.tensors.size(), fresh.size());
   const auto steps = file.metadata.find("steps");
   if (steps == file.metadata.end()) return fail("{}: no number of steps", path);
-  for (std::size_t i = 0; i < changing_.size(); ++i) inputs_[changing_[i].input] = fresh[i];
+  for (auto& [value, tensor] : fresh) value->tensor = copy_of(*tensor);
   steps_ = std::strtoll(steps->second.c_str(), nullptr, 10);
   return Ok{};
 }

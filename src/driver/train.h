@@ -1,26 +1,44 @@
 #pragma once
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "driver/driver.h"
 #include "grad/step.h"
 #include "onnx/training.h"
+#include "runtime/communicator.h"
 
 namespace heddle::driver {
 
-/// A compiled training step and the values that it changes.
+using Batch = std::vector<Tensor>;
+
+struct TrainOptions {
+  grad::StepOptions step;  ///< its precision and parts are set from what follows
+  int accumulate = 1;      ///< batches of a step, one after another
+  /// Processes that share each step, with batches of their own; null: this one alone.
+  std::shared_ptr<runtime::Communicator> group = {};
+};
+
+/// A compiled training step and the values that it changes. CompileOptions::precision is what
+/// values between parameters and loss are stored as.
 class Trainer {
  public:
   /// Starts from the model's own values. Errors as of training_step() and compile().
-  static Result<Trainer> create(onnx::TrainingModel model, const grad::StepOptions& step,
+  static Result<Trainer> create(onnx::TrainingModel model, const TrainOptions& train,
                                 const CompileOptions& options);
 
-  /// Names and types of what step() is given: the model's inputs, then "target".
+  /// Names and types of the tensors of a batch: the model's inputs, then "target" if there is one.
   const std::vector<runtime::Port>& batch_ports() const { return batch_; }
-  /// One step on a batch (by position in batch_ports()); gives the loss before the update.
-  Result<double> step(const std::vector<Tensor>& batch, double learning_rate);
+  /// One step on TrainOptions::accumulate batches (each by position in batch_ports()); gives the
+  /// loss before the update, the mean over batches and processes.
+  Result<double> step(std::span<const Batch> batches, double learning_rate);
+  Result<double> step(const Batch& batch, double learning_rate) {
+    return step({&batch, 1}, learning_rate);
+  }
   std::int64_t steps() const { return steps_; }
+  /// Steps in which a gradient was infinite, so that nothing changed (f16).
+  std::int64_t skipped() const;
 
   /// Values of parameters and statistics, by name in the model.
   std::map<std::string, Tensor> weights() const;
@@ -30,20 +48,37 @@ class Trainer {
   /// Goes on from a file of save(); error: names, types or shapes differ.
   Status resume(const std::string& path);
 
-  const Compiled& compiled() const { return compiled_; }
+  /// The whole step, or what makes gradients where they are added up outside.
+  const Compiled& compiled() const { return parts_[0].compiled; }
 
  private:
-  struct Changing {
-    std::size_t input, output;
+  struct Value {
+    std::string name;
+    Tensor tensor;
+    enum class Kind : std::uint8_t { weight, state, sum, batch, number } kind = Kind::batch;
+    bool saved() const { return kind == Kind::weight || kind == Kind::state; }
   };
-  Compiled compiled_;
-  std::shared_ptr<runtime::Session> session_;
+  /// A compiled graph over values_.
+  struct Part {
+    Compiled compiled;
+    std::shared_ptr<runtime::Session> session;
+    std::vector<std::size_t> inputs;                  ///< values, by input
+    std::vector<std::optional<std::size_t>> outputs;  ///< the values that outputs replace
+    std::vector<Tensor> results;
+  };
+  Status add_part(const grad::Step& step, const CompileOptions& options);
+  std::optional<std::size_t> find(std::string_view name) const;
+  std::size_t value_named(const runtime::Port& port, const grad::Step& step);
+  void set_number(std::string_view name, double value);
+  Status run(Part& part, bool share);
+  Status share_loss_and_statistics(double& loss);
+
+  int accumulate_ = 1;
+  std::shared_ptr<runtime::Communicator> group_;
+  std::vector<Part> parts_;
+  std::vector<Value> values_;
   std::vector<runtime::Port> batch_;
-  std::vector<std::size_t> batch_slots_;
-  std::vector<Changing> changing_;
-  std::vector<std::string> weights_;  ///< names among the changing inputs
-  std::size_t rate_slot_ = 0, step_slot_ = 0;
-  std::vector<Tensor> inputs_, outputs_;
+  std::vector<std::size_t> batch_values_;
   std::int64_t steps_ = 0;
 };
 

@@ -12,14 +12,21 @@ std::vector<int> all_axes(const Builder& b, NodeId x) {
 }
 NodeId mean_of(Builder& b, NodeId x) { return b.mean(x, all_axes(b, x), false); }
 
-Result<TensorType> same(const TensorType& prediction) { return prediction; }
+using Target = Result<std::optional<TensorType>>;
+
+Target same(const TensorType& prediction) { return std::optional(prediction); }
+Target none(const TensorType& prediction) {
+  if (element_count(prediction.shape) != 1)
+    return fail("shape {}, want one number", to_string(prediction.shape));
+  return std::optional<TensorType>();
+}
 /// Predictions [N, classes, …] and positions of classes [N, …].
-Result<TensorType> classes(const TensorType& prediction) {
+Target classes(const TensorType& prediction) {
   if (prediction.shape.size() < 2)
     return fail("prediction of shape {}, want [N, classes, …]", to_string(prediction.shape));
   Shape shape = prediction.shape;
   shape.erase(shape.begin() + 1);
-  return TensorType{DType::i64, shape};
+  return std::optional(TensorType{DType::i64, shape});
 }
 
 /// -Σ log p[target] / N. Reading by comparison keeps the gradient a map: softmax - onehot.
@@ -34,6 +41,7 @@ NodeId cross_entropy(Builder& b, NodeId scores, NodeId target) {
   const NodeId centred = b.sub(scores, b.reduce_max(scores, {1}));
   return likelihood(b, b.sub(centred, b.log(b.reduce_sum(b.exp(centred), {1}))), target);
 }
+NodeId itself(Builder& b, NodeId y, NodeId) { return b.reshape(y, {}); }
 NodeId squared(Builder& b, NodeId y, NodeId target) {
   const NodeId d = b.sub(y, target);
   return mean_of(b, b.mul(d, d));
@@ -71,6 +79,7 @@ constexpr Loss kLosses[] = {
     {"bce", "probabilities and targets between 0 and 1", same, binary},
     {"bce_logits", "scores, and targets between 0 and 1", same, binary_logits},
     {"kl", "log-probabilities and probabilities, summed, over the batch's size", same, divergence},
+    {"output", "the model's first output is the loss, one number; no target", none, itself},
 };
 
 }  // namespace

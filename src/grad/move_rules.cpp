@@ -22,6 +22,15 @@ std::vector<int> axes_from(std::size_t first, std::size_t count) {
   return axes;
 }
 
+/// Zeros to which `values` are added, in the type that sums are computed in.
+NodeId scatter_sum(Builder& b, Shape into, NodeId values, std::vector<NodeId> indices,
+                   prim::Scatter how) {
+  const DType own = b.dtype(values), wide = compute_type(own);
+  const NodeId sum = b.scatter(b.full({wide, std::move(into)}, 0), b.cast(values, wide),
+                               std::move(indices), std::move(how));
+  return b.cast(sum, own);
+}
+
 /// Σ over the points at which `a` reads each element of a value of shape `source` of `values`
 /// (of shape `points`).
 NodeId gather_back(Builder& b, NodeId values, const Access& a, Shape source) {
@@ -33,12 +42,12 @@ NodeId gather_back(Builder& b, NodeId values, const Access& a, Shape source) {
     if (s->free.empty()) return seen;
     return b.reduce_sum(seen, axes_from(source.size(), s->free.size()), false);
   }
-  // Positions outside are clamped; what is written there is 0.
+  // Positions outside are clamped; what is written there is 0. Sums are as wide as a reduction's.
   prim::Scatter scatter{{}, {}, prim::Scatter::Combine::add};
   for (std::size_t k = 0; k < source.size(); ++k)
     scatter.base.push_back(ir::max(ir::min(a.index[k], source[k] - 1), 0));
   const NodeId inside = b.view(values, points, {prim::identity_access(points).index, a.inside}, 0);
-  return b.scatter(b.full({b.dtype(values), source}, 0), inside, {}, std::move(scatter));
+  return scatter_sum(b, source, inside, {}, std::move(scatter));
 }
 
 /// The adjoint where piece k of a view is what is read, else 0.
@@ -184,8 +193,7 @@ Status differentiate(Context& c, const prim::Gather& op) {
     indices.push_back(clamped(c.b, c.n.args[1 + j], op.base[axis], source[axis]));
     scatter.base[axis] = 0;
   }
-  c.add(0,
-        c.b.scatter(c.b.full({c.n.type.dtype, source}, 0), c.adjoint, indices, std::move(scatter)));
+  c.add(0, scatter_sum(c.b, source, c.adjoint, std::move(indices), std::move(scatter)));
   return Ok{};
 }
 

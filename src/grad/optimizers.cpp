@@ -18,6 +18,13 @@ Updated momentum(Builder& b, const Update& u, const OptimizerSettings& s) {
   return {b.sub(u.parameter, b.mul(v, u.rate)), {v}};
 }
 
+/// Momentum that looks ahead, in PyTorch's form.
+Updated nesterov(Builder& b, const Update& u, const OptimizerSettings& s) {
+  const NodeId g = decayed(b, u, s.weight_decay);
+  const NodeId v = b.add(b.mul(u.states[0], s.momentum), g);
+  return {b.sub(u.parameter, b.mul(b.add(g, b.mul(v, s.momentum)), u.rate)), {v}};
+}
+
 /// Kingma & Ba 2015, algorithm 1.
 Updated adam_step(Builder& b, const Update& u, NodeId from, NodeId gradient,
                   const OptimizerSettings& s) {
@@ -45,6 +52,7 @@ Updated adamw(Builder& b, const Update& u, const OptimizerSettings& s) {
 const Optimizer kOptimizers[] = {
     {"sgd", "p - rate·g", {}, sgd},
     {"momentum", "v = momentum·v + g, p - rate·v", {"velocity"}, momentum},
+    {"nesterov", "v = momentum·v + g, p - rate·(g + momentum·v)", {"velocity"}, nesterov},
     {"adam", "moments of the gradient, decay in the gradient", {"mean", "variance"}, adam},
     {"adamw", "moments of the gradient, decay apart", {"mean", "variance"}, adamw},
 };

@@ -37,7 +37,7 @@ struct Optimizer {
   std::vector<std::string_view> states;  ///< kept between steps, zeros at first
   Updated (*update)(Builder& b, const Update& u, const OptimizerSettings& settings);
 };
-/// sgd, momentum, adam, adamw: the updates of PyTorch's SGD, Adam and AdamW.
+/// sgd, momentum, nesterov, adam, adamw: the updates of PyTorch's SGD, Adam and AdamW.
 std::span<const Optimizer> optimizers();
 /// Error: lists the names.
 Result<const Optimizer*> optimizer_named(std::string_view name);

@@ -1,111 +1,224 @@
 #include "grad/step.h"
 
+#include "grad/draws.h"
 #include "grad/grad.h"
 #include "grad/losses.h"
+#include "prim/precision.h"
 
 namespace heddle::grad {
 namespace {
 
-/// The node of each graph input, added where nothing reads it.
-std::vector<NodeId> input_nodes(prim::Graph& g) {
-  std::vector<NodeId> nodes;
-  for (std::size_t slot = 0; slot < g.inputs.size(); ++slot)
-    nodes.push_back(g.add(prim::Input{static_cast<int>(slot)}, {}, g.inputs[slot].type));
-  return nodes;
-}
+using ir::ScalarFn;
+using Names = std::vector<std::string>;
 
+constexpr std::string_view kGood = "loss_scale:good_steps";
+constexpr double kGrowth = 2;
+
+/// A step under construction.
 class Maker {
  public:
-  Maker(prim::Graph forward, const StepOptions& options)
-      : options_(options), b_(step_.graph), inputs_() {
-    step_.graph = std::move(forward);
-    inputs_ = input_nodes(step_.graph);
+  explicit Maker(const StepOptions& options) : options_(options), b_(step_.graph) {}
+
+  /// Prediction, loss and gradients; "loss" becomes the first output.
+  Status forward_backward(prim::Graph forward, const Names& names) {
+    for (const auto& in : forward.inputs)
+      for (const std::string_view own : {kTarget, kRate, kStep, kDraw, kScale})
+        if (in.name == own)
+          return fail("input '{}' of the model: the training step has one of this name", in.name);
+    if (forward.outputs.empty()) return fail("the model has no output to compare with a target");
+    // Before values are stored in halves: random numbers are made in f32.
+    step_.graph = with_draws(forward, options_.seed, kDraw);
+    if (options_.precision != DType::f32)
+      step_.graph = prim::with_storage(step_.graph, options_.precision);
+    for (std::size_t slot = 0; slot < g().inputs.size(); ++slot)
+      g().add(prim::Input{static_cast<int>(slot)}, {}, g().inputs[slot].type);
+    forward_outputs_ = std::exchange(g().outputs, {});
+    for (const std::string& name : names) parameters_.push_back(node_of(HEDDLE_TRY(slot_of(name))));
+    const NodeId value = HEDDLE_TRY(loss());
+    NodeId seed = b_.full(b_.type(value), 1);
+    if (scaled()) scale_ = state(kScale, options_.loss_scale);
+    if (scaled()) seed = b_.cast(*scale_, b_.dtype(value));
+    const std::vector<Seed> seeds = {{value, seed}};
+    gradients_ = HEDDLE_TRY(gradients(g(), seeds, parameters_));
+    g().outputs.push_back({"loss", value});
+    return Ok{};
   }
 
-  Result<Step> run(const std::vector<std::string>& names) {
-    prim::Graph& g = step_.graph;
-    if (g.outputs.empty()) return fail("the model has no output to compare with a target");
-    const auto forward_outputs = std::exchange(g.outputs, {});
-    const Loss& loss = *HEDDLE_TRY(loss_named(options_.loss));
-    const Optimizer& optimizer = *HEDDLE_TRY(optimizer_named(options_.optimizer));
-    const NodeId prediction = forward_outputs[0].node;
-    const auto target_type = loss.target(g[prediction].type);
-    if (!target_type)
-      return fail("loss {} of output '{}': {}", loss.name, forward_outputs[0].name,
-                  target_type.error().message);
-    g.set_origin(prim::Origin{"Loss", std::string(loss.name)});
-    const NodeId value = loss.value(b_, prediction, g.add_input("target", *target_type));
-    const NodeId rate = g.add_input("learning_rate", {DType::f32, {}});
-    const NodeId count = g.add_input("step", {DType::f32, {}});
-    std::vector<NodeId> parameters;
-    for (const std::string& name : names) parameters.push_back(inputs_[HEDDLE_TRY(slot_of(name))]);
-    const std::vector<Seed> seeds = {{value, b_.full(g[value].type, 1)}};
-    std::vector<NodeId> gradient = HEDDLE_TRY(gradients(g, seeds, parameters));
-    g.set_origin(prim::Origin{"Optimizer", std::string(optimizer.name)});
-    if (options_.clip_norm > 0) clip(gradient);
-    g.outputs.push_back({"loss", value});
-    for (std::size_t i = 0; i < names.size(); ++i)
-      update(optimizer, names[i], {parameters[i], gradient[i], {}, rate, count});
-    for (std::size_t i = 1; i < forward_outputs.size(); ++i)
-      if (const auto slot = slot_of(forward_outputs[i].name))
-        feed_back(forward_outputs[i].name, forward_outputs[i].node, *slot);
-    return std::move(step_);
+  /// Outputs of the forward graph that are inputs of the next one.
+  void statistics() {
+    for (std::size_t i = 1; i < forward_outputs_.size(); ++i)
+      if (const auto slot = slot_of(forward_outputs_[i].name))
+        feed_back(*slot, forward_outputs_[i].node);
   }
+
+  /// Adds each gradient to the sum over the batches before it.
+  void accumulate(const Names& names) {
+    g().set_origin(prim::Origin{"Accumulate", "gradients"});
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const std::size_t slot = g().inputs.size();
+      const NodeId before = state(std::string(kGradient) + names[i], 0, b_.type(gradients_[i]));
+      feed_back(slot, b_.add(before, gradients_[i]));
+    }
+  }
+
+  void give(const Names& names) {
+    for (std::size_t i = 0; i < names.size(); ++i)
+      g().outputs.push_back({std::string(kGradient) + names[i], gradients_[i]});
+  }
+
+  /// Inputs for what forward_backward() makes.
+  void given(const prim::Graph& forward, const Names& names) {
+    for (const std::string& name : names)
+      for (const auto& in : forward.inputs)
+        if (in.name == name) parameters_.push_back(g().add_input(name, in.type));
+    for (std::size_t i = 0; i < names.size(); ++i)
+      gradients_.push_back(
+          g().add_input(std::string(kGradient) + names[i], b_.type(parameters_[i])));
+    if (scaled()) scale_ = state(kScale, options_.loss_scale);
+  }
+
+  Status update(const Names& names) {
+    const Optimizer& optimizer = *HEDDLE_TRY(optimizer_named(options_.optimizer));
+    rate_ = g().add_input(std::string(kRate), {DType::f32, {}});
+    count_ = g().add_input(std::string(kStep), {DType::f32, {}});
+    g().set_origin(prim::Origin{"Optimizer", std::string(optimizer.name)});
+    average();
+    if (options_.clip_norm > 0 || scaled()) norm_ = squares();
+    if (scaled()) check_finite();
+    if (options_.clip_norm > 0) clip();
+    for (std::size_t i = 0; i < names.size(); ++i) update_one(optimizer, i, names[i]);
+    return Ok{};
+  }
+
+  Step take() { return std::move(step_); }
 
  private:
+  prim::Graph& g() { return step_.graph; }
+  bool scaled() const { return options_.precision == DType::f16; }
+
   Result<std::size_t> slot_of(const std::string& name) const {
-    for (std::size_t slot = 0; slot < inputs_.size(); ++slot)
+    for (std::size_t slot = 0; slot < step_.graph.inputs.size(); ++slot)
       if (step_.graph.inputs[slot].name == name) return slot;
     return fail("'{}' is no input of the graph", name);
   }
+  NodeId node_of(std::size_t slot) {
+    return g().add(prim::Input{static_cast<int>(slot)}, {}, g().inputs[slot].type);
+  }
+  NodeId state(std::string_view name, double initial, TensorType type = {DType::f32, {}}) {
+    step_.states.push_back({std::string(name), initial});
+    return g().add_input(std::string(name), std::move(type));
+  }
+  void feed_back(std::size_t slot, NodeId node) {
+    step_.feedback.push_back({g().outputs.size(), slot});
+    g().outputs.push_back({g().inputs[slot].name, node});
+  }
 
-  /// Every gradient times min(1, limit / (common norm + 1e-6)), as torch's clip_grad_norm_.
-  void clip(std::vector<NodeId>& gradient) {
+  Result<NodeId> loss() {
+    const Loss& loss = *HEDDLE_TRY(loss_named(options_.loss));
+    const auto& output = forward_outputs_[0];
+    g().set_origin(prim::Origin{"Loss", std::string(loss.name)});
+    const auto type = loss.target(g()[output.node].type);
+    if (!type)
+      return fail("loss {} of output '{}': {}", loss.name, output.name, type.error().message);
+    std::optional<NodeId> target;
+    if (*type) target = g().add_input(std::string(kTarget), **type);
+    return loss.value(b_, output.node, target.value_or(output.node));
+  }
+
+  /// Sums over batches, times the loss's scale, become means.
+  void average() {
+    if (!scaled() && options_.parts == 1) return;
+    NodeId share = b_.scalar(DType::f32, 1.0 / options_.parts);
+    if (scaled()) share = b_.div(share, *scale_);
+    for (NodeId& gradient : gradients_)
+      gradient = b_.mul(gradient, b_.cast(share, b_.dtype(gradient)));
+  }
+
+  /// Of all elements of all gradients, their sum.
+  NodeId squares() {
     std::optional<NodeId> sum;
-    for (NodeId g : gradient) {
+    for (const NodeId gradient : gradients_) {
       std::vector<int> axes;
-      for (int k = 0; k < b_.rank(g); ++k) axes.push_back(k);
-      const NodeId wide = b_.cast(g, DType::f32);
+      for (int k = 0; k < b_.rank(gradient); ++k) axes.push_back(k);
+      const NodeId wide = b_.cast(gradient, DType::f32);
       const NodeId square = b_.reduce_sum(b_.mul(wide, wide), axes, false);
       sum = sum ? b_.add(*sum, square) : square;
     }
+    return sum.value_or(b_.scalar(DType::f32, 0));
+  }
+
+  /// Every gradient times min(1, limit / (common norm + 1e-6)), as torch's clip_grad_norm_.
+  void clip() {
     const NodeId limit = b_.scalar(DType::f32, options_.clip_norm);
-    const NodeId scale =
-        b_.min(b_.div(limit, b_.add(b_.sqrt(*sum), 1e-6)), b_.scalar(DType::f32, 1));
-    for (NodeId& g : gradient) g = b_.mul(g, b_.cast(scale, b_.dtype(g)));
+    const NodeId share =
+        b_.min(b_.div(limit, b_.add(b_.sqrt(*norm_), 1e-6)), b_.scalar(DType::f32, 1));
+    for (NodeId& gradient : gradients_)
+      gradient = b_.mul(gradient, b_.cast(share, b_.dtype(gradient)));
   }
 
-  void feed_back(const std::string& name, NodeId node, std::size_t slot) {
-    step_.feedback.push_back({step_.graph.outputs.size(), slot});
-    step_.graph.outputs.push_back({name, node});
+  /// Infinities and NaN make the sum of squares one: then nothing changes but the scale. Steps that
+  /// are skipped do not count for the optimiser.
+  void check_finite() {
+    const NodeId one = b_.scalar(DType::f32, 1), zero = b_.scalar(DType::f32, 0);
+    finite_ = b_.map(ScalarFn::less, {*norm_, b_.scalar(DType::f32, INFINITY)});
+    const std::size_t first = g().inputs.size();
+    const NodeId good = state(kGood, 0), skipped = state(kSkipped, 0);
+    count_ = b_.sub(count_, skipped);
+    const NodeId series = b_.add(good, one);
+    const NodeId grows =
+        b_.map(ScalarFn::greater_equal, {series, b_.scalar(DType::f32, options_.scale_interval)});
+    const NodeId larger = b_.select(grows, b_.mul(*scale_, kGrowth), *scale_);
+    feed_back(*slot_of(std::string(kScale)),
+              b_.select(*finite_, larger, b_.mul(*scale_, 1 / kGrowth)));
+    feed_back(first, b_.select(*finite_, b_.select(grows, zero, series), zero));
+    feed_back(first + 1, b_.select(*finite_, skipped, b_.add(skipped, one)));
   }
 
-  void update(const Optimizer& optimizer, const std::string& name, Update u) {
-    const TensorType type = step_.graph[u.parameter].type;
-    u.rate = b_.cast(u.rate, type.dtype);
-    u.step = b_.cast(u.step, type.dtype);
-    const std::size_t first = step_.graph.inputs.size();
-    for (const std::string_view state : optimizer.states) {
-      step_.states.push_back(fmt::format("{}:{}", state, name));
-      u.states.push_back(step_.graph.add_input(step_.states.back(), type));
-    }
+  void update_one(const Optimizer& optimizer, std::size_t i, const std::string& name) {
+    const TensorType type = b_.type(parameters_[i]);
+    Update u{
+        parameters_[i], gradients_[i], {}, b_.cast(rate_, type.dtype), b_.cast(count_, type.dtype)};
+    const std::size_t first = g().inputs.size();
+    for (const std::string_view kept : optimizer.states)
+      u.states.push_back(state(fmt::format("{}:{}", kept, name), 0, type));
     const Updated after = optimizer.update(b_, u, options_.settings);
-    feed_back(name, after.parameter, *slot_of(name));
+    const auto unless_skipped = [&](NodeId now, NodeId before) {
+      return finite_ ? b_.select(*finite_, now, before) : now;
+    };
+    feed_back(*slot_of(name), unless_skipped(after.parameter, u.parameter));
     for (std::size_t s = 0; s < after.states.size(); ++s)
-      feed_back(step_.graph.inputs[first + s].name, after.states[s], first + s);
+      feed_back(first + s, unless_skipped(after.states[s], u.states[s]));
   }
 
   const StepOptions& options_;
   Step step_;
   Builder b_;
-  std::vector<NodeId> inputs_;  ///< of the forward graph
+  std::vector<prim::GraphOutput> forward_outputs_;
+  std::vector<NodeId> parameters_, gradients_;
+  NodeId rate_, count_;
+  std::optional<NodeId> scale_, norm_, finite_;
 };
 
 }  // namespace
 
-Result<Step> training_step(prim::Graph forward, const std::vector<std::string>& parameters,
+Result<Step> training_step(prim::Graph forward, const Names& parameters,
                            const StepOptions& options) {
-  return Maker(std::move(forward), options).run(parameters);
+  Maker maker(options);
+  HEDDLE_TRY(maker.forward_backward(std::move(forward), parameters));
+  HEDDLE_TRY(maker.update(parameters));
+  maker.statistics();
+  return maker.take();
+}
+
+Result<SplitStep> split_training_step(prim::Graph forward, const Names& parameters,
+                                      const StepOptions& options, bool sums) {
+  Maker first(options), second(options);
+  second.given(forward, parameters);
+  HEDDLE_TRY(second.update(parameters));
+  HEDDLE_TRY(first.forward_backward(std::move(forward), parameters));
+  sums ? first.accumulate(parameters) : first.give(parameters);
+  first.statistics();
+  return SplitStep{first.take(), second.take()};
 }
 
 }  // namespace heddle::grad

@@ -12,15 +12,28 @@ struct StepOptions {
   std::string optimizer = "adamw";
   OptimizerSettings settings;
   double clip_norm = 0;  ///< gradients are scaled so that their common norm is at most this; 0: not
+  /// What values between the parameters and the loss are stored as (f32, f16, bf16; see
+  /// prim::with_storage); parameters, gradients' sums, states and the update stay f32.
+  DType precision = DType::f32;
+  /// f16: the loss is multiplied by this number before it is differentiated, so that small
+  /// gradients are not rounded to zero. It doubles after `scale_interval` steps; where a gradient
+  /// is infinite or no number the step changes nothing, and the number is halved.
+  double loss_scale = 65536;
+  double scale_interval = 2000;
+  std::uint64_t seed = 0;  ///< of random numbers (dropout)
+  int parts = 1;           ///< gradients given to the update are sums over this many batches
 };
 
-/// One training step as one graph: forward, backward and update.
+/// A graph some of whose outputs are inputs of its next run.
 struct Step {
-  /// Inputs: those of the forward graph, "target", "learning_rate" and "step" (f32[]; the number of
-  /// this step, from 1), then states ("mean:NAME"). Outputs: "loss", then new values of parameters,
-  /// states and statistics under the names of the inputs that they replace.
   prim::Graph graph;
-  std::vector<std::string> states;  ///< names of the inputs that start as zeros
+  /// Inputs that are kept between runs besides the model's values, and what they start as.
+  struct State {
+    std::string name;
+    double initial = 0;
+    bool operator==(const State&) const = default;
+  };
+  std::vector<State> states;
   /// Output `from` is input `to` of the next step.
   struct Feedback {
     std::size_t from, to;
@@ -28,10 +41,32 @@ struct Step {
   std::vector<Feedback> feedback;
 };
 
-/// `forward`: its first output is the prediction; outputs that have an input's name (running
-/// statistics) are fed back. Errors: an unknown loss, optimiser or parameter, a prediction that the
-/// loss cannot take, what gradients() cannot differentiate.
+/// Names of inputs of steps. kDraw is there if the model draws random numbers: one i64, another one
+/// for every batch. kStep is the number of the step, from 1.
+inline constexpr std::string_view kTarget = "target", kRate = "learning_rate", kStep = "step",
+                                  kDraw = "draw", kScale = "loss_scale";
+/// The state that counts the steps in which a gradient was infinite (f16).
+inline constexpr std::string_view kSkipped = "loss_scale:skipped";
+/// Before the name of a parameter: its gradient.
+inline constexpr std::string_view kGradient = "gradient:";
+
+/// One training step, forward, backward and update, as one graph. `forward`: its first output is
+/// the prediction (or the loss: see grad::losses); outputs that have an input's name (running
+/// statistics) are fed back. Inputs: those of the forward graph, then those above, then states.
+/// Outputs: "loss", then new values under the names of the inputs that they replace.
+/// Errors: an unknown loss, optimiser or parameter, a prediction that the loss cannot take, what
+/// gradients() cannot differentiate.
 Result<Step> training_step(prim::Graph forward, const std::vector<std::string>& parameters,
                            const StepOptions& options);
+
+/// The same in two, for steps over several batches or processes.
+struct SplitStep {
+  Step gradients;  ///< outputs: "loss", then each parameter's gradient (kGradient)
+  Step update;     ///< inputs: parameters, their gradients, rate, step and states
+};
+/// `sums`: gradients are added to inputs of their names, those of the batches before.
+Result<SplitStep> split_training_step(prim::Graph forward,
+                                      const std::vector<std::string>& parameters,
+                                      const StepOptions& options, bool sums);
 
 }  // namespace heddle::grad

@@ -21,9 +21,14 @@ inline std::array<std::uint32_t, 4> philox(std::uint64_t counter, std::uint64_t 
   return x;
 }
 
-/// Element i of a uniform [0,1) tensor: 24 bits of word i%4 of block i/4.
+/// Number i of the stream `key`: 24 bits of word i%4 of block i/4.
+inline std::uint32_t philox_bits(std::uint64_t key, std::uint64_t i) {
+  return philox(i / 4, key)[i % 4] >> 8;
+}
+
+/// Element i of a uniform [0,1) tensor.
 inline double philox_uniform(std::uint64_t seed, std::uint64_t i) {
-  return (philox(i / 4, seed)[i % 4] >> 8) * 0x1p-24;
+  return philox_bits(seed, i) * 0x1p-24;
 }
 
 /// Element i of a standard normal tensor: Box-Muller on words (0,1) or (2,3) of block i/4; even

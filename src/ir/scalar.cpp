@@ -69,7 +69,8 @@ constexpr ScalarFnInfo kInfo[] = {
     {"not_equal", 2, false, true, 1},     {"less", 2, false, true, 1},
     {"less_equal", 2, false, true, 1},    {"greater", 2, false, true, 1},
     {"greater_equal", 2, false, true, 1}, {"dot2", 2, false, false, 2},
-    {"dot4", 2, false, false, 2},         {"select", 3, false, false, 1},
+    {"dot4", 2, false, false, 2},         {"random_bits", 2, true, false, 40},
+    {"select", 3, false, false, 1},
 };
 static_assert(std::size(kInfo) == kScalarFnCount);
 

@@ -73,8 +73,9 @@ enum class ScalarFn : std::uint8_t {
   less_equal,
   greater,
   greater_equal,
-  dot2,  // i32 of two i16 halves each: low·low + high·high
-  dot4,  // i32 of four bytes each: Σ x's, unsigned, by y's, signed
+  dot2,         // i32 of two i16 halves each: low·low + high·high
+  dot4,         // i32 of four bytes each: Σ x's, unsigned, by y's, signed
+  random_bits,  // i64: 24 bits of number x of the Philox stream with key y
   // ternary: select(condition, a, b)
   select,
 };

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "ir/philox.h"
 #include "ir/scalar.h"
 #include "support/dtype.h"
 #include "support/result.h"
@@ -178,6 +179,8 @@ constexpr Meaning kMeanings[] = {
      [](I x, I y, I, DType t) { return wrap(dot_of_halves(x, y), t); }},
     {dot4, [](D x, D y, D) { return static_cast<D>(dot_of_bytes(as_int(x), as_int(y))); },
      [](I x, I y, I, DType t) { return wrap(dot_of_bytes(x, y), t); }},
+    {random_bits, [](D x, D y, D) { return static_cast<D>(philox_bits(as_int(y), as_int(x))); },
+     [](I x, I y, I, DType) -> I { return philox_bits(static_cast<U>(y), static_cast<U>(x)); }},
     {select, [](D x, D y, D z) { return x != 0 ? y : z; },
      [](I x, I y, I z, DType) { return x != 0 ? y : z; }},
 };

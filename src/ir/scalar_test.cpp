@@ -37,6 +37,8 @@ TEST(Scalar, IntegersWrapAndNeverTrap) {
       {ScalarFn::floor_mod, -7, 3, DType::i32, 2},
       {ScalarFn::fmod, -7, 3, DType::i32, -1},
       {ScalarFn::floor_mod, 7, -3, DType::i32, -2},
+      {ScalarFn::random_bits, 0, 0, DType::i64, 0x6627e8},  // the paper's vector of zeros
+      {ScalarFn::random_bits, 3, 0, DType::i64, 0x9b00db},
       {ScalarFn::fmod, INT64_MIN, -1, DType::i64, 0},
       {ScalarFn::pow, 3, 5, DType::i32, 243},
       {ScalarFn::pow, 2, -1, DType::i32, 0},

@@ -85,6 +85,17 @@ Status train_batch_norms(ModelProto& model) {
   return Ok{};
 }
 
+/// Dropout drops (ops/norm.cpp).
+void train_dropouts(ModelProto& model) {
+  for (NodeProto& node : *model.mutable_graph()->mutable_node()) {
+    if (node.op_type() != "Dropout" || !canonical_domain(node.domain()).empty()) continue;
+    AttributeProto& mode = *node.add_attribute();
+    mode.set_name("training_mode");
+    mode.set_type(AttributeProto::INT);
+    mode.set_i(1);
+  }
+}
+
 /// Moves an initializer to the inputs and keeps its value.
 Status free_initializers(ModelProto& model, const std::vector<std::string>& frozen,
                          const std::string& folder, TrainingModel& out) {
@@ -121,6 +132,7 @@ Result<TrainingModel> import_for_training(const std::string& path, const ImportO
   TrainingModel out;
   out.outputs = static_cast<std::size_t>(model->graph().output_size());
   HEDDLE_TRY(train_batch_norms(*model));
+  train_dropouts(*model);
   HEDDLE_TRY(free_initializers(*model, frozen, folder, out));
   if (out.parameters.empty()) return fail("{}: no initializer can be trained", path);
   out.graph = HEDDLE_TRY(Importer(model, folder, options, nullptr).run());

@@ -24,7 +24,7 @@ struct TrainingModel {
 /// Reads an ONNX model so that its floating initializers are inputs. Not trained: single numbers
 /// (rank 0), arguments that say how an operator works (scales of Resize, limits of Clip, …), and
 /// names in `frozen`. Batch normalisation normalises by the batch and updates its statistics; it
-/// needs opset 14. Errors as of import().
+/// needs opset 14. Dropout drops. Errors as of import().
 Result<TrainingModel> import_for_training(const std::string& path, const ImportOptions& options,
                                           const std::vector<std::string>& frozen = {});
 

@@ -195,10 +195,16 @@ Result<Values> drop(const Call& call, Builder& b, double ratio) {
   return Values{b.select(kept, scaled, b.scalar(b.dtype(x), 0)), kept};
 }
 
-/// Inference: the identity, and a mask of ones.
+/// Inference: the identity, and a mask of ones. The attribute training_mode, which training sets,
+/// drops whatever the model says.
 Result<Values> dropout(const Call& call, Builder& b) {
+  const bool wanted = call.attribute_int("training_mode", 0) != 0;
   const bool training = call.opset >= 12 && call.has(2);
-  if (training) {
+  if (wanted) {
+    double ratio = call.opset < 12 ? call.attribute_float("ratio", 0.5) : 0.5;
+    if (call.opset >= 12 && call.has(1)) ratio = HEDDLE_TRY(constant_real(call, 1));
+    if (ratio != 0) return drop(call, b, ratio);
+  } else if (training) {
     const Tensor* mode = HEDDLE_TRY(call.constant_tensor(2));
     double ratio = 0.5;
     if (call.has(1)) ratio = HEDDLE_TRY(constant_real(call, 1));

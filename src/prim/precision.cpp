@@ -31,8 +31,9 @@ class Lowering {
     if (const auto* m = std::get_if<Map>(&n.op)) return map(n, *m);
     if (std::holds_alternative<Contract>(n.op) && real)
       return out_.add(n.op, all_as(n.args, low_), {low_, n.type.shape});
-    if (std::holds_alternative<View>(n.op) || std::holds_alternative<Gather>(n.op) ||
-        std::holds_alternative<Scatter>(n.op))
+    const auto* scatter = std::get_if<Scatter>(&n.op);
+    const bool assigns = scatter != nullptr && scatter->combine == Scatter::Combine::assign;
+    if (std::holds_alternative<View>(n.op) || std::holds_alternative<Gather>(n.op) || assigns)
       return moved(n);
     return out_.add(n.op, all_as(n.args, DType::f32), n.type);
   }

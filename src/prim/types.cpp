@@ -27,6 +27,8 @@ bool accepts(ScalarFn fn, DType t) {
     case ScalarFn::dot2:
     case ScalarFn::dot4:
       return t == DType::i32;
+    case ScalarFn::random_bits:
+      return t == DType::i64;
     case ScalarFn::min:
     case ScalarFn::max:
     case ScalarFn::equal:

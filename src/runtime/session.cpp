@@ -21,6 +21,8 @@ class CpuSession final : public Session {
  protected:
   Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                  std::vector<LaunchTime>* times) override;
+  Status execute_telling(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                         const Ready& ready) override;
 
  private:
   struct BoundPhase {
@@ -35,16 +37,19 @@ class CpuSession final : public Session {
     Tensor arena;
     Tensor scratch;
     std::vector<std::vector<void*>> args;  ///< by launch
-    std::vector<std::vector<std::pair<std::size_t, std::size_t>>> inputs, outputs;  ///< (launch, arg)
+    std::vector<std::vector<std::pair<std::size_t, std::size_t>>> inputs,
+        outputs;  ///< (launch, arg)
   };
   std::unique_ptr<Context> acquire();
   void release(std::unique_ptr<Context> context);
   void bind(Context& context, std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
-  void run_region(Context& context, std::vector<LaunchTime>* times);
+  void run_region(Context& context, std::vector<LaunchTime>* times, const Ready& ready);
 
   std::shared_ptr<const void> code_;
   std::shared_ptr<ThreadPool> pool_;
   std::vector<BoundLaunch> launches_;
+  std::vector<std::vector<std::size_t>>
+      done_;  ///< by launch: the outputs that it is the last to use
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> idle_;
 };
@@ -54,11 +59,18 @@ Status CpuSession::link(const Linker& linker) {
     BoundLaunch bound;
     for (const Phase& phase : launch.phases) {
       const Task task = linker(phase.symbol);
-      if (task == nullptr) return fail("kernel '{}': symbol '{}' is not in the code", launch.name, phase.symbol);
+      if (task == nullptr)
+        return fail("kernel '{}': symbol '{}' is not in the code", launch.name, phase.symbol);
       bound.phases.push_back({task, phase.tasks});
     }
     launches_.push_back(std::move(bound));
   }
+  std::vector<std::size_t> last(program().outputs.size());
+  for (std::size_t l = 0; l < program().launches.size(); ++l)
+    for (const Slot& slot : program().launches[l].args)
+      if (slot.kind == Slot::Kind::output) last[static_cast<std::size_t>(slot.index)] = l;
+  done_.resize(program().launches.size());
+  for (std::size_t o = 0; o < last.size() && !done_.empty(); ++o) done_[last[o]].push_back(o);
   return Ok{};
 }
 
@@ -85,12 +97,18 @@ std::unique_ptr<CpuSession::Context> CpuSession::acquire() {
       const std::size_t index = static_cast<std::size_t>(slot.index);
       void* pointer = nullptr;
       switch (slot.kind) {
-        case Slot::Kind::arena: pointer = context->arena.mutable_data() + slot.index; break;
+        case Slot::Kind::arena:
+          pointer = context->arena.mutable_data() + slot.index;
+          break;
         case Slot::Kind::constant:
           pointer = const_cast<std::byte*>(program().constants[index].data());
           break;
-        case Slot::Kind::input: context->inputs[index].push_back(use); break;
-        case Slot::Kind::output: context->outputs[index].push_back(use); break;
+        case Slot::Kind::input:
+          context->inputs[index].push_back(use);
+          break;
+        case Slot::Kind::output:
+          context->outputs[index].push_back(use);
+          break;
       }
       args.push_back(pointer);
     }
@@ -103,15 +121,17 @@ void CpuSession::release(std::unique_ptr<Context> context) {
   idle_.push_back(std::move(context));
 }
 
-void CpuSession::bind(Context& context, std::span<const Tensor> inputs, std::span<Tensor> outputs) const {
+void CpuSession::bind(Context& context, std::span<const Tensor> inputs,
+                      std::span<Tensor> outputs) const {
   for (std::size_t i = 0; i < inputs.size(); ++i)
     for (auto [launch, arg] : context.inputs[i])
       context.args[launch][arg] = const_cast<std::byte*>(inputs[i].data());
   for (std::size_t i = 0; i < outputs.size(); ++i)
-    for (auto [launch, arg] : context.outputs[i]) context.args[launch][arg] = outputs[i].mutable_data();
+    for (auto [launch, arg] : context.outputs[i])
+      context.args[launch][arg] = outputs[i].mutable_data();
 }
 
-void CpuSession::run_region(Context& context, std::vector<LaunchTime>* times) {
+void CpuSession::run_region(Context& context, std::vector<LaunchTime>* times, const Ready& ready) {
   const int threads = pool_->threads();
   SpinBarrier barrier(threads);
   const std::int64_t scratch_stride = context.scratch.bytes() / threads;
@@ -128,6 +148,8 @@ void CpuSession::run_region(Context& context, std::vector<LaunchTime>* times) {
       }
       if (times != nullptr && thread == 0)
         times->push_back({program().launches[l].name, now() - begin, begin - start});
+      if (ready && thread == 0)
+        for (const std::size_t output : done_[l]) ready(output);
     }
   });
 }
@@ -137,7 +159,16 @@ Status CpuSession::execute(std::span<const Tensor> inputs, std::span<Tensor> out
   std::unique_ptr<Context> context = acquire();
   bind(*context, inputs, outputs);
   if (times != nullptr) times->reserve(launches_.size());
-  run_region(*context, times);
+  run_region(*context, times, {});
+  release(std::move(context));
+  return Ok{};
+}
+
+Status CpuSession::execute_telling(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                                   const Ready& ready) {
+  std::unique_ptr<Context> context = acquire();
+  bind(*context, inputs, outputs);
+  run_region(*context, nullptr, ready);
   release(std::move(context));
   return Ok{};
 }
@@ -157,7 +188,8 @@ Result<std::shared_ptr<Session>> Session::create(std::shared_ptr<const Program> 
 
 Status Session::check(std::span<const Tensor> inputs) const {
   if (inputs.size() != program_->inputs.size())
-    return fail(ErrorCode::usage, "run: found {} inputs, want {}", inputs.size(), program_->inputs.size());
+    return fail(ErrorCode::usage, "run: found {} inputs, want {}", inputs.size(),
+                program_->inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].type() != program_->inputs[i].type)
       return fail(ErrorCode::usage, "input '{}': found {}, want {}", program_->inputs[i].name,
@@ -171,11 +203,20 @@ std::vector<Tensor> Session::new_outputs() const {
   return outputs;
 }
 
-Status Session::run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs) {
+Status Session::execute_telling(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                                const Ready& ready) {
+  HEDDLE_TRY(execute(inputs, outputs, nullptr));
+  for (std::size_t o = 0; o < outputs.size(); ++o) ready(o);
+  return Ok{};
+}
+
+Status Session::run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                         const Ready& ready) {
   HEDDLE_TRY(check(inputs));
   if (outputs.size() != program_->outputs.size())
-    return fail(ErrorCode::usage, "run: found {} outputs, want {}", outputs.size(), program_->outputs.size());
-  return execute(inputs, outputs, nullptr);
+    return fail(ErrorCode::usage, "run: found {} outputs, want {}", outputs.size(),
+                program_->outputs.size());
+  return ready ? execute_telling(inputs, outputs, ready) : execute(inputs, outputs, nullptr);
 }
 
 Result<std::vector<Tensor>> Session::run(std::span<const Tensor> inputs) {

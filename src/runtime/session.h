@@ -39,8 +39,12 @@ class Session {
 
   /// Inputs by position: types must match the ports; error names the input, found and wanted.
   Result<std::vector<Tensor>> run(std::span<const Tensor> inputs);
+  /// Told an output's number when nothing of this run reads or writes it any more.
+  using Ready = std::function<void(std::size_t output)>;
   /// The same into caller's memory: outputs[i] holds bytes of port i. No allocation after warm-up.
-  Status run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs);
+  /// `ready` is called by a thread of the run, while others go on; it has to be quick.
+  Status run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                  const Ready& ready = {});
   /// One run with the time of each launch (CPU: a barrier on both sides of each; CUDA: by events).
   Result<std::vector<LaunchTime>> profile(std::span<const Tensor> inputs);
   /// Seconds of each of `runs` runs on the same inputs. On a GPU they lie in its memory already and
@@ -52,6 +56,9 @@ class Session {
   /// One run of inputs and outputs that fit the ports; fills `times` unless it is null.
   virtual Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                          std::vector<LaunchTime>* times) = 0;
+  /// The same, telling `ready`; here at the end.
+  virtual Status execute_telling(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                                 const Ready& ready);
   Status check(std::span<const Tensor> inputs) const;
 
  private:

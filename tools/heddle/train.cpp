@@ -19,12 +19,12 @@ namespace heddle::tool {
 namespace {
 
 struct TrainFlags : ModelFlags {
-  grad::StepOptions step;
-  std::string target, schedule = "constant", checkpoint, output;
+  driver::TrainOptions train;
+  std::string target, schedule = "constant", checkpoint, output, distributed;
   std::vector<std::string> frozen;
   double rate = 1e-3;
-  std::int64_t epochs = 1, steps = 0, warmup = 0, save_every = 100;
-  bool resume = false;
+  std::int64_t epochs = 1, steps = 0, stop_after = 0, warmup = 0, save_every = 100;
+  bool resume = false, ordered = false;
 };
 
 /// The whole of a data set, a tensor for each port of a batch, first dimension: samples.
@@ -70,9 +70,9 @@ Result<Data> read_data(const driver::Trainer& trainer, const TrainFlags& flags) 
 }
 
 /// Rows `order[first..]` of a data set as one batch.
-std::vector<Tensor> batch_of(const Data& data, const std::vector<runtime::Port>& ports,
-                             const std::vector<std::int64_t>& order, std::int64_t first) {
-  std::vector<Tensor> batch;
+driver::Batch batch_of(const Data& data, const std::vector<runtime::Port>& ports,
+                       const std::vector<std::int64_t>& order, std::int64_t first) {
+  driver::Batch batch;
   for (std::size_t i = 0; i < ports.size(); ++i) {
     batch.emplace_back(ports[i].type);
     const auto row = static_cast<std::size_t>(batch[i].bytes() / data.batch);
@@ -111,48 +111,112 @@ void show(std::int64_t step, std::int64_t steps, double loss, double samples_per
   std::fflush(stderr);
 }
 
+/// How far training is: what is shown and what is asked.
+class Course {
+ public:
+  Course(const driver::Trainer& trainer, const Data& data, const TrainFlags& flags)
+      : flags_(flags), first_(trainer.steps()) {
+    const auto& group = flags.train.group;
+    ranks_ = group ? group->size() : 1;
+    rank_ = group ? group->rank() : 0;
+    batches_ = flags.train.accumulate;
+    samples_ = data.batch * batches_ * ranks_;
+    per_epoch = data.samples / samples_;
+    steps = flags.steps > 0 ? flags.steps : flags.epochs * per_epoch;
+    terminal_ = ::isatty(STDERR_FILENO) != 0 && rank_ == 0;
+  }
+  bool speaks() const { return rank_ == 0 && !flags_.json; }
+  bool saves() const { return rank_ == 0; }
+
+  /// The batches of a step, in the order of its epoch.
+  std::vector<driver::Batch> batches(const driver::Trainer& trainer, const Data& data,
+                                     std::int64_t step) {
+    const std::int64_t in_epoch = step % per_epoch, epoch = step / per_epoch;
+    if (epoch != epoch_) {
+      order_ = flags_.ordered ? in_order(data.samples)
+                              : order_of(data.samples, flags_.seed.value_or(0), epoch);
+      epoch_ = epoch;
+    }
+    std::vector<driver::Batch> all;
+    for (std::int64_t k = 0; k < batches_; ++k)
+      all.push_back(batch_of(data, trainer.batch_ports(), order_,
+                             in_epoch * samples_ + (k * ranks_ + rank_) * data.batch));
+    return all;
+  }
+
+  /// Shows what a step has found.
+  void tell(std::int64_t step, double loss) {
+    const std::int64_t in_epoch = step % per_epoch, done = step + 1 - first_;
+    sum_ += loss;
+    const double spent = std::chrono::duration<double>(Clock::now() - begin_).count();
+    const double speed = static_cast<double>(done * samples_) / spent;
+    if (terminal_)
+      show(step + 1, steps, loss, speed,
+           spent * static_cast<double>(steps - step - 1) / static_cast<double>(done));
+    if (in_epoch + 1 != per_epoch && step + 1 != steps) return;
+    if (terminal_) fmt::print(stderr, "\r\033[K");
+    if (speaks())
+      fmt::print("epoch {}: {} steps, mean loss {:.5f}, {:.0f} samples/s\n", step / per_epoch + 1,
+                 step + 1, sum_ / static_cast<double>(std::min(in_epoch + 1, done)), speed);
+    std::fflush(stdout);
+    sum_ = 0;
+  }
+
+  std::int64_t per_epoch = 0, steps = 0;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static std::vector<std::int64_t> in_order(std::int64_t samples) {
+    std::vector<std::int64_t> order(static_cast<std::size_t>(samples));
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }
+
+  const TrainFlags& flags_;
+  std::int64_t first_, ranks_ = 1, rank_ = 0, batches_ = 1, samples_ = 0, epoch_ = -1;
+  bool terminal_ = false;
+  Clock::time_point begin_ = Clock::now();
+  std::vector<std::int64_t> order_;
+  double sum_ = 0;
+};
+
+/// A step of f16 whose loss is infinite is skipped, not the end, while the scale can still fall.
+bool hopeless(const driver::Trainer& trainer, const TrainFlags& flags, double loss) {
+  constexpr std::int64_t kHalvings = 64;
+  return !std::isfinite(loss) && (flags.precision != "f16" || trainer.skipped() > kHalvings);
+}
+
 Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
             nlohmann::json& losses) {
-  using Clock = std::chrono::steady_clock;
-  const std::int64_t per_epoch = data.samples / data.batch;
-  const std::int64_t steps = flags.steps > 0 ? flags.steps : flags.epochs * per_epoch;
-  const bool terminal = ::isatty(STDERR_FILENO) != 0;
-  const auto begin = Clock::now();
+  Course course(trainer, data, flags);
+  if (course.per_epoch < 1)
+    return fail("{} samples, want at least one step of {} batches of {}", data.samples,
+                flags.train.accumulate * (flags.train.group ? flags.train.group->size() : 1),
+                data.batch);
   const std::int64_t first = trainer.steps();
-  std::vector<std::int64_t> order;
-  double mean = 0;
-  for (std::int64_t step = first; step < steps; ++step) {
-    const std::int64_t in_epoch = step % per_epoch, epoch = step / per_epoch;
-    if (in_epoch == 0 || step == first)
-      order = order_of(data.samples, flags.seed.value_or(0), epoch);
-    const auto batch = batch_of(data, trainer.batch_ports(), order, in_epoch * data.batch);
-    const double loss = HEDDLE_TRY(trainer.step(batch, rate_at(flags, step, steps)));
-    if (!std::isfinite(loss))
+  for (std::int64_t step = first; step < course.steps; ++step) {
+    const auto batches = course.batches(trainer, data, step);
+    const double loss = HEDDLE_TRY(trainer.step(batches, rate_at(flags, step, course.steps)));
+    if (hopeless(trainer, flags, loss))
       return fail("step {}: the loss is {}: a smaller --learning-rate or --clip-norm may help",
                   step + 1, loss);
     losses.push_back(loss);
-    mean += loss;
-    const double spent = std::chrono::duration<double>(Clock::now() - begin).count();
-    const double speed = static_cast<double>((step + 1 - first) * data.batch) / spent;
-    if (terminal)
-      show(step + 1, steps, loss, speed,
-           spent * static_cast<double>(steps - step - 1) / static_cast<double>(step + 1 - first));
-    if (in_epoch + 1 == per_epoch || step + 1 == steps) {
-      const double count = static_cast<double>(std::min(in_epoch + 1, step + 1 - first));
-      if (terminal) fmt::print(stderr, "\r\033[K");
-      if (!flags.json)
-        fmt::print("epoch {}: {} steps, mean loss {:.5f}, {:.0f} samples/s\n", epoch + 1, step + 1,
-                   mean / count, speed);
-      mean = 0;
-    }
-    if (!flags.checkpoint.empty() && ((step + 1) % flags.save_every == 0 || step + 1 == steps))
+    const bool last = step + 1 == course.steps || step + 1 - first == flags.stop_after;
+    course.tell(step, loss);
+    const bool due = (step + 1) % flags.save_every == 0 || last;
+    if (!flags.checkpoint.empty() && due && course.saves())
       HEDDLE_TRY(trainer.save(flags.checkpoint));
+    if (last) break;
   }
   return Ok{};
 }
 
-Status run(const TrainFlags& flags) {
+Status run(TrainFlags flags) {
   HEDDLE_TRY(want_one_size(flags, "train"));
+  if (flags.distributed == "mpi") flags.train.group = HEDDLE_TRY(runtime::mpi_communicator());
+  flags.train.step.seed = flags.seed.value_or(0);
+  const auto& group = flags.train.group;
+  const bool speaks = !group || group->rank() == 0;
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::ImportOptions import;
   import.shapes = options.shapes;
@@ -162,20 +226,26 @@ Status run(const TrainFlags& flags) {
   std::int64_t numbers = 0;
   for (const auto& p : model.parameters) numbers += p.value.count();
   driver::Trainer trainer =
-      HEDDLE_TRY(driver::Trainer::create(std::move(model), flags.step, options));
+      HEDDLE_TRY(driver::Trainer::create(std::move(model), flags.train, options));
   if (flags.resume) {
     if (flags.checkpoint.empty())
       return fail(ErrorCode::usage, "--resume: found no --checkpoint to go on from");
     if (std::filesystem::exists(flags.checkpoint)) HEDDLE_TRY(trainer.resume(flags.checkpoint));
   }
   const Data data = HEDDLE_TRY(read_data(trainer, flags));
-  if (!flags.json)
+  if (!flags.json && speaks)
     fmt::print("{} parameters ({} numbers), {} kernels a step, {} samples in batches of {}{}\n",
                parameters, numbers, trainer.compiled().program->launches.size(), data.samples,
                data.batch,
                trainer.steps() > 0 ? fmt::format(", resumed after step {}", trainer.steps()) : "");
   nlohmann::json losses = nlohmann::json::array();
   HEDDLE_TRY(loop(trainer, data, flags, losses));
+  if (group && speaks && !flags.json) {
+    const auto times = group->times();
+    fmt::print("sums over {} processes: {:.3f} s, {:.3f} s of it waited for\n", group->size(),
+               times.sums, times.waits);
+  }
+  if (!speaks) return Ok{};
   if (!flags.output.empty())
     HEDDLE_TRY(onnx::export_trained(flags.model, flags.output, trainer.weights()));
   if (flags.json)
@@ -183,6 +253,7 @@ Status run(const TrainFlags& flags) {
                                       {"parameters", parameters},
                                       {"kernels", trainer.compiled().program->launches.size()},
                                       {"steps", trainer.steps()},
+                                      {"skipped", trainer.skipped()},
                                       {"losses", losses}}
                            .dump(2));
   return Ok{};
@@ -201,10 +272,10 @@ Verb add_train(CLI::App& verb) {
   auto flags = std::make_shared<TrainFlags>();
   add_model_flags(verb, *flags);
   verb.add_option("--data", flags->inputs, "NAME=FILE.npy: samples of an input, first dimension");
-  verb.add_option("--target", flags->target, "FILE.npy: what the first output should be")
-      ->required();
-  verb.add_option("--loss", flags->step.loss, names_of(grad::losses()))->capture_default_str();
-  verb.add_option("--optimizer", flags->step.optimizer, names_of(grad::optimizers()))
+  verb.add_option("--target", flags->target, "FILE.npy: what the first output should be");
+  auto* step = &flags->train.step;
+  verb.add_option("--loss", step->loss, names_of(grad::losses()))->capture_default_str();
+  verb.add_option("--optimizer", step->optimizer, names_of(grad::optimizers()))
       ->capture_default_str();
   verb.add_option("--learning-rate,--lr", flags->rate)->capture_default_str();
   verb.add_option("--schedule", flags->schedule, "of the learning rate, down to 0 at the end")
@@ -212,15 +283,27 @@ Verb add_train(CLI::App& verb) {
       ->capture_default_str();
   verb.add_option("--warmup", flags->warmup, "steps in which the rate rises from 0")
       ->check(CLI::NonNegativeNumber);
-  verb.add_option("--momentum", flags->step.settings.momentum)->capture_default_str();
-  verb.add_option("--beta1", flags->step.settings.beta1)->capture_default_str();
-  verb.add_option("--beta2", flags->step.settings.beta2)->capture_default_str();
-  verb.add_option("--epsilon", flags->step.settings.epsilon)->capture_default_str();
-  verb.add_option("--weight-decay", flags->step.settings.weight_decay)->capture_default_str();
-  verb.add_option("--clip-norm", flags->step.clip_norm, "limit of the gradients' norm; 0: none")
+  verb.add_option("--momentum", step->settings.momentum)->capture_default_str();
+  verb.add_option("--beta1", step->settings.beta1)->capture_default_str();
+  verb.add_option("--beta2", step->settings.beta2)->capture_default_str();
+  verb.add_option("--epsilon", step->settings.epsilon)->capture_default_str();
+  verb.add_option("--weight-decay", step->settings.weight_decay)->capture_default_str();
+  verb.add_option("--clip-norm", step->clip_norm, "limit of the gradients' norm; 0: none")
       ->check(CLI::NonNegativeNumber);
+  verb.add_option("--loss-scale", step->loss_scale, "f16: what the loss is multiplied by at first")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb.add_option("--accumulate", flags->train.accumulate, "batches of a step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb.add_option("--distributed", flags->distributed,
+                  "share each step among the processes that mpirun starts")
+      ->check(CLI::IsMember({"mpi"}));
+  verb.add_flag("--in-order", flags->ordered, "do not shuffle the samples");
   verb.add_option("--epochs", flags->epochs)->check(CLI::PositiveNumber)->capture_default_str();
   verb.add_option("--steps", flags->steps, "instead of epochs")->check(CLI::NonNegativeNumber);
+  verb.add_option("--stop-after", flags->stop_after, "end this run after so many of the steps")
+      ->check(CLI::NonNegativeNumber);
   verb.add_option("--freeze", flags->frozen, "initializers that are not trained");
   verb.add_option("--checkpoint", flags->checkpoint, "safetensors file, written as training goes");
   verb.add_option("--save-every", flags->save_every, "steps between checkpoints")

@@ -75,6 +75,7 @@ class Ops {
   /// To what `t` holds, in the type that v has.
   llvm::Value* rounded(llvm::Value* v, DType t);
   llvm::Value* dot2(llvm::Value* x, llvm::Value* y);
+  llvm::Value* random_bits(llvm::Value* position, llvm::Value* key);
   llvm::Value* shift(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, DType type);
   llvm::Value* extreme(llvm::Value* x, llvm::Value* y, bool want_max);
   llvm::Value* power(llvm::Value* x, llvm::Value* y, DType type);

@@ -141,6 +141,8 @@ V Ops::apply_int(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
       return dot2(x, y);
     case ScalarFn::dot4:
       return dot4(zero, x, y);
+    case ScalarFn::random_bits:
+      return random_bits(x, y);
     case ScalarFn::equal:
       return b_.CreateICmpEQ(x, y);
     case ScalarFn::not_equal:
@@ -156,6 +158,31 @@ V Ops::apply_int(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
     default:
       HEDDLE_CHECK(false, "{} has no meaning on {}", ir::info(fn).name, name_of(type));
   }
+}
+
+/// ir::philox_bits: words of 32 bits in lanes of 64, so that products keep their upper halves.
+V Ops::random_bits(V position, V key) {
+  llvm::Type* t = position->getType();
+  const auto number = [&](std::uint64_t v) { return integer(t, static_cast<std::int64_t>(v)); };
+  const auto low = [&](V v) { return b_.CreateAnd(v, number(0xffffffffu)); };
+  const auto high = [&](V v) { return b_.CreateLShr(v, 32); };
+  V block = b_.CreateLShr(position, 2);
+  V x[] = {low(block), high(block), number(0), number(0)}, k[] = {low(key), high(key)};
+  for (int round = 0; round < 10; ++round) {
+    V p0 = b_.CreateMul(x[0], number(0xD2511F53u)), p1 = b_.CreateMul(x[2], number(0xCD9E8D57u));
+    V first = b_.CreateXor(b_.CreateXor(high(p1), x[1]), k[0]);
+    V third = b_.CreateXor(b_.CreateXor(high(p0), x[3]), k[1]);
+    x[0] = first, x[1] = low(p1), x[2] = third, x[3] = low(p0);
+    k[0] = low(b_.CreateAdd(k[0], number(0x9E3779B9u)));
+    k[1] = low(b_.CreateAdd(k[1], number(0xBB67AE85u)));
+  }
+  const auto bit = [&](int i) {
+    return b_.CreateICmpNE(b_.CreateAnd(position, number(1u << i)), number(0));
+  };
+  V odd = bit(0);
+  V word =
+      b_.CreateSelect(bit(1), b_.CreateSelect(odd, x[3], x[2]), b_.CreateSelect(odd, x[1], x[0]));
+  return b_.CreateLShr(word, 8);
 }
 
 /// Quotient and remainders with a zero divisor giving 0 and the lowest value over -1 wrapping.

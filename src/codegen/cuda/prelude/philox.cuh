@@ -24,6 +24,11 @@ HD_FN u32 word_of(const PhiloxBlock& x, unsigned i) {
   const u32 low = i & 1 ? x.word[1] : x.word[0], high = i & 1 ? x.word[3] : x.word[2];
   return i & 2 ? high : low;
 }
+/// ScalarFn::random_bits.
+HD_FN i64 random_bits(i64 i, i64 key) {
+  const u64 at = static_cast<u64>(i);
+  return word_of(philox(at / 4, static_cast<u64>(key)), at % 4) >> 8;
+}
 /// Element i of a uniform [0,1) tensor.
 HD_FN float random_uniform(u64 seed, u64 i) {
   return static_cast<float>(word_of(philox(i / 4, seed), i % 4) >> 8) * 0x1p-24f;

@@ -1,0 +1,87 @@
+"""heddle train --distributed mpi: two processes on halves of each batch give the weights of one on all of it."""
+import json
+import os
+import shutil
+import subprocess
+import unittest
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from onnx import helper
+
+from command import HEDDLE, CommandTest, heddle, model
+
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl_vader_single_copy_mechanism", "none",
+          "--mca", "btl", "self,vader"]
+
+
+class RanksTest(CommandTest):
+    def setUp(self):
+        super().setUp()
+        random = np.random.default_rng(5)
+
+        def weight(name, *shape):
+            return onnx.numpy_helper.from_array((random.normal(size=shape) / shape[0] ** 0.5).astype(np.float32), name)
+
+        def network(batch):
+            return model([helper.make_node("MatMul", ["x", "w1"], ["m"]), helper.make_node("Add", ["m", "b"], ["a"]),
+                          helper.make_node("Relu", ["a"], ["h"]), helper.make_node("MatMul", ["h", "w2"], ["y"])],
+                         [("x", [batch, 7])], [("y", [batch, 3])], weights)
+        weights = [weight("w1", 7, 65), weight("b", 65), weight("w2", 65, 3)]
+        self.whole, self.half, self.quarter = (self.save(f"batch{n}", network(n)) for n in (16, 8, 4))
+        x = random.normal(size=(160, 7)).astype(np.float32)
+        np.save(self.path / "x.npy", x)
+        np.save(self.path / "y.npy", x[:, :3].argmax(1))
+
+    def arguments(self, network, out, *more):
+        return ["train", str(network), "--data", f"x={self.path}/x.npy", "--target", f"{self.path}/y.npy",
+                "--threads", "1", "--lr", "0.01", "--optimizer", "momentum", "--epochs", "3", "--clip-norm", "1",
+                "-o", str(self.path / out), "--json", *map(str, more)]
+
+    def weights(self, out):
+        proto = onnx.load(self.path / out)
+        return {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+
+    def one(self, network, out, *more):
+        done = heddle(*self.arguments(network, out, *more))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["losses"], self.weights(out)
+
+    def two(self, network, out, *more):
+        done = subprocess.run([*MPIRUN, "-np", "2", HEDDLE, *self.arguments(network, out, "--distributed", "mpi", *more)],
+                              capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "OMPI_MCA_rmaps_base_oversubscribe": "1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["losses"], self.weights(out)
+
+    def assert_alike(self, found, want):
+        np.testing.assert_allclose(found[0], want[0], rtol=1e-5)
+        for name, value in want[1].items():
+            np.testing.assert_allclose(found[1][name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+    def setUpClass():
+        if shutil.which("mpirun") is None:
+            raise RuntimeError("no mpirun: scripts/deps.sh installs it")
+
+    def test_two_processes_are_one_with_twice_the_batch(self):
+        want = self.one(self.whole, "one.onnx")
+        self.assert_alike(self.two(self.half, "two.onnx"), want)
+        self.assert_alike(self.two(self.quarter, "parts.onnx", "--accumulate", "2"), want)
+
+    def test_a_process_alone_is_a_group_too(self):
+        want = self.one(self.whole, "one.onnx")
+        self.assert_alike(self.one(self.whole, "alone.onnx", "--distributed", "mpi"), want)
+
+    def test_both_resume(self):
+        want = self.two(self.half, "two.onnx")
+        saved = self.path / "half.safetensors"
+        self.two(self.half, "first.onnx", "--checkpoint", saved, "--stop-after", "11")
+        rest = self.two(self.half, "rest.onnx", "--checkpoint", saved, "--resume")
+        self.assertEqual(rest[0], want[0][11:])
+        for name, value in want[1].items():
+            np.testing.assert_array_equal(rest[1][name], value)
+
+
+if __name__ == "__main__":
+    unittest.main()

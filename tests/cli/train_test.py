@@ -1,0 +1,112 @@
+"""heddle train: what a model's dropout does, resuming, and being killed."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnxruntime
+from onnx import helper
+
+from command import HEDDLE, CommandTest, heddle, model
+
+
+class TrainTest(CommandTest):
+    def setUp(self):
+        super().setUp()
+        random = np.random.default_rng(3)
+
+        def weight(name, *shape):
+            return onnx.numpy_helper.from_array((random.normal(size=shape) / shape[0] ** 0.5).astype(np.float32), name)
+        self.network = self.save("network", model(
+            [helper.make_node("MatMul", ["x", "w1"], ["m"]), helper.make_node("Relu", ["m"], ["h"]),
+             helper.make_node("Dropout", ["h", "ratio"], ["d"], name="drop"),
+             helper.make_node("MatMul", ["d", "w2"], ["y"])],
+            [("x", [8, 6])], [("y", [8, 3])],
+            [weight("w1", 6, 32), weight("w2", 32, 3), onnx.numpy_helper.from_array(np.float32(0.25), "ratio")]))
+        self.x = random.normal(size=(80, 6)).astype(np.float32)
+        np.save(self.path / "x.npy", self.x)
+        np.save(self.path / "y.npy", self.x[:, :3].argmax(1))
+
+    def arguments(self, *more):
+        return ["train", str(self.network), "--data", f"x={self.path}/x.npy", "--target", f"{self.path}/y.npy",
+                "--threads", "1", *map(str, more)]
+
+    def train(self, *more):
+        done = heddle(*self.arguments("--json", *more))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_masks_differ_from_step_to_step_and_follow_the_seed(self):
+        still = ["--lr", "0", "--in-order", "--steps", "20"]  # ten batches, twice, nothing learnt
+        losses = self.train(*still)["losses"]
+        self.assertEqual(losses, self.train(*still)["losses"])
+        self.assertNotEqual(losses[:10], losses[10:])
+        self.assertNotEqual(losses, self.train(*still, "--seed", "1")["losses"])
+
+    def test_resuming_gives_the_same_curve_to_the_bit(self):
+        for more in ([], ["--precision", "f16", "--accumulate", "2"], ["--schedule", "cosine", "--optimizer", "nesterov"]):
+            saved = self.path / f"half{len(more)}.safetensors"
+            whole = self.train("--steps", 30, *more)
+            self.train("--steps", 30, "--checkpoint", saved, "--save-every", 13, "--stop-after", 13, *more)
+            rest = self.train("--steps", 30, "--checkpoint", saved, "--resume", *more)
+            self.assertEqual(rest["losses"], whole["losses"][13:])
+
+    def test_a_kill_loses_only_the_steps_since_the_checkpoint(self):
+        steps, every = 40000, 50
+        saved, killed = self.path / "killed.safetensors", 0
+        flags = ["--steps", steps, "--save-every", every]
+        end = time.monotonic() + 20
+        command = [HEDDLE, *self.arguments("--json", "--resume", "--checkpoint", saved, *flags)]
+        before = 0
+        while killed < 4 and time.monotonic() < end:
+            running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            stamp = saved.stat().st_mtime_ns if saved.exists() else 0
+            while running.poll() is None and (not saved.exists() or saved.stat().st_mtime_ns == stamp):
+                time.sleep(0.001)
+            time.sleep(0.002 * killed)  # at another moment each time
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+            killed += 1
+            shutil.copy(saved, self.path / "probe.safetensors")
+            reached = self.train("--resume", "--checkpoint", self.path / "probe.safetensors", "--steps", steps,
+                                 "--stop-after", 1)["steps"] - 1
+            self.assertEqual(reached % every, 0)
+            self.assertGreater(reached, before)
+            before = reached
+        self.assertEqual(killed, 4)
+        straight = self.train("--steps", steps, "--stop-after", before + every)["losses"]
+        resumed = self.train("--resume", "--checkpoint", saved, "--steps", steps, "--stop-after", every)["losses"]
+        self.assertEqual(straight[before:], resumed)
+
+    def test_the_trained_model_runs_in_onnx_runtime(self):
+        out = self.path / "trained.onnx"
+        self.train("--epochs", 60, "-o", out)
+        session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+        right = [session.run(None, {"x": self.x[i:i + 8]})[0].argmax(1) == self.x[i:i + 8, :3].argmax(1)
+                 for i in range(0, 80, 8)]
+        self.assertGreater(np.mean(right), 0.9)
+
+    def test_what_has_no_derivative_is_named(self):
+        w = onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
+        index = onnx.numpy_helper.from_array(np.zeros((8, 3), np.int64), "index")
+        self.network = self.save("product", model(
+            [helper.make_node("MatMul", ["x", "w"], ["m"]),
+             helper.make_node("ScatterElements", ["m", "index", "m"], ["y"], axis=1, reduction="mul", name="times")],
+            [("x", [8, 6])], [("y", [8, 3])], [w, index]))
+        self.assert_fails(3, "ScatterElements 'times'", *self.arguments())
+
+    def test_errors(self):
+        self.assert_fails(2, "unknown loss", *self.arguments("--loss", "huber"))
+        self.assert_fails(2, "unknown optimizer", *self.arguments("--optimizer", "lion"))
+        self.assert_fails(1, "want one number", *self.arguments("--loss", "output"))
+        self.assert_fails(1, "want at least one step of 11 batches", *self.arguments("--accumulate", "11"))
+
+
+if __name__ == "__main__":
+    unittest.main()
