@@ -132,7 +132,7 @@ namespace {
 /// Passes, plan and lowering; for a GPU with `objects` code, too.
 Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
                              const Platform& platform, Dumper& dumper, ThreadPool& pool,
-                             std::vector<std::string>* objects = nullptr) {
+                             std::vector<std::string>* objects = nullptr, double us_per_byte = 0) {
   Compiled compiled;
   compiled.precision = options.precision;
   Stopwatch watch(compiled.times);
@@ -144,6 +144,7 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   watch.lap("passes");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
   planning.pool = &pool;
+  planning.us_per_byte = us_per_byte;
   const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0 || !options.locked.empty();
   if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
   const Orchestrate orchestrate = [&](const plan::Options& with) -> Result<plan::Plan> {
@@ -189,13 +190,16 @@ Result<Compiled> plan_only(prim::Graph graph, const CompileOptions& options) {
   return lower_graph(std::move(graph), options, platform, dumper, pool);
 }
 
-Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
+namespace {
+
+Result<Compiled> compile_priced(prim::Graph graph, const CompileOptions& options,
+                                double us_per_byte) {
   const Platform platform = HEDDLE_TRY(platform_for(options));
   Dumper dumper(options.options);
   ThreadPool pool(platform.threads);
   std::vector<std::string> objects;
-  Compiled compiled =
-      HEDDLE_TRY(lower_graph(std::move(graph), options, platform, dumper, pool, &objects));
+  Compiled compiled = HEDDLE_TRY(
+      lower_graph(std::move(graph), options, platform, dumper, pool, &objects, us_per_byte));
   Stopwatch watch(compiled.times);
   if (!platform.cuda) objects = HEDDLE_TRY(generate(compiled.kernels, platform.cpu, options, pool));
   if (dumper.wants("source"))
@@ -210,6 +214,32 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   compiled.program = std::make_shared<runtime::Program>(std::move(program));
   watch.lap("assemble");
   return compiled;
+}
+
+/// Prices of a byte that is kept, in microseconds: from what moving it costs to much more than
+/// computing it again.
+constexpr double kPrices[] = {0, 5e-5, 5e-4, 5e-3, 5e-2};
+
+}  // namespace
+
+std::int64_t memory_of(const runtime::Program& program, int threads) {
+  std::int64_t bytes = program.arena_bytes + program.scratch_bytes * threads;
+  for (const Tensor& c : program.constants) bytes += c.bytes();
+  for (const auto* list : {&program.inputs, &program.outputs})
+    for (const runtime::Port& port : *list)
+      bytes += element_count(port.type.shape) * size_of(port.type.dtype);
+  return bytes;
+}
+
+Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
+  std::optional<Compiled> least;
+  for (const double price : kPrices) {
+    Compiled compiled = HEDDLE_TRY(compile_priced(graph, options, price));
+    const auto bytes = [&](const Compiled& c) { return memory_of(*c.program, options.threads); };
+    if (!least || bytes(compiled) < bytes(*least)) least = std::move(compiled);
+    if (options.memory_limit <= 0 || bytes(*least) <= options.memory_limit) break;
+  }
+  return *std::move(least);
 }
 
 }  // namespace heddle::driver

@@ -29,6 +29,9 @@ struct CompileOptions {
   std::string locked;
   /// What f32 values are stored as, arithmetic staying f32: f32, f16 or bf16 (prim/precision.h).
   DType precision = DType::f32;
+  /// Bytes of constants, ports, arena and scratch: plans that keep less and compute more again are
+  /// tried until one needs no more. If none does, the one that needs least. 0: no limit.
+  std::int64_t memory_limit = 0;
   bool tf32 = false;  ///< CUDA: products of f32 are of values rounded to tf32, on tensor cores
   std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
   DimensionFacts facts;                 ///< "--dynamic total=past+seq"
@@ -43,7 +46,7 @@ struct KernelCode {
   std::int64_t scratch_bytes = 0;         ///< per CPU thread
   std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
   std::string source;                     ///< CUDA text, without the prelude
-  std::vector<std::int32_t> lines;        ///< by line of it: the primitive computed, -1 if none alone
+  std::vector<std::int32_t> lines;  ///< by line of it: the primitive computed, -1 if none alone
   std::vector<codegen::cuda::FunctionInfo> functions;  ///< CUDA: by phase
   std::optional<UnitProduct> unit;  ///< CUDA: what runs instead, in an object of the program
 };
@@ -72,6 +75,8 @@ struct Compiled {
   bool from_cache = false;       ///< graph, plan and kernels are empty then
 };
 
+/// Memory of one run, inputs and outputs included.
+std::int64_t memory_of(const runtime::Program& program, int threads);
 int machine_threads();
 /// What code is generated for: the machine's vector level unless Options::cpu lowers it.
 Result<codegen::cpu::Machine> machine_for(const Options& options);

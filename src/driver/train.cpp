@@ -25,18 +25,22 @@ Tensor copy_of(const Tensor& t) {
 
 }  // namespace
 
+Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& options) {
+  std::vector<std::string> names;
+  for (const auto& p : model.parameters) names.push_back(p.name);
+  // Outputs beyond the first that are no statistics are not needed for training.
+  auto& outputs = model.graph.outputs;
+  outputs.erase(outputs.begin() + 1, outputs.begin() + static_cast<std::ptrdiff_t>(model.outputs));
+  return grad::training_step(std::move(model.graph), names, options);
+}
+
 Result<Trainer> Trainer::create(onnx::TrainingModel model, const grad::StepOptions& options,
                                 const CompileOptions& compile_options) {
   if (compile_options.precision != DType::f32)
     return unsupported(
         "training: found --precision {}, want f32 (weights would be rounded at every step)",
         name_of(compile_options.precision));
-  std::vector<std::string> names;
-  for (const auto& p : model.parameters) names.push_back(p.name);
-  // Outputs beyond the first that are no statistics are not needed for training.
-  auto& outputs = model.graph.outputs;
-  outputs.erase(outputs.begin() + 1, outputs.begin() + static_cast<std::ptrdiff_t>(model.outputs));
-  const grad::Step step = HEDDLE_TRY(grad::training_step(std::move(model.graph), names, options));
+  const grad::Step step = HEDDLE_TRY(step_of(model, options));
   Trainer t;
   t.compiled_ = HEDDLE_TRY(compile(step.graph, compile_options));
   t.session_ = HEDDLE_TRY(load(t.compiled_.program, compile_options));

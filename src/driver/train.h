@@ -9,6 +9,10 @@
 
 namespace heddle::driver {
 
+/// The step of a model: its first output is what the loss sees, statistics are fed back. Takes the
+/// model's graph.
+Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& options);
+
 /// A compiled training step and the values that it changes.
 class Trainer {
  public:

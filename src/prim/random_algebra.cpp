@@ -55,6 +55,10 @@ class Algebra {
     return rng_() % 3 ? b_.map(fn, {x, y}) : b_.map(fn, {y, x});
   }
 
+  NodeId fresh(TensorType type) {
+    return g_.add_input(fmt::format("n{}", g_.inputs.size()), std::move(type));
+  }
+
   NodeId truth(NodeId x) {
     switch (rng_() % 4) {
       case 0:
@@ -83,6 +87,11 @@ class Algebra {
       if (coin()) return b_.map(ScalarFn::pow, {x, splat(t, pick({-1.0, 1.0, 2.0, 3.0, 4.0}))});
       const NodeId positive = b_.add(b_.map(ScalarFn::abs, {x}), 0.5);
       return b_.map(ScalarFn::pow, {positive, splat(t, pick({-0.5, 0.5, 1.5}))});
+    }
+    if (is_float(t) && rng_() % 12 == 0) {  // a shared factor
+      const NodeId p = fresh(b_.type(x)), q = fresh(b_.type(x));
+      return b_.map(pick({ScalarFn::add, ScalarFn::sub}),
+                    {b_.mul(x, p), both_ways(ScalarFn::mul, x, q)});
     }
     if (rng_() % 6 == 0) return b_.neg(x);
     if (is_int(t) && rng_() % 6 == 0) {
@@ -208,7 +217,21 @@ class Algebra {
     if (!one && b_.rank(x) > 1 && coin()) axes = {0, b_.rank(x) - 1};
     return b_.reduce(fn, x, axes, coin());
   }
+  /// What positions along an axis pick out of it, summed; they may lie outside.
+  NodeId one_hot_sum(NodeId x) {
+    const Shape shape = b_.shape(x);
+    const int axis = static_cast<int>(rng_() % shape.size());
+    Shape once = shape;
+    once[static_cast<std::size_t>(axis)] = 1;
+    const NodeId places = b_.broadcast(fresh({DType::i64, once}), shape);
+    const NodeId counts = b_.iota({DType::i64, shape}, axis);
+    const NodeId value =
+        coin() ? b_.full(b_.type(x), 2) : b_.broadcast(b_.reduce_max(x, {axis}), shape);
+    const NodeId hit = both_ways(ScalarFn::equal, places, counts);
+    return b_.reduce_sum(b_.select(hit, value, b_.full(b_.type(x), 0)), {axis}, false);
+  }
   NodeId reduction(NodeId x) {
+    if (is_float(b_.dtype(x)) && b_.rank(x) > 0 && rng_() % 8 == 0) return one_hot_sum(x);
     const NodeId y = coin() ? movement(x) : x;
     const NodeId once = reduce_once(y);
     return coin() ? reduce_once(once) : once;

@@ -1,6 +1,7 @@
 #include "common.h"
 
 #include "staged.h"
+#include "step.h"
 
 #include <unistd.h>
 
@@ -66,7 +67,8 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
           "--bf16", [&flags] { flags.precision = "bf16"; }, "--precision bf16")
       ->group("As trtexec");
   verb.add_option("--memory-limit", flags.memory_limit_mb,
-                  "refuse (exit code 5) a program that needs more MB than this")
+                  "keep less and compute more again until the program needs no more MB than "
+                  "this; refuse (exit code 5) if it still does")
       ->check(CLI::PositiveNumber);
   verb.add_option("--seed", flags.seed,
                   "random inputs of this seed, even where the folder has test data (default: its "
@@ -133,6 +135,7 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
                       : flags.precision == "bf16" ? DType::bf16
                                                   : DType::f32;
   options.tf32 = flags.precision == "tf32";
+  options.memory_limit = static_cast<std::int64_t>(1e6 * flags.memory_limit_mb);
   options.options = global_options();
   options.progress = progress_line();
   for (const std::string& text : flags.shapes) options.shapes.insert(HEDDLE_TRY(parse_shape(text)));
@@ -142,16 +145,10 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
 
 namespace {
 
-/// Memory of one run, inputs and outputs included.
 Status within(double limit_mb, const runtime::Program& p, int threads) {
   std::int64_t constants = 0;
   for (const Tensor& c : p.constants) constants += c.bytes();
-  std::int64_t ports = 0;
-  for (const auto* list : {&p.inputs, &p.outputs})
-    for (const runtime::Port& port : *list)
-      ports += element_count(port.type.shape) * size_of(port.type.dtype);
-  const double mb =
-      1e-6 * static_cast<double>(constants + ports + p.arena_bytes + p.scratch_bytes * threads);
+  const double mb = 1e-6 * static_cast<double>(driver::memory_of(p, threads));
   const double machine_mb = 1e-6 * static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                             static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (mb > machine_mb)
@@ -262,6 +259,8 @@ Result<Model> compile_model(const ModelFlags& flags) {
       model.program =
           std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
+  } else if (flags.training) {
+    model.program = HEDDLE_TRY(compile_step(flags)).program;
   } else if (HEDDLE_TRY(wants_sizes_of_values(flags))) {
     const auto compiled =
         HEDDLE_TRY(driver::compile_chain(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
@@ -369,6 +368,8 @@ Result<Inputs> make_inputs(const runtime::Program& program, const ModelFlags& fl
       inputs.values.push_back(random_tensor(port.type, random));
     inputs.from = fmt::format("random numbers of seed {}", flags.seed.value_or(0));
   }
+  if (flags.training)
+    inputs.values = HEDDLE_TRY(step_inputs(program, flags, std::move(inputs.values)));
   std::set<std::size_t> files;
   for (const std::string& text : flags.inputs) {
     const std::size_t split = text.find('=');
