@@ -45,6 +45,7 @@ def load(model_path, threads, precision, inputs, training, wrap=lambda function:
     del weights
     tensors = {k: torch.from_numpy(np.ascontiguousarray(v)).to(device) for k, v in inputs.items()}
     target = tensors.pop("target")
+    tensors = {k: tensors[k] for k in training_networks.make(name).inputs}
     return Session(module, list(tensors.values()), target, training, wrap, base)
 
 

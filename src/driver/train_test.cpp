@@ -88,6 +88,28 @@ onnx::TrainingModel attention() {
   return m.done(b.matmul(b.mean(y, {1}, false), m.parameter("o", {8, 3})));
 }
 
+/// Gradients of tables are rows added up where positions repeat: of whole vectors, and of more.
+onnx::TrainingModel embedding() {
+  Maker m;
+  Builder& b = m.b;
+  const NodeId ids = b.cast(b.map(ir::ScalarFn::abs, {m.input("x", {6, 4})}), DType::i64);
+  const NodeId wide = b.take(m.parameter("wide", {5, 64}), ids, 0);
+  const NodeId odd = b.take(m.parameter("odd", {5, 40}), ids, 0);
+  return m.done(b.add(b.matmul(b.mean(wide, {1}, false), m.parameter("u", {64, 3})),
+                      b.matmul(b.mean(odd, {1}, false), m.parameter("v", {40, 3}))));
+}
+
+/// Gradients of strided convolutions read every other element.
+onnx::TrainingModel strided() {
+  Maker m;
+  Builder& b = m.b;
+  NodeId y = m.input("x", {2, 3, 8, 8});
+  y = b.relu(b.conv(y, m.parameter("w1", {8, 3, 3, 3}), {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}));
+  y = b.relu(b.conv(y, m.parameter("w2", {16, 8, 3, 3}), {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1}));
+  y = b.conv(y, m.parameter("w3", {8, 16, 1, 1}), {{2, 2}, {1, 1}, {0, 0}, {0, 0}, 1});
+  return m.done(b.matmul(b.mean(y, {2, 3}, false), m.parameter("o", {8, 3})));
+}
+
 CompileOptions quick() {
   CompileOptions options;
   options.threads = 2;
@@ -196,44 +218,11 @@ const Case kCases[] = {
     {"convolutions", convolutions, "cross_entropy", "momentum"},
     {"convolutions_adamw", convolutions, "cross_entropy", "adamw"},
     {"attention", attention, "l1", "momentum"},
+    {"embedding", embedding, "cross_entropy", "sgd"},
+    {"strided_convolutions", strided, "cross_entropy", "sgd"},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, Training, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
-
-/// Activations that cost little are computed again where memory is short: the same step.
-TEST(Memory, RecomputesUnderABound) {
-  const auto deep = [] {
-    Maker m;
-    Builder& b = m.b;
-    NodeId h = m.input("x", {64, 32});
-    for (int layer = 0; layer < 4; ++layer) {
-      const std::int64_t from = layer == 0 ? 32 : 256;
-      h = b.matmul(h, m.parameter(fmt::format("w{}", layer), {from, 256}));
-      // Nothing that a plan without a bound would compute twice.
-      for (int k = 0; k < 3; ++k) h = b.map(ir::ScalarFn::tanh, {b.map(ir::ScalarFn::sin, {h})});
-    }
-    return m.done(b.matmul(h, m.parameter("o", {256, 3})));
-  };
-  const grad::StepOptions options;
-  CompileOptions bound = quick();
-  auto plain = Trainer::create(deep(), options, quick());
-  ASSERT_TRUE(plain) << plain.error().message;
-  const auto& program = *plain->compiled().program;
-  bound.memory_limit = memory_of(program, 2) - program.arena_bytes / 4;
-  auto small = Trainer::create(deep(), options, bound);
-  ASSERT_TRUE(small) << small.error().message;
-  EXPECT_LE(memory_of(*small->compiled().program, 2), bound.memory_limit);
-  std::mt19937 rng(5);
-  for (int step = 0; step < 3; ++step) {
-    std::vector<Tensor> batch;
-    for (const auto& port : plain->batch_ports()) batch.push_back(random_of(port.type, rng, 1));
-    EXPECT_NEAR(*plain->step(batch, 0.01), *small->step(batch, 0.01), 1e-5);
-  }
-  const auto wanted = plain->weights(), found = small->weights();
-  for (const auto& [name, want] : wanted)
-    for (std::int64_t i = 0; i < want.count(); ++i)
-      ASSERT_NEAR(found.at(name).at(i), want.at(i), 1e-4) << name;
-}
 
 TEST(Checkpoints, ResumingRepeatsWhatWouldHaveHappened) {
   const std::string path =

@@ -249,11 +249,30 @@ class Algebra {
                        {{r, ir::Var{1}}, {}}, b_.dtype(x));
   }
 
+  /// A filter spread over every other position, as in the gradient of a strided convolution.
+  NodeId spread_contraction(NodeId x) {
+    const std::int64_t k = b_.shape(x).back(), rows = element_count(b_.shape(x)) / k;
+    const std::int64_t step = pick<std::int64_t>({2, 3}), width = pick<std::int64_t>({1, 3, 4});
+    ir::Expr at = ir::Expr(ir::Var{1}) - ir::Expr(ir::Var{2}) * ir::Expr(step) +
+                  ir::Expr(pick<std::int64_t>({0, 1, 2}));
+    Tensor w({b_.dtype(x), {width}});
+    for (std::int64_t i = 0; i < width; ++i) w.set(i, static_cast<double>(i) - 0.5);
+    return b_.contract(b_.reshape(x, {rows, k}), b_.constant(w), {rows, k * step}, {k},
+                       {{ir::Var{0}, ir::Var{2}}, {}}, {{at}, {{at, 0, width}}}, b_.dtype(x));
+  }
+
   /// With a constant that is all equal, or a shape that a split or merged dimension reaches.
   NodeId contraction(NodeId x) {
-    if (b_.rank(x) == 3 && rng_() % 3 == 0) return divided_contraction(x);
+    if (b_.rank(x) == 3 && coin()) return divided_contraction(x);
     const std::int64_t k = b_.shape(x).back();
+    if (rng_() % 4 == 0 && is_float(b_.dtype(x))) return spread_contraction(x);
     if (coin()) return b_.matmul(x, b_.full({b_.dtype(x), {k, 3}}, 2));
+    if (coin()) {
+      const NodeId y = b_.matmul(x, fresh({b_.dtype(x), {k, 3}}));
+      std::vector<int> order(b_.shape(y).size());
+      std::iota(order.rbegin(), order.rend(), 0);
+      return b_.transpose(y, order);
+    }
     const NodeId flat = b_.reshape(x, {element_count(b_.shape(x)) / k, k});
     Tensor w({b_.dtype(x), {k, 4}});
     for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i % 5) - 2);

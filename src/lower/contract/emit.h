@@ -46,6 +46,9 @@ class Emitter {
   void copy_a(kernel::Body& body);
   void copy_matrix(kernel::Body& body);
   kernel::Body matrix_row(const ir::Expr& slot, std::size_t level, Env env);
+  std::optional<std::size_t> run_of_b() const;
+  void copy_panel_along(std::size_t run, const ir::Expr& panel, const ir::Expr& base,
+                        kernel::Body& body);
   void copy_panel(const ir::Expr& panel, const ir::Expr& base, kernel::Body& body);
   std::optional<kernel::Stmt> packing_phase();
   DType packed_type() const;
