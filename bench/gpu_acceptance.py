@@ -24,6 +24,9 @@ import gpu_targets
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEDDLE = ROOT / "build/bin/heddle"
 ZOO = ["mlp", "minilm-l6", "resnet50", "bert-base", "mobilenetv2", "vit-b16", "segformer-b0", "candy"]
+# Training steps in bf16: optimiser and learning rate, as in bench/peers/training_networks.py.
+TRAINED = {"bert-base": ("adamw", 1e-4), "vit-b16": ("adamw", 1e-4), "resnet50": ("momentum", 1e-3)}
+TRAINING_TARGET = 1.26  # EVT's own lower bound (Chen et al., ASPLOS 2024)
 CASES = [("bf16", 1), ("f32", 1), ("tf32", 1), ("bf16", 16), ("f32", 16)]
 TEMPLATE_ROWS = int(os.environ.get("HEDDLE_TEMPLATE_ROWS", 2048))
 SANITIZERS = ["memcheck", "racecheck", "synccheck", "initcheck"]
@@ -208,6 +211,41 @@ def benchmarks(result, models, arguments, clock):
             print(f"{model} {precision} batch {batch}: {row.get('error') or describe(row)}", flush=True)
 
 
+def training(result, arguments, clock):
+    """Steps of TRAINED against torch.compile, on weights and batches that training_networks.py makes."""
+    result["training"] = []
+    peers = [p for p in arguments.peers if p.startswith("torch")]
+    for network, (optimizer, rate) in TRAINED.items():
+        row = {"model": network, "precision": "bf16"}
+        result["training"].append(row)
+        folder = ROOT / "build/training" / network
+        if clock.left() < 60 or not peers:
+            row["error"] = "no time left" if peers else "no peer to compare with"
+            continue
+        made = run([sys.executable, "bench/peers/training_networks.py", folder.parent, network], min(120, clock.left()))
+        batch = [f"--input={file.stem}={file}" for file in sorted(folder.glob("*.npy"))]
+        done = made if made[0] != 0 else run(
+            [HEDDLE, "bench", folder / "model.onnx", "--train", "cross_entropy", "--optimizer", optimizer,
+             "--learning-rate", rate, *batch, "--device", "cuda", "--precision", "bf16", "--json", "--duration",
+             arguments.duration, "--rounds", 6, "--vs", ",".join(peers), "--peer-timeout", 240, "--venv",
+             pathlib.Path(sys.executable).parent.parent], min(400, clock.left()))
+        row |= json.loads(done[1]) if done[0] == 0 else {"error": gpu_targets.reason(done[2])}
+        row["best_peer_ratio"] = best_ratio(row)
+        print(f"training {network}: {row.get('error') or describe(row)}", flush=True)
+
+
+def training_markdown(rows, peers):
+    lines = ["", f"Training steps, bf16 (wanted: {TRAINING_TARGET}× or better over the faster peer):", "",
+             "| network | Heddle | " + " | ".join(peers) + " | wanted |", "|---" * (3 + len(peers)) + "|"]
+    for row in rows:
+        ours = row.get("error") or f"{row['heddle']['median_ms']:.3f}"
+        ratio = row.get("best_peer_ratio")
+        state = "unproven" if not ratio else "reached" if ratio >= TRAINING_TARGET else "missed"
+        lines.append(f"| {row['model']} | {ours} | " +
+                     " | ".join(cell(row.get("peers", {}).get(p)) for p in peers) + f" | {state} |")
+    return lines
+
+
 def describe(row):
     text = f"{row['heddle']['median_ms']:.3f} ms"
     for name, peer in row.get("peers", {}).items():
@@ -254,6 +292,7 @@ def markdown(result, peers):
     mean, rows = mean_over_peers(result)
     if rows:
         lines += ["", f"Geometric mean over the fastest peer at batch 1: {mean:.2f}× ({rows} rows)."]
+    lines += training_markdown(result["training"], [p for p in peers if p.startswith("torch")])
     lines += gpu_targets.markdown(result["measured"], result["targets"])
     return "\n".join(lines) + "\n"
 
@@ -292,6 +331,7 @@ def main():
     print("CUTLASS:", result["templates"], flush=True)
     sanitizer(result, clock)
     benchmarks(result, models, arguments, clock)
+    training(result, arguments, clock)
     result["targets"] = gpu_targets.verdicts(result["measured"], mean_over_peers(result)[0])
     for target in result["targets"]:
         print(f"{target['target']}: {target['state']} ({gpu_targets.number(target['found'])}, wanted {target['wanted']})")

@@ -37,6 +37,10 @@ PEERS = {
     "jax": "peer_jax",
     "iree": "peer_iree",
     "tvm": "peer_tvm",
+    "torch-training": "peer_torch_training",
+    "torch-compile-training": "peer_torch_compile_training",
+    "torch-training-cuda": "peer_torch_training_cuda",
+    "torch-compile-training-cuda": "peer_torch_compile_training_cuda",
     "torch-cuda": "peer_torch_cuda",
     "torch-compile-cuda": "peer_torch_compile_cuda",
     "jax-cuda": "peer_jax_cuda",
@@ -63,8 +67,11 @@ class Server:
                   for name, path in require(request, "inputs", dict).items()}
         self.session = None  # free the last model first
         start = time.perf_counter()
+        # Training: {"loss", "optimizer", "rate"}; then `inputs` hold the target, a run is a step, and
+        # the output is the losses of the first steps.
+        training = [request["training"]] if "training" in request else []
         session = self.module.load(require(request, "model", str), self.threads, precision,
-                                   inputs)
+                                   inputs, *training)
         loaded = time.perf_counter()
         session.run()
         first = time.perf_counter()
@@ -107,7 +114,8 @@ class Server:
         # Not getrusage's ru_maxrss: that one starts with the peak of the parent that forked us.
         status = pathlib.Path("/proc/self/status").read_text()
         peak_kb = next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)
-        return {"peak_mb": peak_kb / 1024, "cpu_s": time.process_time()}
+        return {"peak_mb": peak_kb / 1024, "base_mb": getattr(self.session, "base_mb", 0),
+                "cpu_s": time.process_time()}
 
 
 def others_running():

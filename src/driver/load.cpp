@@ -53,8 +53,7 @@ Result<std::shared_ptr<Executor>> executor_for(const runtime::Program& program,
   runtime::cuda::SessionOptions how{options.options.cuda_graph, {}};
   if (std::ranges::any_of(program.launches, [](const auto& l) { return l.product.has_value(); }))
     how.cublaslt = codegen::cuda::find_library("cublasLt", options.options.cublaslt);
-  return std::shared_ptr<Executor>(
-      std::make_shared<CudaExecutor>(std::move(code), std::move(how)));
+  return std::shared_ptr<Executor>(std::make_shared<CudaExecutor>(std::move(code), std::move(how)));
 }
 
 Result<std::shared_ptr<runtime::Session>> load(std::shared_ptr<const runtime::Program> program,

@@ -1,5 +1,7 @@
 #include "driver/report.h"
 
+#include "driver/fusion.h"
+
 #include "driver/code_cache.h"
 #include "driver/source_map.h"
 #include "prim/text.h"
@@ -184,6 +186,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
     report["kernels"].push_back(kernel_json(compiled.graph, kernel));
     if (platform.cuda) add_cuda(report["kernels"].back(), compiled.graph, kernel, platform);
   }
+  report["fusion"] = fusion_of(compiled);
   for (const PhaseTime& time : compiled.times)
     report["times"].push_back({{"phase", time.name}, {"seconds", time.seconds}});
   return report;

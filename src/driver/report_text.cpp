@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "driver/fusion.h"
 #include "driver/report.h"
 #include "driver/source_map.h"
 
@@ -107,6 +108,7 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
     }
     text += "; arithmetic is f32\n";
   }
+  if (report.contains("fusion")) text += fusion_text(report["fusion"]);
   const json& kernels = report["kernels"];
   const bool cuda = !kernels.empty() && kernels[0].contains("phases");
   if (cuda)

@@ -94,7 +94,8 @@ Result<Safetensors> read_safetensors(const std::string& path) {
     return fail("{}: table of {} bytes in a file of {}", path, length, file.size);
   const auto* text = reinterpret_cast<const char*>(file.data) + 8;
   const auto table = parse_whole_json({text, length});
-  if (!table || !table->is_object()) return fail("{}: the table is no JSON object of whole numbers", path);
+  if (!table || !table->is_object())
+    return fail("{}: the table is no JSON object of whole numbers", path);
   Safetensors out;
   try {
     for (const auto& [name, entry] : table->items()) {

@@ -34,6 +34,29 @@ Status want_f32(const onnx::TrainingModel& model) {
 
 }  // namespace
 
+namespace {
+
+/// Outputs beyond the first that are no statistics are not needed for training.
+Status keep_prediction(onnx::TrainingModel& model) {
+  auto& outputs = model.graph.outputs;
+  if (outputs.empty()) return fail("the model has no output to compare with a target");
+  outputs.erase(outputs.begin() + 1, outputs.begin() + static_cast<std::ptrdiff_t>(model.outputs));
+  return Ok{};
+}
+
+std::vector<std::string> names_of(const onnx::TrainingModel& model) {
+  std::vector<std::string> names;
+  for (const auto& p : model.parameters) names.push_back(p.name);
+  return names;
+}
+
+}  // namespace
+
+Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& options) {
+  HEDDLE_TRY(keep_prediction(model));
+  return grad::training_step(std::move(model.graph), names_of(model), options);
+}
+
 Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& train,
                                 const CompileOptions& compile_options) {
   if (train.accumulate < 1)
@@ -49,21 +72,15 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
   // The step says itself what is stored in halves: parameters and the update are not.
   CompileOptions as_is = compile_options;
   as_is.precision = DType::f32;
-  std::vector<std::string> names;
-  for (const auto& p : model.parameters) names.push_back(p.name);
   for (auto* list : {&model.parameters, &model.statistics})
     for (auto& named : *list)  // buffers change hands, so none may be shared with the model's file
       t.values_.push_back({named.name, copy_of(named.value), Value::Kind::weight});
-  // Outputs beyond the first that are no statistics are not needed for training.
-  auto& outputs = model.graph.outputs;
-  if (outputs.empty()) return fail("the model has no output to compare with a target");
-  outputs.erase(outputs.begin() + 1, outputs.begin() + static_cast<std::ptrdiff_t>(model.outputs));
   if (t.accumulate_ == 1 && !t.group_) {
-    const Step step = HEDDLE_TRY(grad::training_step(std::move(model.graph), names, options));
-    HEDDLE_TRY(t.add_part(step, as_is));
+    HEDDLE_TRY(t.add_part(HEDDLE_TRY(step_of(model, options)), as_is));
   } else {
-    const auto split = HEDDLE_TRY(
-        grad::split_training_step(std::move(model.graph), names, options, t.accumulate_ > 1));
+    HEDDLE_TRY(keep_prediction(model));
+    const auto split = HEDDLE_TRY(grad::split_training_step(std::move(model.graph), names_of(model),
+                                                            options, t.accumulate_ > 1));
     // The update first: it says which states have to be kept.
     HEDDLE_TRY(t.add_part(split.update, as_is));
     HEDDLE_TRY(t.add_part(split.gradients, as_is));

@@ -20,6 +20,10 @@ struct TrainOptions {
   std::shared_ptr<runtime::Communicator> group = {};
 };
 
+/// The step of a model: its first output is what the loss sees, statistics are fed back. Takes the
+/// model's graph.
+Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& options);
+
 /// A compiled training step and the values that it changes. CompileOptions::precision is what
 /// values between parameters and loss are stored as.
 class Trainer {

@@ -100,6 +100,28 @@ onnx::TrainingModel dropping() {
   return m.done(b.matmul(b.add(d, b.mul(noise, 0.1)), m.parameter("w2", {16, 3})));
 }
 
+/// Gradients of tables are rows added up where positions repeat: of whole vectors, and of more.
+onnx::TrainingModel embedding() {
+  Maker m;
+  Builder& b = m.b;
+  const NodeId ids = b.cast(b.map(ir::ScalarFn::abs, {m.input("x", {6, 4})}), DType::i64);
+  const NodeId wide = b.take(m.parameter("wide", {5, 64}), ids, 0);
+  const NodeId odd = b.take(m.parameter("odd", {5, 40}), ids, 0);
+  return m.done(b.add(b.matmul(b.mean(wide, {1}, false), m.parameter("u", {64, 3})),
+                      b.matmul(b.mean(odd, {1}, false), m.parameter("v", {40, 3}))));
+}
+
+/// Gradients of strided convolutions read every other element.
+onnx::TrainingModel strided() {
+  Maker m;
+  Builder& b = m.b;
+  NodeId y = m.input("x", {2, 3, 8, 8});
+  y = b.relu(b.conv(y, m.parameter("w1", {8, 3, 3, 3}), {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}));
+  y = b.relu(b.conv(y, m.parameter("w2", {16, 8, 3, 3}), {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1}));
+  y = b.conv(y, m.parameter("w3", {8, 16, 1, 1}), {{2, 2}, {1, 1}, {0, 0}, {0, 0}, 1});
+  return m.done(b.matmul(b.mean(y, {2, 3}, false), m.parameter("o", {8, 3})));
+}
+
 CompileOptions quick(DType precision = DType::f32) {
   CompileOptions options;
   options.precision = precision;
@@ -224,6 +246,8 @@ const Case kCases[] = {
     {"perceptron_f16", perceptron, "cross_entropy", "sgd", 0, DType::f16},
     {"convolutions_bf16", convolutions, "cross_entropy", "momentum", 0, DType::bf16},
     {"attention_f16", attention, "l1", "momentum", 1, DType::f16},
+    {"embedding", embedding, "cross_entropy", "sgd"},
+    {"strided_convolutions", strided, "cross_entropy", "sgd"},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, Training, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });

@@ -156,9 +156,16 @@ std::vector<Substitute> substitutes_of(const Facts& f, const std::vector<Kernel>
 
 std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,
                              const Options& options, CostModel& cost) {
-  // First output decides among kernels that are ready, so the order follows the source.
-  std::sort(clusters.begin(), clusters.end(), [](const Cluster& a, const Cluster& b) {
-    return std::tie(a.outputs[0], a) < std::tie(b.outputs[0], b);
+  // First output decides among kernels that are ready, so the order follows the source; but what
+  // only makes outputs of the program (the updates of a training step) needs no memory and may free
+  // some: it runs as soon as it can.
+  const auto keeps_memory = [&](const Cluster& c) {
+    return !std::all_of(c.outputs.begin(), c.outputs.end(),
+                        [&](NodeId o) { return facts.is_output(o); });
+  };
+  std::sort(clusters.begin(), clusters.end(), [&](const Cluster& a, const Cluster& b) {
+    return std::tuple(keeps_memory(a), a.outputs[0], a) <
+           std::tuple(keeps_memory(b), b.outputs[0], b);
   });
   auto needs = dependencies(facts, clusters);
   if (!needs) return std::nullopt;

@@ -55,6 +55,10 @@ class Algebra {
     return rng_() % 3 ? b_.map(fn, {x, y}) : b_.map(fn, {y, x});
   }
 
+  NodeId fresh(TensorType type) {
+    return g_.add_input(fmt::format("n{}", g_.inputs.size()), std::move(type));
+  }
+
   NodeId truth(NodeId x) {
     switch (rng_() % 4) {
       case 0:
@@ -87,6 +91,11 @@ class Algebra {
     if (is_float(t) && rng_() % 10 == 0)
       return b_.map(pick({ScalarFn::erf, ScalarFn::tanh}),
                     {b_.map(ScalarFn::div, {x, splat(t, pick({3.0, 1.25}))})});
+    if (is_float(t) && rng_() % 12 == 0) {  // a shared factor
+      const NodeId p = fresh(b_.type(x)), q = fresh(b_.type(x));
+      return b_.map(pick({ScalarFn::add, ScalarFn::sub}),
+                    {b_.mul(x, p), both_ways(ScalarFn::mul, x, q)});
+    }
     if (rng_() % 6 == 0) return b_.neg(x);
     if (is_int(t) && rng_() % 6 == 0) {
       const NodeId y = partner(x);
@@ -237,7 +246,21 @@ class Algebra {
     if (!one && b_.rank(x) > 1 && coin()) axes = {0, b_.rank(x) - 1};
     return b_.reduce(fn, x, axes, coin());
   }
+  /// What positions along an axis pick out of it, summed; they may lie outside.
+  NodeId one_hot_sum(NodeId x) {
+    const Shape shape = b_.shape(x);
+    const int axis = static_cast<int>(rng_() % shape.size());
+    Shape once = shape;
+    once[static_cast<std::size_t>(axis)] = 1;
+    const NodeId places = b_.broadcast(fresh({DType::i64, once}), shape);
+    const NodeId counts = b_.iota({DType::i64, shape}, axis);
+    const NodeId value =
+        coin() ? b_.full(b_.type(x), 2) : b_.broadcast(b_.reduce_max(x, {axis}), shape);
+    const NodeId hit = both_ways(ScalarFn::equal, places, counts);
+    return b_.reduce_sum(b_.select(hit, value, b_.full(b_.type(x), 0)), {axis}, false);
+  }
   NodeId reduction(NodeId x) {
+    if (is_float(b_.dtype(x)) && b_.rank(x) > 0 && rng_() % 8 == 0) return one_hot_sum(x);
     const NodeId y = coin() ? movement(x) : x;
     const NodeId once = reduce_once(y);
     return coin() ? reduce_once(once) : once;
@@ -255,11 +278,30 @@ class Algebra {
                        {{r, ir::Var{1}}, {}}, b_.dtype(x));
   }
 
+  /// A filter spread over every other position, as in the gradient of a strided convolution.
+  NodeId spread_contraction(NodeId x) {
+    const std::int64_t k = b_.shape(x).back(), rows = element_count(b_.shape(x)) / k;
+    const std::int64_t step = pick<std::int64_t>({2, 3}), width = pick<std::int64_t>({1, 3, 4});
+    ir::Expr at = ir::Expr(ir::Var{1}) - ir::Expr(ir::Var{2}) * ir::Expr(step) +
+                  ir::Expr(pick<std::int64_t>({0, 1, 2}));
+    Tensor w({b_.dtype(x), {width}});
+    for (std::int64_t i = 0; i < width; ++i) w.set(i, static_cast<double>(i) - 0.5);
+    return b_.contract(b_.reshape(x, {rows, k}), b_.constant(w), {rows, k * step}, {k},
+                       {{ir::Var{0}, ir::Var{2}}, {}}, {{at}, {{at, 0, width}}}, b_.dtype(x));
+  }
+
   /// With a constant that is all equal, or a shape that a split or merged dimension reaches.
   NodeId contraction(NodeId x) {
-    if (b_.rank(x) == 3 && rng_() % 3 == 0) return divided_contraction(x);
+    if (b_.rank(x) == 3 && coin()) return divided_contraction(x);
     const std::int64_t k = b_.shape(x).back();
+    if (rng_() % 4 == 0 && is_float(b_.dtype(x))) return spread_contraction(x);
     if (coin()) return b_.matmul(x, b_.full({b_.dtype(x), {k, 3}}, 2));
+    if (coin()) {
+      const NodeId y = b_.matmul(x, fresh({b_.dtype(x), {k, 3}}));
+      std::vector<int> order(b_.shape(y).size());
+      std::iota(order.rbegin(), order.rend(), 0);
+      return b_.transpose(y, order);
+    }
     const NodeId flat = b_.reshape(x, {element_count(b_.shape(x)) / k, k});
     Tensor w({b_.dtype(x), {k, 4}});
     for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i % 5) - 2);

@@ -159,6 +159,24 @@ Rewritten scale_of_scale(RewriteContext& c, const Node& n) {
   return c.b.mul(inner.args[0], *a * *b);
 }
 
+/// a*x + a*y → a*(x + y), where both products serve nothing else. Constant factors stay: other rows
+/// move them into constants.
+Rewritten common_factor(RewriteContext& c, const Node& n) {
+  const bool sum = is_map(n, ScalarFn::add);
+  if ((!sum && !is_map(n, ScalarFn::sub)) || !wide_float(n.type.dtype)) return std::nullopt;
+  const Node x = c.g[n.args[0]], y = c.g[n.args[1]];
+  if (n.args[0] == n.args[1] || !is_map(x, ScalarFn::mul) || !is_map(y, ScalarFn::mul))
+    return std::nullopt;
+  if (!c.used_once(n.args[0]) || !c.used_once(n.args[1])) return std::nullopt;
+  for (std::size_t i : {0, 1})
+    for (std::size_t j : {0, 1})
+      if (x.args[i] == y.args[j] && !c.constant(x.args[i])) {
+        const NodeId a = x.args[1 - i], b = y.args[1 - j];
+        return c.b.mul(x.args[i], sum ? c.b.add(a, b) : c.b.sub(a, b));
+      }
+  return std::nullopt;
+}
+
 /// Constants and broadcasts of them go right, so that other rows look in one place.
 Rewritten constant_right(RewriteContext& c, const Node& n) {
   const auto* m = std::get_if<Map>(&n.op);
@@ -264,6 +282,12 @@ constexpr RewriteRule kRules[] = {
      smooth_of_quotient, [](Builder& b) { return b.erf(b.div(x_of(b), 1.4142135)); }},
     {"scale-of-scale", "(x * p) * q -> x * (p*q)", scale_of_scale,
      [](Builder& b) { return b.mul(b.mul(x_of(b), 0.3), 0.7); }},
+    {"common-factor", "a*x + a*y -> a*(x + y), also with -", common_factor,
+     [](Builder& b) {
+       const NodeId a = x_of(b), y = b.graph().add_input("y", b.type(a));
+       const NodeId z = b.graph().add_input("z", b.type(a));
+       return b.add(b.mul(a, y), b.mul(z, a));
+     }},
     {"bias-of-bias", "(x + p) + q -> x + (p + q), also with -", bias_of_bias,
      [](Builder& b) { return b.sub(b.add(x_of(b), channel(b, 1)), channel(b, 3)); }},
 };

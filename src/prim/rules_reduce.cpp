@@ -9,6 +9,7 @@ namespace {
 
 using ir::Expr;
 using ir::Monoid;
+using ir::ScalarFn;
 using ir::Var;
 using Rewritten = std::optional<NodeId>;
 
@@ -138,6 +139,79 @@ Rewritten view_below_reduce(RewriteContext& c, const Node& n) {
   return c.b.view(reduced, n.type.shape, std::move(spread));
 }
 
+/// `id` without the axes that are reduced, if it repeats along all of them.
+std::optional<NodeId> repeated_along(RewriteContext& c, NodeId id, const std::vector<int>& axes) {
+  const Access* access = plain_view(c.g, id);
+  if (access == nullptr) return std::nullopt;
+  const Shape from = c.b.shape(id);
+  Shape kept;
+  std::vector<Expr> to_kept(from.size(), Expr(0));
+  for (std::size_t k = 0; k < from.size(); ++k) {
+    if (!has(axes, k)) {
+      to_kept[k] = Var{static_cast<std::int32_t>(kept.size())};
+      kept.push_back(from[k]);
+    } else if (depends_on(*access, Var{static_cast<std::int32_t>(k)})) {
+      return std::nullopt;
+    }
+  }
+  return c.b.view(c.g[id].args[0], kept, substitute(*access, to_kept));
+}
+
+/// The sum of a float of 32 bits or more: halves would overflow where they did not before.
+const Reduce* wide_sum(const Node& n) {
+  const auto* r = std::get_if<Reduce>(&n.op);
+  const bool wide = n.type.dtype == DType::f32 || n.type.dtype == DType::f64;
+  return r != nullptr && r->fn == Monoid::sum && wide ? r : nullptr;
+}
+
+Rewritten sum_of_scaled(RewriteContext& c, const Node& n) {
+  const Reduce* r = wide_sum(n);
+  if (r == nullptr) return std::nullopt;
+  const std::vector<int> axes = r->axes;
+  const Node x = c.g[n.args[0]];
+  if (is_map(x, ScalarFn::neg)) return c.b.neg(c.b.reduce_sum(x.args[0], axes, false));
+  if (!is_map(x, ScalarFn::mul)) return std::nullopt;
+  for (std::size_t i : {1, 0})
+    if (const auto factor = repeated_along(c, x.args[i], axes))
+      return c.b.mul(c.b.reduce_sum(x.args[1 - i], axes, false), *factor);
+  return std::nullopt;
+}
+
+/// True if `id` counts along `axis`.
+bool counts_along(const RewriteContext& c, NodeId id, int axis) {
+  const auto* iota = std::get_if<Iota>(&c.g[id].op);
+  return iota != nullptr && iota->axis == axis;
+}
+
+/// Σ_k (target == k ? x : 0), where target and x do not change with k.
+Rewritten sum_of_one_hot(RewriteContext& c, const Node& n) {
+  const Reduce* r = wide_sum(n);
+  if (r == nullptr || r->axes.size() != 1) return std::nullopt;
+  const std::vector<int> axes = r->axes;
+  const Node select = c.g[n.args[0]];
+  if (!is_map(select, ScalarFn::select) || splat_value(c.g, select.args[2]) != 0.0)
+    return std::nullopt;
+  const Node hit = c.g[select.args[0]];
+  if (!is_map(hit, ScalarFn::equal)) return std::nullopt;
+  for (std::size_t i : {0, 1}) {
+    if (!counts_along(c, hit.args[1 - i], axes[0])) continue;
+    const auto target = repeated_along(c, hit.args[i], axes);
+    const auto value = repeated_along(c, select.args[1], axes);
+    if (!target || !value) continue;
+    const DType t = c.b.dtype(*target);
+    if (is_float(t)) return std::nullopt;
+    const auto number = [&](std::int64_t k) {
+      return c.b.broadcast(c.b.scalar_int(t, k), n.type.shape);
+    };
+    const std::int64_t extent = c.b.shape(n.args[0])[static_cast<std::size_t>(axes[0])];
+    const NodeId inside =
+        c.b.map(ScalarFn::logical_and, {c.b.map(ScalarFn::less, {number(-1), *target}),
+                                        c.b.map(ScalarFn::less, {*target, number(extent)})});
+    return c.b.select(inside, *value, c.b.full(n.type, 0));
+  }
+  return std::nullopt;
+}
+
 NodeId x_of(Builder& b, Shape shape) {
   return b.graph().add_input("x", {DType::f32, std::move(shape)});
 }
@@ -160,6 +234,21 @@ constexpr RewriteRule kRules[] = {
      view_below_reduce,
      [](Builder& b) {
        return b.reduce_max(b.reshape(x_of(b, {2, 3, 4, 5}), {2, 3, 20}), {2});
+     }},
+    {"sum-of-scaled", "sum(x * broadcast(y)) -> sum(x) * y, sum(-x) -> -sum(x)", sum_of_scaled,
+     [](Builder& b) {
+       const NodeId y = b.graph().add_input("y", {DType::f32, {3, 1}});
+       return b.reduce_sum(b.mul(x_of(b, {3, 4}), b.broadcast(y, {3, 4})), {1}, false);
+     }},
+    {"sum-of-one-hot", "sum_k(t == k ? x : 0) -> x  where t is one of the positions",
+     sum_of_one_hot,
+     [](Builder& b) {
+       const NodeId t = b.graph().add_input("t", {DType::i64, {3, 1}});
+       const TensorType all{DType::f32, {3, 4}};
+       const NodeId hit =
+           b.map(ScalarFn::equal, {b.broadcast(t, all.shape), b.iota({DType::i64, all.shape}, 1)});
+       const NodeId y = b.graph().add_input("y", {DType::f32, {3, 1}});
+       return b.reduce_sum(b.select(hit, b.broadcast(y, all.shape), b.full(all, 0)), {1}, false);
      }},
 };
 

@@ -7,6 +7,8 @@
 #include <fstream>
 
 #include "common.h"
+#include "step.h"
+#include "training_bench.h"
 #include "versus.h"
 
 namespace heddle::tool {
@@ -157,9 +159,27 @@ void print_markdown(const json& j) {
   }
 }
 
+/// What all peers are given.
+Terms terms_of(const BenchFlags& flags, const std::string& venv) {
+  Terms terms;
+  const std::string& theirs = flags.peers_model.empty() ? flags.model : flags.peers_model;
+  terms.model = std::filesystem::is_directory(theirs) ? theirs + "/model.onnx" : theirs;
+  terms.precision = flags.precision;
+  terms.cuda = flags.device != "cpu";
+  terms.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
+  terms.seconds_a_round = flags.duration / flags.rounds;
+  terms.load_seconds = flags.peer_timeout;
+  terms.quiet = !lists("trace,debug,info", global_options().log);
+  terms.venv = venv;
+  return terms;
+}
+
 Result<json> measure(const BenchFlags& flags) {
   std::string venv;
   if (!flags.peers.empty()) venv = HEDDLE_TRY(peers_venv(flags.venv));
+  if (flags.training)
+    return bench_training(flags,
+                          {flags.peers, flags.duration, flags.rounds, terms_of(flags, venv)});
   const Model model = HEDDLE_TRY(open_model(flags));
   const std::vector<Tensor> inputs = HEDDLE_TRY(make_inputs(*model.program, flags)).values;
   std::vector<double> first;
@@ -172,16 +192,9 @@ Result<json> measure(const BenchFlags& flags) {
     if (model.from_artefact)
       return fail(ErrorCode::usage,
                   "bench --vs: found an artefact, want the ONNX model that peers can read");
-    Terms terms;
-    const std::string& theirs = flags.peers_model.empty() ? flags.model : flags.peers_model;
-    terms.model = std::filesystem::is_directory(theirs) ? theirs + "/model.onnx" : theirs;
+    Terms terms = terms_of(flags, venv);
     terms.precision = precision_of(flags, model);
     terms.cuda = model.program->device != "cpu";
-    terms.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
-    terms.seconds_a_round = flags.duration / flags.rounds;
-    terms.load_seconds = flags.peer_timeout;
-    terms.quiet = !lists("trace,debug,info", global_options().log);
-    terms.venv = venv;
     const json inputs_of_peers = HEDDLE_TRY(files.write(*model.program, inputs));
     for (const std::string& name : flags.peers)
       contestants.push_back(
@@ -292,6 +305,7 @@ Status run(const BenchFlags& flags) {
 Verb add_bench(CLI::App& verb) {
   auto flags = std::make_shared<BenchFlags>();
   add_model_flags(verb, *flags);
+  add_step_flags(verb, *flags);
   verb.add_option("--vs", flags->peers,
                   "peers to run interleaved in the same run, with commas; bench/setup_peers.sh "
                   "installs them")

@@ -1,6 +1,7 @@
 #include "common.h"
 
 #include "staged.h"
+#include "step.h"
 
 #include <unistd.h>
 
@@ -262,6 +263,8 @@ Result<Model> compile_model(const ModelFlags& flags) {
       model.program =
           std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
+  } else if (flags.training) {
+    model.program = HEDDLE_TRY(compile_step(flags)).program;
   } else if (HEDDLE_TRY(wants_sizes_of_values(flags))) {
     const auto compiled =
         HEDDLE_TRY(driver::compile_chain(flags.model, HEDDLE_TRY(size_ranges(flags)), options));
@@ -369,6 +372,8 @@ Result<Inputs> make_inputs(const runtime::Program& program, const ModelFlags& fl
       inputs.values.push_back(random_tensor(port.type, random));
     inputs.from = fmt::format("random numbers of seed {}", flags.seed.value_or(0));
   }
+  if (flags.training)
+    inputs.values = HEDDLE_TRY(step_inputs(program, flags, std::move(inputs.values)));
   std::set<std::size_t> files;
   for (const std::string& text : flags.inputs) {
     const std::size_t split = text.find('=');

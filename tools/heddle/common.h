@@ -14,6 +14,13 @@
 
 namespace heddle::tool {
 
+/// --train: a training step in place of the model.
+struct StepRequest {
+  std::string loss, optimizer = "adamw";
+  double rate = 1e-3;
+  explicit operator bool() const { return !loss.empty(); }
+};
+
 /// Flags that every verb on a model takes.
 struct ModelFlags {
   std::string model;
@@ -30,6 +37,7 @@ struct ModelFlags {
   std::optional<std::uint64_t> seed;  ///< given: random inputs whatever else there is
   std::vector<std::string> inputs;    ///< NAME=FILE
   bool json = false;
+  StepRequest training;
 };
 /// Adds the positional MODEL and the common flags to a verb; `artefacts`: it may be a compiled one.
 void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts = true);

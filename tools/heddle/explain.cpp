@@ -5,6 +5,7 @@
 #include "driver/report.h"
 #include "onnx/reader.h"
 #include "staged.h"
+#include "step.h"
 
 namespace heddle::tool {
 namespace {
@@ -80,6 +81,7 @@ Status run(const ExplainFlags& flags) {
 Verb add_explain(CLI::App& verb) {
   auto flags = std::make_shared<ExplainFlags>();
   add_model_flags(verb, *flags);
+  add_step_flags(verb, *flags);
   verb.add_option("--html", flags->html, "write a self-contained page");
   verb.add_option("--node", flags->node, "only the kernels that cover this source node, in detail");
   verb.add_option("--top", flags->top, "only the dearest N kernels (0: all, in execution order)");

@@ -4,6 +4,7 @@
 
 #include "common.h"
 #include "driver/measure.h"
+#include "step.h"
 
 namespace heddle::tool {
 namespace {
@@ -186,6 +187,7 @@ Status run(const ProfileFlags& flags) {
 Verb add_profile(CLI::App& verb) {
   auto flags = std::make_shared<ProfileFlags>();
   add_model_flags(verb, *flags);
+  add_step_flags(verb, *flags);
   verb.add_option("--iterations", flags->iterations, "runs")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));

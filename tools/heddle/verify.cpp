@@ -4,6 +4,7 @@
 #include "driver/cache.h"
 #include "prim/interpret.h"
 #include "staged.h"
+#include "step.h"
 #include "support/resized.h"
 
 namespace heddle::tool {
@@ -75,7 +76,8 @@ void print_text(const VerifyFlags& flags, const Verified& verified) {
 
 Result<Verified> verify_program(const VerifyFlags& flags, const Tolerance& tolerance) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  const driver::Compiled compiled = HEDDLE_TRY(driver::compile_fresh(flags.model, options));
+  const driver::Compiled compiled = HEDDLE_TRY(
+      !flags.training ? driver::compile_fresh(flags.model, options) : compile_step(flags));
   const Inputs inputs = HEDDLE_TRY(make_inputs(*compiled.program, flags));
   Verified out{HEDDLE_TRY(driver::verify(compiled, inputs.values, tolerance.kernel,
                                          tolerance.network, options)),
@@ -163,6 +165,7 @@ Status run(const VerifyFlags& flags) {
 Verb add_verify(CLI::App& verb) {
   auto flags = std::make_shared<VerifyFlags>();
   add_model_flags(verb, *flags, false);
+  add_step_flags(verb, *flags);
   verb.add_option("--tolerance", flags->tolerance,
                   "largest error, as a share of the largest value (default: 1e-3; f16 2e-3 of a "
                   "kernel and 2e-2 of the network; bf16 1e-2 and 1e-1)")

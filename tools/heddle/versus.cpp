@@ -28,7 +28,8 @@ fs::path checkout() {
 
 std::vector<std::string> command_of(const std::string& name, const Terms& terms) {
   return {fs::path(terms.venv) / "bin/python", checkout() / "bench/peers/serve.py",
-          name + (terms.cuda ? "-cuda" : ""), std::to_string(terms.threads)};
+          name + (terms.training.is_object() ? "-training" : "") + (terms.cuda ? "-cuda" : ""),
+          std::to_string(terms.threads)};
 }
 
 }  // namespace
@@ -91,11 +92,12 @@ Status Contestant::load(const Terms& terms, const json& input_files,
                         const runtime::Program& program, const std::vector<Tensor>& ours) {
   tolerance_ = tolerance_of(terms.precision).network;
   peer_.emplace(HEDDLE_TRY(Peer::start(command_of(name_, terms), terms.quiet)));
-  const json reply = HEDDLE_TRY(peer_->ask({{"cmd", "load"},
-                                            {"model", fs::absolute(terms.model)},
-                                            {"precision", terms.precision},
-                                            {"inputs", input_files}},
-                                           terms.load_seconds));
+  json request = {{"cmd", "load"},
+                  {"model", fs::absolute(terms.model)},
+                  {"precision", terms.precision},
+                  {"inputs", input_files}};
+  if (terms.training.is_object()) request["training"] = terms.training;
+  const json reply = HEDDLE_TRY(peer_->ask(request, terms.load_seconds));
   if (!reply.contains("outputs") || !reply["outputs"].is_object())
     return fail("the peer's reply names no outputs");
   version_ = reply.value("version", "");
@@ -155,6 +157,14 @@ void Contestant::take_turn(int round) {
   ms_.insert(ms_.end(), ms->begin(), ms->end());
 }
 
+void Contestant::weigh() {
+  if (!peer_) return;
+  const Result<json> reply = peer_->ask({{"cmd", "stats"}}, 60);
+  if (!reply) return;
+  peak_mb_ = reply->value("peak_mb", 0.0);
+  base_mb_ = reply->value("base_mb", 0.0);
+}
+
 json Contestant::result(double our_median) const {
   if (!error_.empty() || ms_.empty())
     return {{"error", error_.empty() ? "was not measured" : error_}};
@@ -163,6 +173,8 @@ json Contestant::result(double our_median) const {
   peer["load_ms"] = load_ms_;
   peer["first_ms"] = first_ms_;
   peer["cores"] = cores_;
+  if (peak_mb_ > 0) peer["peak_mb"] = peak_mb_;
+  if (base_mb_ > 0) peer["base_mb"] = base_mb_;
   peer["ratio"] = peer["median_ms"].get<double>() / our_median;
   peer["difference"] = difference_;
   peer["agrees"] = difference_ <= tolerance_;

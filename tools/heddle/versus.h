@@ -18,10 +18,11 @@ struct Terms {
   std::string precision = "f32";
   bool cuda = false;  ///< on the GPU, where a peer has that
   int threads = 1;
-  double seconds_a_round = 0.1;  ///< of measuring, for each peer
-  double load_seconds = 600;     ///< for loading and compiling
-  bool quiet = true;             ///< what the frameworks log is dropped
-  std::string venv;              ///< as peers_venv() gives it
+  double seconds_a_round = 0.1;       ///< of measuring, for each peer
+  double load_seconds = 600;          ///< for loading and compiling
+  nlohmann::json training = nullptr;  ///< {"loss", "optimizer", "rate"}: steps, no inference
+  bool quiet = true;                  ///< what the frameworks log is dropped
+  std::string venv;                   ///< as peers_venv() gives it
 };
 
 /// The Python environment of the peers: `given`, or where that is empty what is beside this
@@ -39,6 +40,8 @@ class Contestant {
   /// Its turn in a round. A peer too slow for every round sits some out.
   void take_turn(int round);
   const std::string& name() const { return name_; }
+  /// Asks for the peak of memory.
+  void weigh();
   /// Statistics and ratio to `our_median` (ms), or {"error": …}.
   nlohmann::json result(double our_median) const;
 
@@ -53,6 +56,7 @@ class Contestant {
   std::optional<Peer> peer_;
   std::vector<double> ms_;
   double load_ms_ = 0, first_ms_ = 0, difference_ = 0, cores_ = 0;
+  double peak_mb_ = 0, base_mb_ = 0;
   double tolerance_ = 0, run_ms_ = 0;
   int runs_a_round_ = 1, every_ = 1;
 };

@@ -57,6 +57,11 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
         load_at(id, b_.CreateGEP(element, bases_[static_cast<std::size_t>(id)], at), 1), stored,
         dtype);
   }
+  // Neighbours behind one position of all lanes.
+  if (const auto base = neighbours(x.offset); base && !moving->getType()->isVectorTy()) {
+    V ptr = b_.CreateGEP(element, address(id, *base), moving);
+    return ops_.cast(load_at(id, ptr, vector_->width), stored, dtype);
+  }
   // One load per lane; inactive lanes read element 0, which every buffer has.
   V at = varies(offset) ? lane_index(offset, b_.getInt64Ty()) : index(offset);
   at = b_.CreateAdd(ops_.splat(at, vector_->width), ops_.splat(moving, vector_->width));
@@ -70,6 +75,17 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
     out = b_.CreateInsertElement(out, load_at(id, ptr, 1), i);
   }
   return ops_.cast(out, stored, dtype);
+}
+
+/// Where lane 0 is, if all lanes are active and lie one after another.
+std::optional<Expr> Emitter::neighbours(const Expr& offset) {
+  if (!vector_ || scope().mask || vector_->lanes != vector_->width || !varies(bound(offset)))
+    return std::nullopt;
+  const Access a = access(bound(offset));
+  if (a.kind != Access::Kind::constant || a.offsets.size() != vector_->width) return std::nullopt;
+  for (unsigned i = 0; i < a.offsets.size(); ++i)
+    if (a.offsets[i] != static_cast<std::int64_t>(i)) return std::nullopt;
+  return a.base;
 }
 
 /// Neighbouring integers, or values of bf16, that are parts of one i32 are one load; null where
@@ -138,6 +154,22 @@ void Emitter::store_dynamic(const Store& x, const Expr& offset) {
   llvm::SmallVector<V> positions;
   for (const Load::Dynamic& d : x.dynamic) {
     positions.push_back(ops_.cast(value(d.value), d.value->dtype, DType::i64));
+  }
+  const auto first = neighbours(x.offset);
+  const bool together = first && std::none_of(positions.begin(), positions.end(),
+                                              [](V p) { return p->getType()->isVectorTy(); });
+  if (together) {
+    V at = b_.getInt64(0), inside = b_.getTrue();
+    for (std::size_t k = 0; k < x.dynamic.size(); ++k) {
+      const Load::Dynamic& d = x.dynamic[k];
+      inside = b_.CreateAnd(
+          inside,
+          b_.CreateICmpULT(positions[k], b_.getInt64(static_cast<std::uint64_t>(d.extent))));
+      at = b_.CreateAdd(
+          at, b_.CreateMul(positions[k], b_.getInt64(static_cast<std::uint64_t>(d.stride))));
+    }
+    V ptr = b_.CreateGEP(element, address(id, *first), at);
+    return store_if(inside, id, ptr, ops_.splat(v, vector_->width));
   }
   V base = varies(offset) ? lane_index(offset, b_.getInt64Ty()) : index(offset);
   V mask = scope().mask;

@@ -134,6 +134,7 @@ class Emitter {
   V add_product(const kernel::Apply& x);
   void store(const kernel::Store& x);
   void store_uniform(std::int32_t buffer, const Expr& offset, V v);
+  std::optional<Expr> neighbours(const Expr& offset);
   void store_dynamic(const kernel::Store& x, const Expr& offset);
   V dynamic_offset(const std::vector<kernel::Load::Dynamic>& parts);
   V load_at(std::int32_t buffer, V ptr, unsigned width);

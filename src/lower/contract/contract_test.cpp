@@ -528,6 +528,21 @@ TEST(Contract, WideVectors) {
   ASSERT_NO_FATAL_FAILURE(check(c));
 }
 
+/// Operands that lie transposed (a weight's gradient, products with transposed weights), with rows,
+/// columns and terms that fill no whole vector or block.
+TEST(Contract, OperandsAcrossMemory) {
+  for (const auto& [m, n, k] : {std::array{33, 35, 40}, {20, 50, 16}, {50, 64, 37}, {64, 48, 96}})
+    for (const int bytes : {32, 64})
+      for (const bool both : {false, true}) {
+        Case c;
+        c.target.vector_bytes = bytes;
+        c.target.vector_registers = bytes / 2;
+        const NodeId x = both ? c.b.transpose(c.input({k, m}), {1, 0}) : c.input({m, k});
+        c.output(c.b.relu(c.b.matmul(x, c.b.transpose(c.input({n, k}), {1, 0}))));
+        ASSERT_NO_FATAL_FAILURE(check(c)) << m << "x" << n << "x" << k;
+      }
+}
+
 TEST(Contract, Refuses) {
   Case c;  // a broadcast of the result
   const NodeId y = c.b.matmul(c.input({8, 8}), c.constant({8, 16}));

@@ -54,8 +54,15 @@ class Emitter {
   void copy_matrix(kernel::Body& body);
   /// Gets the environment of a row, and its slot among the rows that the task has copied.
   using PerRow = std::function<kernel::Body(Env env, const ir::Expr& slot)>;
+  /// Puts more loops around a tile's rows, and what they stand for into the environment.
+  using Rows = std::function<kernel::Body(Env env)>;
+  using PerTile = std::function<kernel::Body(Env env, const Rows& rows)>;
+  kernel::Body for_each_row(const PerTile& around, const PerRow& f);
   kernel::Body for_each_row(const PerRow& f);
   kernel::Body matrix_row(const ir::Expr& slot, std::size_t level, Env env);
+  std::optional<std::size_t> run_of_b() const;
+  void copy_panel_along(std::size_t run, const ir::Expr& panel, const ir::Expr& base,
+                        kernel::Body& body);
   void copy_panel(const ir::Expr& panel, const ir::Expr& base, kernel::Body& body);
   std::optional<kernel::Stmt> packing_phase();
   DType packed_type() const;

@@ -125,7 +125,7 @@ Body Emitter::matrix_row(const Expr& slot, std::size_t level, Env env) {
 }
 
 /// Loops over the rows of the task's tiles, each tile at its own slots.
-Body Emitter::for_each_row(const PerRow& f) {
+Body Emitter::for_each_row(const PerTile& around, const PerRow& f) {
   Body out;
   for (std::int64_t rows : {s_.mr, s_.mr - 1}) {
     const bool big = rows == s_.mr;
@@ -143,7 +143,9 @@ Body Emitter::for_each_row(const PerRow& f) {
     if (p_.row) slot = Expr(row) * Expr(s_.tiles_per_task * s_.mr) + slot;
     std::vector<ir::Condition> when{{tile_index, big ? 0 : s_.big, big ? s_.big : s_.tiles()}};
     if (p_.row) when.push_back({row_index, 0, p_.extents.rows});
-    Body body{kernel::loop(r, 0, rows, Binding::serial, f(env, slot))};
+    Body body = around(std::move(env), [&](Env inner) {
+      return Body{kernel::loop(r, 0, rows, Binding::serial, f(std::move(inner), slot))};
+    });
     body = {kernel::loop(tile, 0, s_.tiles_per_task, Binding::serial,
                          {kernel::when(when, std::move(body))})};
     if (p_.row) body = {kernel::loop(row, 0, s_.rows_per_task, Binding::serial, std::move(body))};
@@ -152,26 +154,110 @@ Body Emitter::for_each_row(const PerRow& f) {
   return out;
 }
 
+Body Emitter::for_each_row(const PerRow& f) {
+  return for_each_row([](Env env, const Rows& rows) { return rows(std::move(env)); }, f);
+}
+
+namespace {
+
+/// The largest divisor that is no more than a cache line of elements.
+std::int64_t block_of(std::int64_t extent) {
+  for (std::int64_t block = 16; block > 1; --block)
+    if (extent % block == 0) return block;
+  return 1;
+}
+
+}  // namespace
+
 /// Copies the task's rows × reductions; along the rows where memory runs that way.
 void Emitter::copy_matrix(Body& body) {
-  Env k_env;
-  if (p_.a_across)
-    for (const Axis& axis : k_axes_) set(k_env, axis.var, Expr(k_.new_var()));
-  Body copies = for_each_row([&](Env env, const Expr& slot) {
-    if (!p_.a_across) return matrix_row(slot, 0, std::move(env));
-    for (const Axis& axis : k_axes_) set(env, axis.var, at(Expr(axis.var), k_env));
+  if (!p_.a_across) {
+    for (kernel::Stmt& s : for_each_row(
+             [&](Env env, const Expr&slot) { return matrix_row(slot, 0, std::move(env)); }))
+      body.push_back(std::move(s));
+    return;
+  }
+  // Rows across memory lie far apart in the copy, too: a tile takes a block of reductions at a
+  // time, so that neither side touches many lines.
+  const std::int64_t block = block_of(k_axes_.back().extent);
+  std::vector<Var> k_vars;
+  for (std::size_t i = 0; i < k_axes_.size(); ++i) k_vars.push_back(k_.new_var());
+  const auto around = [&](Env env, const Rows& rows) {
+    for (std::size_t i = 0; i < k_axes_.size(); ++i) set(env, k_axes_[i].var, Expr(k_vars[i]));
+    if (block == 1) return rows(std::move(env));
+    const Var in_block = k_.new_var();
+    set(env, k_axes_.back().var, Expr(k_vars.back()) * Expr(block) + Expr(in_block));
+    return Body{kernel::loop(in_block, 0, block, Binding::serial, rows(std::move(env)))};
+  };
+  Body copies = for_each_row(around, [&](Env env, const Expr& slot) {
     return matrix_row(slot, k_axes_.size(), std::move(env));
   });
-  if (p_.a_across)
-    for (std::size_t i = k_axes_.size(); i-- > 0;) {
-      const Var x = *at(Expr(k_axes_[i].var), k_env).variable();
-      copies = {kernel::loop(x, 0, k_axes_[i].extent, Binding::serial, std::move(copies))};
-    }
+  for (std::size_t i = k_axes_.size(); i-- > 0;) {
+    const std::int64_t extent = k_axes_[i].extent / (i + 1 == k_axes_.size() ? block : 1);
+    copies = {kernel::loop(k_vars[i], 0, extent, Binding::serial, std::move(copies))};
+  }
   for (kernel::Stmt& s : copies) body.push_back(std::move(s));
+}
+
+/// The reduction along which b lies in memory while its columns are far apart, with at least a
+/// vector of terms: each column of a panel then touches another line, and of the same cache set.
+std::optional<std::size_t> Emitter::run_of_b() const {
+  constexpr std::int64_t kFarApart = 16;
+  if (p_.n_axes.size() != 1 || p_.problem.parts) return std::nullopt;
+  const kernel::Load* load = nullptr;
+  kernel::for_each_value(p_.b, [&](const Value& v) {
+    const auto* found = std::get_if<kernel::Load>(&v->op);
+    if (found && found->dynamic.empty() && !load) load = found;
+  });
+  if (!load) return std::nullopt;
+  const auto across = ir::coefficient_of(load->offset, p_.n_axes[0].var);
+  if (!across || std::abs(*across) < kFarApart) return std::nullopt;
+  for (std::size_t i = 0; i < k_axes_.size(); ++i)
+    if (ir::coefficient_of(load->offset, k_axes_[i].var) == 1 && k_axes_[i].extent >= lanes_)
+      return i;
+  return std::nullopt;
+}
+
+/// copy_panel() for such an operand: blocks of reductions outside, columns inside, vectors along
+/// the reduction.
+void Emitter::copy_panel_along(std::size_t run, const Expr& panel, const Expr& base, Body& body) {
+  const std::int64_t width = s_.nv * lanes_, extent = k_axes_[run].extent;
+  const bool partial = p_.extents.n % width != 0 || s_.panels % s_.panels_per_task != 0;
+  const auto columns = [&](const Expr& first, std::int64_t count, Env env, Env k_env) {
+    const Var column = k_.new_var(), l = k_.new_var();
+    const Expr n = panel * Expr(width) + Expr(column);
+    set(env, p_.n_axes[0].var, n);
+    set(env, k_axes_[run].var, first + Expr(l));
+    set(k_env, k_axes_[run].var, first + Expr(l));
+    Value value = at(p_.b, env);
+    if (partial)
+      value = kernel::guard({{n, 0, p_.extents.n}}, value, kernel::imm(p_.problem.type, 0));
+    Body lanes{kernel::loop(
+        l, 0, count, Binding::vector,
+        {kernel::store(b_buffer_, base + k_linear(k_env) * Expr(width) + Expr(column), value)})};
+    return kernel::loop(column, 0, width, Binding::serial, std::move(lanes));
+  };
+  Env env = env_, k_env;
+  std::vector<Var> others;
+  for (std::size_t i = 0; i < k_axes_.size(); ++i) {
+    others.push_back(k_.new_var());
+    set(env, k_axes_[i].var, Expr(others[i]));
+    set(k_env, k_axes_[i].var, Expr(others[i]));
+  }
+  const Var block = k_.new_var();
+  Body loop{kernel::loop(block, 0, extent / lanes_, Binding::serial,
+                         {columns(Expr(block) * Expr(lanes_), lanes_, env, k_env)})};
+  if (extent % lanes_ != 0)
+    loop.push_back(columns(Expr(extent / lanes_ * lanes_), extent % lanes_, env, k_env));
+  for (std::size_t i = k_axes_.size(); i-- > 0;)
+    if (i != run)
+      loop = {kernel::loop(others[i], 0, k_axes_[i].extent, Binding::serial, std::move(loop))};
+  for (kernel::Stmt& s : loop) body.push_back(std::move(s));
 }
 
 /// Packs one panel of b, [k][nv·lanes], zeros beyond n, to b_buffer_ at `base`.
 void Emitter::copy_panel(const Expr& panel, const Expr& base, Body& body) {
+  if (const auto run = run_of_b()) return copy_panel_along(*run, panel, base, body);
   const Var c = k_.new_var(), l = k_.new_var();
   const Expr in_panel = Expr(c) * Expr(lanes_) + Expr(l);
   const Expr n = panel * Expr(s_.nv * lanes_) + in_panel;

@@ -61,6 +61,7 @@ class Phases {
   void emit_sort_by_block(NodeId node);
   std::vector<bool> apart(const prim::Scatter& op, const Shape& updates);
   void emit_scatter(NodeId node);
+  void update_rows(NodeId node, const Shape& updates);
   void update(NodeId node, const Index& at);
 
   const Request& request_;

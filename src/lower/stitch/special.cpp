@@ -226,8 +226,11 @@ void Phases::emit_scatter(NodeId id) {
   emit(copy);
   const Shape& updates = g_[node.args[1]].type.shape;
   if (element_count(updates) == 0 || element_count(node.type.shape) == 0) return;
-  std::vector<bool> own(updates.size(), false);
-  if (request_.target.is_gpu()) own = apart(op, updates);
+  std::vector<bool> own = apart(op, updates);
+  if (!request_.target.is_gpu()) {
+    if (own.back() && updates.back() >= emitter_.lanes()) return update_rows(id, updates);
+    own.assign(updates.size(), false);
+  }
   Shape dealt;
   for (std::size_t u = 0; u < updates.size(); ++u)
     if (own[u] && updates[u] > 1) dealt.push_back(updates[u]);
@@ -255,6 +258,37 @@ void Phases::emit_scatter(NodeId id) {
   out_.kernel.body.push_back(kernel::loop(task, 0, tasks, Binding::grid, emitter_.end_task()));
   out_.schedule += "; updates in order";
   if (tasks > 1) out_.schedule += fmt::format(" at {} positions", tasks);
+}
+
+/// Updates of whole rows, which no two share an element along: vectors, a task for each part of the
+/// row.
+void Phases::update_rows(NodeId id, const Shape& updates) {
+  const int width = emitter_.lanes();
+  const std::int64_t whole = updates.back() / width, tail = updates.back() % width;
+  const std::int64_t tasks = tail != 0 ? 1 : whole % 4 == 0 ? 4 : whole % 2 == 0 ? 2 : 1;
+  const Var task = emitter_.fresh(tasks);
+  emitter_.begin_task({task});
+  Index at;
+  std::vector<std::pair<Var, std::int64_t>> loops;
+  for (std::size_t u = 0; u + 1 < updates.size(); ++u) {
+    loops.emplace_back(emitter_.open(updates[u]), updates[u]);
+    at.push_back(Expr(loops.back().first));
+  }
+  const Var block = emitter_.open(whole / tasks);
+  at.push_back((Expr(task) * Expr(whole / tasks) + Expr(block)) * Expr(width) +
+               emitter_.enter_lanes(width, 1)->place(width));
+  update(id, at);
+  emitter_.leave_lanes();
+  emitter_.close(block, whole / tasks);
+  if (tail > 0) {
+    at.back() = Expr(whole * width) + emitter_.enter_lanes(static_cast<int>(tail), 1)->place(width);
+    update(id, at);
+    emitter_.leave_lanes();
+  }
+  for (std::size_t i = loops.size(); i-- > 0;) emitter_.close(loops[i].first, loops[i].second);
+  start_phase();
+  out_.kernel.body.push_back(kernel::loop(task, 0, tasks, Binding::grid, emitter_.end_task()));
+  out_.schedule += fmt::format("; updates in order, rows in {} parts", tasks);
 }
 
 /// Stores the update at position `at`.

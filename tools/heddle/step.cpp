@@ -1,0 +1,70 @@
+#include "step.h"
+
+#include "driver/cache.h"
+#include "grad/losses.h"
+
+namespace heddle::tool {
+namespace {
+
+Result<onnx::TrainingModel> read(const ModelFlags& flags, const driver::CompileOptions& options) {
+  HEDDLE_TRY(want_graph(flags, "--train"));
+  HEDDLE_TRY(want_one_size(flags, "--train"));
+  return onnx::import_for_training(flags.model, driver::import_options(options));
+}
+
+grad::StepOptions options_of(const ModelFlags& flags) {
+  grad::StepOptions options;
+  options.loss = flags.training.loss;
+  options.optimizer = flags.training.optimizer;
+  return options;
+}
+
+Tensor number(double value) {
+  Tensor t(TensorType{DType::f32, {}});
+  t.set(0, value);
+  return t;
+}
+
+}  // namespace
+
+void add_step_flags(CLI::App& verb, ModelFlags& flags) {
+  std::string names;
+  for (const grad::Loss& loss : grad::losses())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", loss.name);
+  verb.add_option("--train", flags.training.loss,
+                  "a training step with this loss in place of the model: " + names);
+  verb.add_option("--optimizer", flags.training.optimizer, "of --train")->capture_default_str();
+  verb.add_option("--learning-rate", flags.training.rate, "of --train")->capture_default_str();
+}
+
+Result<driver::Compiled> compile_step(const ModelFlags& flags) {
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  onnx::TrainingModel model = HEDDLE_TRY(read(flags, options));
+  return driver::compile(HEDDLE_TRY(driver::step_of(model, options_of(flags))).graph, options);
+}
+
+Result<std::vector<Tensor>> step_inputs(const runtime::Program& program, const ModelFlags& flags,
+                                        std::vector<Tensor> batch) {
+  const onnx::TrainingModel model = HEDDLE_TRY(read(flags, HEDDLE_TRY(compile_options(flags))));
+  std::map<std::string, Tensor> start{{"learning_rate", number(flags.training.rate)},
+                                      {"step", number(1)}};
+  for (const auto* list : {&model.parameters, &model.statistics})
+    for (const auto& named : *list) start[named.name] = named.value;
+  for (std::size_t i = 0; i < program.inputs.size(); ++i) {
+    const std::string& name = program.inputs[i].name;
+    if (const auto found = start.find(name); found != start.end())
+      batch[i] = found->second;
+    else if (const auto of = name.find(':');
+             of != std::string::npos && start.contains(name.substr(of + 1)))
+      batch[i] = Tensor(program.inputs[i].type);
+  }
+  return batch;
+}
+
+Result<driver::Trainer> open_step(const ModelFlags& flags) {
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  return driver::Trainer::create(HEDDLE_TRY(read(flags, options)), {.step = options_of(flags)},
+                                 options);
+}
+
+}  // namespace heddle::tool

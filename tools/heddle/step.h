@@ -1,0 +1,20 @@
+#pragma once
+#include "common.h"
+#include "driver/train.h"
+
+namespace heddle::tool {
+
+/// Adds --train, --optimizer and --learning-rate to a verb that takes a training step in place of
+/// the model.
+void add_step_flags(CLI::App& verb, ModelFlags& flags);
+
+/// The step's program, through no cache.
+Result<driver::Compiled> compile_step(const ModelFlags& flags);
+/// What its inputs start as: the model's values, zeros for states, the rate, the number of the
+/// step.
+Result<std::vector<Tensor>> step_inputs(const runtime::Program& program, const ModelFlags& flags,
+                                        std::vector<Tensor> batch);
+/// The step made ready to run.
+Result<driver::Trainer> open_step(const ModelFlags& flags);
+
+}  // namespace heddle::tool
