@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures what docs/performance.md reports and writes it, with docs/performance.json.
+"""Measures what docs/performance.md reports and writes it, from one docs/performance-CPU.json for each
+processor on which it has run.
 
 Run on an otherwise idle machine, from the checkout, after scripts/test.sh:
 
@@ -137,15 +138,9 @@ LOW_MODELS = ["resnet50", "mobilenetv2", "squeezenet", "densenet121", "shufflene
 LOW = {"bf16": "openvino,torch,torch-compile", "int8": "ort,openvino"}
 
 
-def low_rows(folder):
-    """They are kept in a file of their own."""
-    path = folder / "performance-low.json"
-    return json.loads(path.read_text()) if path.exists() else []
-
-
-def measure_low(flags):
-    """Each precision against the peers that have it, in place of older rows; and their tables."""
-    rows = low_rows(flags.out)
+def measure_low(flags, data):
+    """Each precision against the peers that have it, in place of older rows."""
+    rows = data["low"]
     for precision in flags.low.split(","):
         models = LOW_MODELS
         if flags.models != ",".join(MODELS):
@@ -162,8 +157,7 @@ def measure_low(flags):
                 rows[:] = [r for r in rows if any(r[k] != v for k, v in key.items())]
                 rows.append(low_row(key, result))
                 print(f"{model} {precision} {threads}: {rows[-1]['best_peer_ratio']}", flush=True)
-                (flags.out / "performance-low.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print("\n".join(low_tables(rows)))
+                write(data, flags.out)
 
 
 def low_row(key, result):
@@ -206,7 +200,7 @@ def low_cell(p):
 
 
 def compile_table(data):
-    out = ["\n## Compiling and loading\n",
+    out = ["\n### Compiling and loading\n",
            "No budget (`--budget none`), empty cache; then the same again; then the artefact.\n",
            "| model | compile s | second compile s | load artefact ms | arena MB |", "|---|---|---|---|---|"]
     seen = set()
@@ -219,7 +213,7 @@ def compile_table(data):
 
 
 def ablation_tables(data):
-    out = ["\n## What each idea adds\n",
+    out = ["\n### What each idea adds\n",
            "`heddle bench MODEL --ablation`: all steps interleaved in one run; median ms and kernels. Plans are\n"
            "chosen by the model's costs, not by these times, and the machine is shared: a later row can be\n"
            "slower than an earlier one.\n",
@@ -232,17 +226,41 @@ def ablation_tables(data):
     return out
 
 
-def write(data, folder):
-    (folder / "performance.json").write_text(json.dumps(data, indent=1) + "\n")
-    lines = ["# Performance\n", "Made by `bench/performance.py`; do not edit. "
-             f"Machine: {data['machine']}. Date: {data['date']}.\n",
-             "A ratio is the peer's median over Heddle's, both from the same interleaved run; above 1 "
-             "Heddle is faster.", "\n## Models"]
-    lines += model_tables(data) + low_tables(low_rows(folder)) + compile_table(data) + ablation_tables(data)
-    lines.append("\n## Kernels\n")
+def section(data):
+    """All that one machine was measured to do."""
+    lines = [f"\n## {data['machine']}, {data['date']}"]
+    lines += model_tables(data) + low_tables(data["low"])
+    lines += compile_table(data) if data["rows"] else []
+    lines += ablation_tables(data) if data["ablation"] else []
     for title, text in data["micro"].items():
-        lines += [f"### {title}\n", "```", text.rstrip(), "```\n"]
+        lines += [f"\n### {title}\n", "```", text.rstrip(), "```"]
+    return lines
+
+
+def write(data, folder):
+    """The machine's own file, and the page of all machines."""
+    data["date"] = datetime.date.today().isoformat()
+    (folder / f"performance-{data['cpu']}.json").write_text(json.dumps(data, indent=1) + "\n")
+    write_page(folder)
+
+
+def write_page(folder):
+    lines = ["# Performance\n", "Made by `bench/performance.py` (its help says how to make it again); do not edit. A "
+             "ratio is\nthe peer's median over Heddle's, both from the same interleaved run; above 1 Heddle is faster."]
+    for path in sorted(folder.glob("performance-*.json"), reverse=True):
+        lines += section(json.loads(path.read_text()))
+    lines += ["", (folder / "performance-notes.txt").read_text().rstrip()]
     (folder / "performance.md").write_text("\n".join(lines) + "\n")
+
+
+def of_this_machine(folder):
+    """What was measured here before, or nothing."""
+    cpu = json.loads(call(HEDDLE, "doctor", "--json"))["cpu"]
+    path = folder / f"performance-{cpu['name']}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    return {"cpu": cpu["name"], "rows": [], "low": [], "ablation": [], "micro": {},
+            "machine": f"{cpu['name']}, {8 * cpu['vector_bytes']}-bit vectors, {cpu['threads']} threads"}
 
 
 def main():
@@ -255,15 +273,18 @@ def main():
     parser.add_argument("--threads", default="2,1")
     parser.add_argument("--duration", type=float, help="seconds of measuring for each contestant")
     parser.add_argument("--peer-timeout", type=float, default=600, help="seconds for loading")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page again")
     flags = parser.parse_args()
     flags.duration = flags.duration or (0.5 if flags.quick else 2)
-    if flags.low:
-        measure_low(flags)
+    data = of_this_machine(flags.out)
+    if flags.page:
+        write_page(flags.out)
+    elif flags.low:
+        measure_low(flags, data)
     elif flags.peers:
-        data = json.loads((flags.out / "performance.json").read_text())
         versus(flags, data)
     else:
-        write(everything(flags.duration), flags.out)
+        write(everything(data, flags.duration), flags.out)
 
 
 def versus(flags, data):
@@ -282,15 +303,11 @@ def versus(flags, data):
             else:
                 data["rows"][at] = row
             print(f"{model} {threads}: {row['best_peer_ratio']:.2f} ({row['best_peer']})", flush=True)
-            data["date"] = datetime.date.today().isoformat()
             write(data, flags.out)  # what is measured is kept, whatever happens to the rest
 
 
-def everything(duration):
-    doctor = json.loads(call(HEDDLE, "doctor", "--json"))
-    cpu = doctor["cpu"]
-    data = {"machine": f"{cpu['name']}, {8 * cpu['vector_bytes']}-bit vectors, {cpu['threads']} threads",
-            "date": datetime.date.today().isoformat(), "rows": [], "ablation": [], "micro": {}}
+def everything(data, duration):
+    data |= {"rows": [], "ablation": [], "micro": {}}
     seconds = {model: compile_seconds(model) for model in MODELS}
     for threads in (2, 1):
         for model in MODELS:

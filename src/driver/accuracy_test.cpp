@@ -79,23 +79,23 @@ Status execute(const kernel::Kernel& kernel, const codegen::cpu::Machine& machin
   return Ok{};
 }
 
-/// Largest error of a 3×3 convolution of rectified values by tiles of m×m (0: as written), as a
-/// share of the largest result.
-double error_of(std::int64_t m, std::int64_t channels, const codegen::cpu::Machine& machine) {
+/// A case that is computed as this schedule says on this machine.
+lower::Case case_on(const codegen::cpu::Machine& machine, lower::Tuning tuning, unsigned seed) {
   lower::Case c;
   c.target.vector_bytes = machine.vector_bytes;
   c.target.vector_registers = machine.vector_registers;
-  c.tuning = {{"winograd", m}};
+  c.tuning = std::move(tuning);
   c.row_major_outputs = true;
-  c.random.seed(static_cast<unsigned>(channels));
-  const Shape shape{1, channels, 9, 7};
-  const prim::NodeId x = c.input(shape);
-  c.layouts[x] = lower::ordered(shape, {0, 2, 3, 1});
-  c.output(c.b.conv(c.b.relu(x), c.constant({32, channels, 3, 3}), lower::conv(2, 1, 1)));
+  c.random.seed(seed);
+  return c;
+}
+
+/// Largest error of the case's only output, as a share of the largest result.
+double error_of(lower::Case& c, const codegen::cpu::Machine& machine, std::string_view schedule) {
   const lower::Request request = lower::request_of(c);
   const auto lowered = lower::contract::lower(request);
   HEDDLE_CHECK(lowered.ok(), "{}", lowered.error().message);
-  EXPECT_EQ(lowered->schedule.starts_with("winograd"), m > 0) << lowered->schedule;
+  EXPECT_TRUE(lowered->schedule.starts_with(schedule)) << lowered->schedule;
   const Tensor want = (*prim::interpret(c.g, c.inputs))[0];
   double error = 0, scale = 0;
   const std::string wrong =
@@ -115,20 +115,58 @@ double error_of(std::int64_t m, std::int64_t channels, const codegen::cpu::Machi
   return error / scale;
 }
 
-TEST(Accuracy, EveryKindOfScheduleErrsByLessThanItsBound) {
+/// Of a 3×3 convolution of rectified values by tiles of m×m (0: as written).
+double convolution_error(std::int64_t m, std::int64_t channels,
+                         const codegen::cpu::Machine& machine) {
+  lower::Case c = case_on(machine, {{"winograd", m}}, static_cast<unsigned>(channels));
+  const Shape shape{1, channels, 9, 7};
+  const prim::NodeId x = c.input(shape);
+  c.layouts[x] = lower::ordered(shape, {0, 2, 3, 1});
+  c.output(c.b.conv(c.b.relu(x), c.constant({32, channels, 3, 3}), lower::conv(2, 1, 1)));
+  return error_of(c, machine, m > 0 ? "winograd" : "contract");
+}
+
+/// Of a product of matrices by halves, or as written.
+double product_error(bool halves, std::int64_t terms, const codegen::cpu::Machine& machine) {
+  lower::Case c = case_on(machine, {{"strassen", halves}}, static_cast<unsigned>(terms));
+  c.output(c.b.matmul(c.b.relu(c.input({37, terms})), c.constant({terms, 96})));
+  return error_of(c, machine, halves ? "strassen" : "contract");
+}
+
+/// The vector levels that this machine has.
+std::vector<codegen::cpu::Machine> levels() {
   const int host = codegen::cpu::host_machine().vector_bytes;
+  std::vector<codegen::cpu::Machine> out;
+  for (const char* level : {"x86-64-v2", "x86-64-v3", "x86-64-v4"})
+    if (auto machine = codegen::cpu::machine_named(level);
+        machine.ok() && machine->vector_bytes <= host)
+      out.push_back(*std::move(machine));
+  return out;
+}
+
+TEST(Accuracy, EveryKindOfScheduleErrsByLessThanItsBound) {
   for (const auto& [m, bound] : {std::pair{0, 4e-6}, {2, 2e-6}, {4, 8e-6}}) {
     double worst = 0;
-    for (const char* level : {"x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
-      const auto machine = codegen::cpu::machine_named(level);
-      if (!machine.ok() || machine->vector_bytes > host) continue;
+    for (const auto& machine : levels())
       for (const std::int64_t channels : {16, 80, 512}) {
-        const double error = error_of(m, channels, *machine);
-        EXPECT_LT(error, bound) << "m " << m << ", " << channels << " channels, " << level;
+        const double error = convolution_error(m, channels, machine);
+        EXPECT_LT(error, bound) << "m " << m << ", " << channels << " channels, " << machine.cpu;
         worst = std::max(worst, error);
       }
-    }
     std::printf("tiles of %d: %.1e of the scale\n", m, worst);
+  }
+}
+
+TEST(Accuracy, ProductsByHalvesErrByLessThanTheirBound) {
+  for (const auto& [halves, bound] : {std::pair{false, 4e-6}, {true, 8e-6}}) {
+    double worst = 0;
+    for (const auto& machine : levels())
+      for (const std::int64_t terms : {64, 768, 4096}) {
+        const double error = product_error(halves, terms, machine);
+        EXPECT_LT(error, bound) << halves << ", " << terms << " terms, " << machine.cpu;
+        worst = std::max(worst, error);
+      }
+    std::printf("%s: %.1e of the scale\n", halves ? "by halves" : "as written", worst);
   }
 }
 

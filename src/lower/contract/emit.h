@@ -108,14 +108,18 @@ class Emitter {
   // Strassen's product (emit_strassen.cpp).
   void plan_strassen();
   kernel::Body strassen_body();
-  kernel::Body halve_rows();
-  kernel::Body halved_terms(const ir::Expr& pair, const ir::Expr& slot, std::size_t level, Env env,
-                            const ir::Expr& term);
-  kernel::Stmt halved_vector(const ir::Expr& pair, const ir::Expr& slot, const Env& env,
-                             const ir::Expr& term, std::int64_t lanes);
+  using PerTerms =
+      std::function<kernel::Stmt(const Env& env, const ir::Expr& term, std::int64_t lanes)>;
+  kernel::Body for_each_term(std::size_t level, Env env, const ir::Expr& term, const PerTerms& f);
+  kernel::Value halved_element(const Env& env, const ir::Expr& lane, int row, int half) const;
+  kernel::Body row_factors(const Env& env, const ir::Expr& slot);
+  kernel::Stmt halved_vector(const ir::Expr& slot, const Env& env, const ir::Expr& term,
+                             std::int64_t lanes);
   kernel::Body strassen_tile(const Variant& v);
   kernel::Stmt join_products(const Variant& v);
   Tensor pack_strassen() const;
+  std::vector<double> column_inverses(const float* from, const std::vector<std::int64_t>& on,
+                                      const std::vector<std::int64_t>& ok) const;
 
   std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
   const Tensor& constant_operand(const kernel::Load& load) const;
@@ -142,7 +146,7 @@ class Emitter {
   std::optional<Strassen> strassen_;
   bool halves_ = false;  ///< Winograd's products are of bf16
   ir::Var place_;        ///< one of the A², or seven, products
-  kernel::BufferId box_, transformed_, products_;
+  kernel::BufferId box_, transformed_, products_, factors_, inverses_;
 };
 
 }  // namespace heddle::lower::contract

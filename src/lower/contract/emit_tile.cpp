@@ -81,11 +81,9 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   const std::int64_t tiles = s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
   if (s_.b != BSource::constant || winograd_ || s_.panels == 1 || tiles * s_.mr < kFewRows)
     return {};
-  const std::int64_t size =
-      strassen_ ? kStrassenProducts * strassen_->terms * s_.nv * lanes_ : panel_size_;
   const std::int64_t line = kLineBytes / size_of(k_.buffers[b_buffer_].dtype);
   const std::int64_t all = strassen_ ? kStrassenProducts * strassen_->terms : p_.extents.k;
-  const std::int64_t lines = (size / line + tiles - 1) / tiles;  // in each tile
+  const std::int64_t lines = (panel_size_ / line + tiles - 1) / tiles;  // in each tile
   Expr first = Expr(tile_loop_);
   if (p_.row) first = Expr(row_loop_) * Expr(s_.tiles_per_task) + first;
   first = first * Expr(lines);
@@ -101,7 +99,7 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   }
   Expr batch(0);
   for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
-  const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(size);
+  const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(panel_size_);
   Body out;
   for (std::int64_t i = 0; i < each; ++i)
     out.push_back({kernel::Prefetch{b_buffer_, next + (first + Expr(i)) * Expr(line)}});

@@ -67,6 +67,72 @@ TEST(Strassen, RowsAndTermsOfSeveralAxes) {
   check_strassen(heads, {11, 24, 16, {}});
 }
 
+/// What the kernel makes of a product in which one row has been replaced.
+Tensor product_with(double value, std::int64_t row, Case& c) {
+  const std::int64_t terms = 40;
+  c.output(c.b.matmul(c.input({9, terms}), c.constant({terms, 24})));
+  for (std::int64_t k = 0; k < terms; k += 3) c.inputs[0].set(row * terms + k, value);
+  c.tuning = {{"strassen", 1}};
+  const auto lowered = contract::lower(request_of(c));
+  HEDDLE_CHECK(lowered.ok(), "{}", lowered.error().message);
+  Tensor got({DType::f32, {9, 24}});
+  run(c, *lowered, [&](std::vector<std::vector<std::byte>>& memory) -> Status {
+    HEDDLE_TRY(kernel::interpret(lowered->kernel, {memory.begin(), memory.end()}));
+    for (std::size_t i = 0; i < memory.size(); ++i)
+      if (lowered->arguments[i].node == c.g.outputs[0].node)
+        std::memcpy(got.mutable_data(), memory[i].data(), memory[i].size());
+    return Ok{};
+  });
+  return got;
+}
+
+/// A row much larger or smaller than its neighbour, or that holds no numbers, does not disturb it.
+TEST(Strassen, RowsKeepToThemselves) {
+  for (const std::int64_t odd : {2, 3, 8})
+    for (const double value :
+         {1e7, 1e30, 1e-30, double{INFINITY}, -double{INFINITY}, double{NAN}}) {
+      Case c;
+      const Tensor got = product_with(value, odd, c);
+      const Tensor want = (*prim::interpret(c.g, c.inputs))[0];
+      for (std::int64_t i = 0; i < want.count(); ++i) {
+        SCOPED_TRACE(fmt::format("{} in row {}, element {}", value, odd, i));
+        if (i / 24 != odd) {
+          ASSERT_NEAR(got.at(i), want.at(i), 2e-5);
+        } else if (std::isfinite(want.at(i))) {
+          ASSERT_NEAR(got.at(i), want.at(i), 1e-5 * std::max(1.0, 40 * value));
+        } else {
+          ASSERT_FALSE(std::isfinite(got.at(i)));
+        }
+      }
+    }
+}
+
+/// So do columns of the constant.
+TEST(Strassen, ColumnsKeepToThemselves) {
+  for (const double value : {1e7, double{INFINITY}, double{NAN}}) {
+    Case c;
+    Tensor w = c.random_tensor({DType::f32, {16, 24}});
+    w.set(5 * 24 + 3, value);
+    c.output(c.b.matmul(c.input({9, 16}), c.b.constant(w)));
+    c.tuning = {{"strassen", 1}};
+    const auto lowered = contract::lower(request_of(c));
+    ASSERT_TRUE(lowered.ok());
+    const Tensor want = (*prim::interpret(c.g, c.inputs))[0];
+    run(c, *lowered, [&](std::vector<std::vector<std::byte>>& memory) -> Status {
+      HEDDLE_TRY(kernel::interpret(lowered->kernel, {memory.begin(), memory.end()}));
+      Tensor got(want.type());
+      for (std::size_t i = 0; i < memory.size(); ++i)
+        if (lowered->arguments[i].node == c.g.outputs[0].node)
+          std::memcpy(got.mutable_data(), memory[i].data(), memory[i].size());
+      for (std::int64_t i = 0; i < want.count(); ++i)
+        if (i % 24 != 3) {
+          EXPECT_NEAR(got.at(i), want.at(i), 2e-5) << value << " " << i;
+        }
+      return Ok{};
+    });
+  }
+}
+
 TEST(Strassen, OnlyWhereItApplies) {
   struct Refused {
     std::int64_t m, k, n;
