@@ -128,7 +128,8 @@ Rewritten div_by_power_of_two(RewriteContext& c, const Node& n) {
   return c.b.mul(n.args[0], 1 / *d);
 }
 
-/// One rounding more of the argument moves a smooth, bounded function by no more than its own error.
+/// One rounding more of the argument moves a smooth, bounded function by no more than its own
+/// error.
 Rewritten smooth_of_quotient(RewriteContext& c, const Node& n) {
   if (!is_map(n, ScalarFn::erf) && !is_map(n, ScalarFn::tanh)) return std::nullopt;
   const Node inner = c.g[n.args[0]];
@@ -282,7 +283,9 @@ constexpr RewriteRule kRules[] = {
      smooth_of_quotient, [](Builder& b) { return b.erf(b.div(x_of(b), 1.4142135)); }},
     {"scale-of-scale", "(x * p) * q -> x * (p*q)", scale_of_scale,
      [](Builder& b) { return b.mul(b.mul(x_of(b), 0.3), 0.7); }},
-    {"common-factor", "a*x + a*y -> a*(x + y), also with -", common_factor,
+    {"common-factor",
+     "a*x + a*y -> a*(x + y), also with - (an infinite a may give NaN for one of them)",
+     common_factor,
      [](Builder& b) {
        const NodeId a = x_of(b), y = b.graph().add_input("y", b.type(a));
        const NodeId z = b.graph().add_input("z", b.type(a));
