@@ -171,7 +171,7 @@ Body Emitter::row_factors(const Env& env, const Expr& slot) {
 /// The seven sums of the blocks that the pair of rows has in a vector of terms of either half.
 kernel::Stmt Emitter::halved_vector(const Expr& slot, const Env& env, const Expr& term,
                                     std::int64_t lanes) {
-  constexpr double kMost = 4;  // scaled elements are less: what is not is an infinity or NaN
+  constexpr double kMost = 0x1p60;  // scaled elements are less: what is not is no number
   const DType type = p_.problem.type;
   const Var l = k_.new_var();
   const BufferId kept = scratch("blocks", 10 * lanes_, Scope::lane, lanes_);

@@ -13,6 +13,9 @@ using ir::Expr;
 /// epilogue).
 constexpr double kRowCycles = 14, kResultCycles = 20;
 
+/// Longer sums would err by more than the accuracy says (driver/accuracy_test.cpp).
+constexpr std::int64_t kMostTerms = 4096;
+
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Cycles of all tasks on all threads, without what comes cold from memory.
@@ -51,7 +54,8 @@ std::optional<Strassen> strassen_of(const Product& p, int lanes) {
     return std::nullopt;
   for (const Axis& axis : p.outer)
     if (axis.role != Role::m) return std::nullopt;
-  if (p.a_across || p.k.empty() || p.k[0].extent % 2 != 0) return std::nullopt;
+  if (p.a_across || p.k.empty() || p.k[0].extent % 2 != 0 || p.extents.k > kMostTerms)
+    return std::nullopt;
   if (p.n->extent % lanes != 0 || p.n->extent < 2 * lanes || p.tile->extent < 4)
     return std::nullopt;
   return Strassen{ceil_div(p.tile->extent, 2), ceil_div(p.n->extent / lanes, 2), p.extents.k / 2};
@@ -63,7 +67,8 @@ std::optional<Algorithm> strassen_algorithm(const prim::Graph& g, const Problem&
   const std::vector<Axis> rows = p.of(Role::m), k = p.of(Role::k);
   if (p.type != DType::f32 || !g.constant_of(p.b) || g[p.b].type.dtype != DType::f32 ||
       p.count(Role::batch) > 1 || k.empty() || p.count(Role::k) % 2 != 0 ||
-      p.count(Role::n) % lanes != 0 || p.count(Role::m) < 4 || !p.a_access.inside.empty())
+      p.count(Role::k) > kMostTerms || p.count(Role::n) % lanes != 0 || p.count(Role::m) < 4 ||
+      !p.a_access.inside.empty())
     return std::nullopt;
   // Rows that neither windows nor strides touch run as one axis.
   for (const Axis& axis : rows)

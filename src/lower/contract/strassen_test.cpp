@@ -140,10 +140,10 @@ TEST(Strassen, OnlyWhereItApplies) {
     DType type;
   };
   for (const Refused& r :
-       {Refused{8, 15, 16, true, true, DType::f32}, Refused{8, 16, 12, true, true, DType::f32},
-        Refused{2, 16, 16, true, true, DType::f32}, Refused{8, 16, 16, false, true, DType::f32},
-        Refused{8, 16, 16, true, false, DType::f32}, Refused{8, 16, 16, true, true, DType::f64},
-        Refused{8, 16, 16, true, true, DType::f16}}) {
+       {Refused{8, 15, 16, true, true, DType::f32}, Refused{8, 4098, 16, true, true, DType::f32},
+        Refused{8, 16, 12, true, true, DType::f32}, Refused{2, 16, 16, true, true, DType::f32},
+        Refused{8, 16, 16, false, true, DType::f32}, Refused{8, 16, 16, true, false, DType::f32},
+        Refused{8, 16, 16, true, true, DType::f64}, Refused{8, 16, 16, true, true, DType::f16}}) {
     Case c;
     c.target.strassen = r.allowed;
     c.tuning = {{"strassen", 1}};
