@@ -10,7 +10,7 @@
 namespace heddle::plan {
 namespace {
 
-constexpr int kMaxRounds = 8;
+constexpr int kMaxRounds = 16;
 
 /// "Contract, 4 Map, View": for people who list the database.
 std::string label_of(const prim::Graph& g, const Cluster& c) {

@@ -105,9 +105,9 @@ prim::Graph with_copied_outputs(const prim::Graph& g, bool gpu) {
   });
   std::set<NodeId> given;
   for (prim::GraphOutput& o : out.outputs) {
+    if (!gpu && is_scattered(out, o.node)) o.node = add_copy(out, o.node);
     // A copy of a copy, where a value is an output several times: equal nodes are one.
     while (is_leaf(out, o.node) || given.contains(o.node)) o.node = add_copy(out, o.node);
-    if (!gpu && is_scattered(out, o.node)) o.node = add_copy(out, o.node);
     given.insert(o.node);
   }
   return out;

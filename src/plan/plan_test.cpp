@@ -403,6 +403,30 @@ TEST(Orchestrate, OutputsThatAreLeavesNeedCopies) {
   EXPECT_EQ(copied.outputs[0].name, "y0");
 }
 
+/// The channels of a convolution, its vectors, lie far apart in a row-major image: it may be copied
+/// there, also where it is an output twice, and read again. A product's rows are rows.
+TEST(Orchestrate, ScatteredOutputsMayBeCopied) {
+  prim::Graph g;
+  prim::Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {1, 8, 32, 32}});
+  Tensor w({DType::f32, {8, 8, 1, 1}});
+  const NodeId y = b.relu(b.conv(x, b.constant(w), {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1}));
+  const NodeId rows = b.matmul(g.add_input("r", {DType::f32, {64, 64}}),
+                               b.constant(Tensor({DType::f32, {64, 64}})));
+  g.outputs = {{"y", y}, {"again", y}, {"sum", b.reduce_sum(y, {2, 3}, false)}, {"rows", rows}};
+  EXPECT_TRUE(is_scattered(g, y));
+  EXPECT_FALSE(is_scattered(g, rows));
+  const prim::Graph copied = with_copied_outputs(g);
+  std::set<NodeId> different;
+  for (const prim::GraphOutput& o : copied.outputs) different.insert(o.node);
+  EXPECT_EQ(different.size(), 4U);
+  EXPECT_TRUE(std::holds_alternative<prim::View>(copied[copied.outputs[0].node].op));
+  EXPECT_FALSE(std::holds_alternative<prim::View>(copied[copied.outputs[3].node].op));
+  auto plan = orchestrate(copied);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_TRUE(verify(copied, *plan));
+}
+
 std::vector<NodeId> trivial_classes(const prim::Graph& g) {
   std::vector<NodeId> out;
   for (std::int32_t i = 0; i < g.size(); ++i) out.push_back(NodeId{i});

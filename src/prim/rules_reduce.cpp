@@ -235,7 +235,10 @@ constexpr RewriteRule kRules[] = {
      [](Builder& b) {
        return b.reduce_max(b.reshape(x_of(b, {2, 3, 4, 5}), {2, 3, 20}), {2});
      }},
-    {"sum-of-scaled", "sum(x * broadcast(y)) -> sum(x) * y, sum(-x) -> -sum(x)", sum_of_scaled,
+    {"sum-of-scaled",
+     "sum(x * broadcast(y)) -> sum(x) * y, sum(-x) -> -sum(x) (where sum(x) overflows, 0 * inf is "
+     "NaN)",
+     sum_of_scaled,
      [](Builder& b) {
        const NodeId y = b.graph().add_input("y", {DType::f32, {3, 1}});
        return b.reduce_sum(b.mul(x_of(b, {3, 4}), b.broadcast(y, {3, 4})), {1}, false);

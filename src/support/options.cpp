@@ -84,7 +84,8 @@ constexpr OptionRow kRows[] = {
      "(default: what the machine has)",
      set_text<&Options::cpu>, get_text<&Options::cpu>},
     {"accuracy", "HEDDLE_ACCURACY",
-     "standard: algorithms that err by less than 1e-5 of a result's scale; strict: sums as written",
+     "standard: algorithms that err by less than 1e-5 of the scale of a result, or of its row and "
+     "column of a product; strict: sums as written",
      set_accuracy, get_text<&Options::accuracy>},
     {"nvrtc", "HEDDLE_NVRTC", "path of libnvrtc.so (default: looked for)",
      set_text<&Options::nvrtc>, get_text<&Options::nvrtc>},

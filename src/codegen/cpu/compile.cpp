@@ -212,7 +212,7 @@ void simplify(llvm::Module& module) {
   passes.add(llvm::createSROAPass());
   passes.add(llvm::createEarlyCSEPass());
   passes.run(module);
-  if (!getenv("NOAPART")) keep_constants_apart(module);
+  keep_constants_apart(module);
 }
 
 Result<std::string> generate(llvm::Module& module, llvm::TargetMachine& target,

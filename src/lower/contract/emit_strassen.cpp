@@ -159,11 +159,13 @@ Body Emitter::row_factors(const Env& env, const Expr& slot) {
     const Value power =
         map(ScalarFn::min,
             {map(ScalarFn::max, {map(ScalarFn::bitcast, {bits}), number(kLeast)}), number(kMost)});
+    // Of a row of zeros 0, so that its results are.
+    const Value inverse = map(ScalarFn::min, {power, map(ScalarFn::mul, {s, number(2)})});
     const Expr to = slot * Expr(2) + Expr(row);
     out.push_back(kernel::store(
         factors_, to, map(ScalarFn::mul, {map(ScalarFn::recip, {power}), number(kSmall)})));
     out.push_back(kernel::store(
-        inverses_, to, plus(map(ScalarFn::mul, {power, number(1 / kSmall)}), minus(s, s))));
+        inverses_, to, plus(map(ScalarFn::mul, {inverse, number(1 / kSmall)}), minus(s, s))));
   }
   return out;
 }
