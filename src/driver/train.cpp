@@ -1,5 +1,7 @@
 #include "driver/train.h"
 
+#include <charconv>
+
 #include "driver/safetensors.h"
 
 namespace heddle::driver {
@@ -236,8 +238,13 @@ Status Trainer::resume(const std::string& path) {
                 file.tensors.size(), fresh.size());
   const auto steps = file.metadata.find("steps");
   if (steps == file.metadata.end()) return fail("{}: no number of steps", path);
+  std::int64_t number = -1;
+  const char *begin = steps->second.data(), *end = begin + steps->second.size();
+  const auto [rest, error] = std::from_chars(begin, end, number);
+  if (error != std::errc() || rest != end || number < 0 || number > (std::int64_t{1} << 53))
+    return fail("{}: found '{}' steps, want their number", path, steps->second);
   for (auto& [value, tensor] : fresh) value->tensor = copy_of(*tensor);
-  steps_ = std::strtoll(steps->second.c_str(), nullptr, 10);
+  steps_ = number;
   return Ok{};
 }
 

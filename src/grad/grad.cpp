@@ -77,13 +77,16 @@ class Reverse {
     // Adjoints belong to the operator whose derivative they are.
     if (const prim::OriginId from = g_.origin_id(id); from.value >= 0)
       g_.set_origin(prim::Origin{g_.origin(from).op + ".grad", g_.origin(from).name});
-    Context c{g_, Builder(g_), id, n, adjoint, {}, {}};
+    Context c{g_, Builder(g_), id, n, adjoint, {}, {}, {}};
     c.wanted = [&](std::size_t k) {
       return depends_[static_cast<std::size_t>(n.args[k].value)] &&
              is_differentiable(g_, n.args[k]);
     };
     c.add = [&](std::size_t k, NodeId value) {
       if (c.wanted(k)) add(n.args[k], value);
+    };
+    c.add_through = [&](NodeId value, NodeId of_it) {
+      if (depends_[static_cast<std::size_t>(value.value)]) add(value, of_it);
     };
     const bool any = [&] {
       for (std::size_t k = 0; k < n.args.size(); ++k)

@@ -54,6 +54,22 @@ const Case kCases[] = {
        const NodeId x = in(g, {3, 5}), m = b.reduce_max(x, {1});
        return b.add(m, b.log(b.reduce_sum(b.exp(b.sub(x, m)), {1})));
      }},
+    // No softmax: the maximum is of other axes, or of another row.
+    {"shifted_along_other_axes",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {3, 5}), e = b.exp(b.sub(x, b.reduce_max(x, {0})));
+       return b.div(e, b.reduce_sum(e, {1}));
+     }},
+    {"shifted_by_the_sum_of_all",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {3, 5}), s = b.sub(x, b.reduce_max(x, {1}));
+       return b.sub(s, b.log(b.reduce_sum(b.exp(s), {0, 1})));
+     }},
+    {"shifted_by_other_rows",
+     [](Graph& g, Builder& b) {
+       const NodeId x = in(g, {4, 4}), e = b.exp(b.sub(x, b.reduce_max(x, {1}, false)));
+       return b.div(e, b.reduce_sum(e, {1}, false));
+     }},
     {"layer_norm",
      [](Graph& g, Builder& b) {
        return b.add(b.mul(b.normalize(in(g, {4, 6}), {1}, 1e-5), in(g, {6})), in(g, {6}));
@@ -232,6 +248,22 @@ TEST(Gradients, OfTies) {
   EXPECT_EQ(d(both, x), (std::vector<double>{0.5, 1, 0}));
   EXPECT_EQ(d(both, y), (std::vector<double>{0.5, 0, 1}));
   EXPECT_EQ(d(relu, x), (std::vector<double>{0, 1, 1}));
+}
+
+/// e^-x is infinite where a sigmoid is 0: its derivative is 0 there, not 0·inf.
+TEST(Gradients, OfASaturatedSigmoidIsZero) {
+  Graph g;
+  Builder b(g);
+  const NodeId x = in(g, {3}, DType::f64), y = b.sigmoid(x);
+  const auto dx = gradients(g, std::array{Seed{y, b.full(g[y].type, 1)}}, std::array{x});
+  ASSERT_TRUE(dx);
+  g.outputs = {{"dx", (*dx)[0]}};
+  Tensor at({DType::f64, {3}});
+  for (const auto& [i, value] : {std::pair{0, -800.0}, {1, 0.0}, {2, 800.0}}) at.set(i, value);
+  const Tensor got = (*prim::interpret(g, {at}))[0];
+  EXPECT_EQ(got.at(0), 0);
+  EXPECT_DOUBLE_EQ(got.at(1), 0.25);
+  EXPECT_EQ(got.at(2), 0);
 }
 
 TEST(Gradients, OfConvolutionsAreContractions) {

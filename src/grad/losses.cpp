@@ -1,5 +1,7 @@
 #include "grad/losses.h"
 
+#include <limits>
+
 namespace heddle::grad {
 namespace {
 
@@ -49,8 +51,15 @@ NodeId squared(Builder& b, NodeId y, NodeId target) {
 NodeId absolute(Builder& b, NodeId y, NodeId target) {
   return mean_of(b, b.map(ScalarFn::abs, {b.sub(y, target)}));
 }
-/// PyTorch's limit: logarithms are at least -100.
-NodeId bounded_log(Builder& b, NodeId x) { return b.max(b.log(x), b.scalar(b.dtype(x), -100)); }
+/// PyTorch's limit: logarithms are at least -100. The logarithm itself is of something above 0,
+/// whose derivative is finite.
+NodeId bounded_log(Builder& b, NodeId x) {
+  const double least = b.dtype(x) == DType::f64 ? std::numeric_limits<double>::min()
+                                                : std::numeric_limits<float>::min();
+  const NodeId above = b.map(ScalarFn::greater, {x, b.full(b.type(x), 0)});
+  const NodeId log = b.log(b.max(x, b.scalar(b.dtype(x), least)));
+  return b.max(b.select(above, log, b.full(b.type(x), -100)), b.scalar(b.dtype(x), -100));
+}
 NodeId binary(Builder& b, NodeId p, NodeId target) {
   const NodeId one = b.full(b.type(p), 1);
   return b.neg(mean_of(b, b.add(b.mul(target, bounded_log(b, p)),

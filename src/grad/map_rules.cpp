@@ -30,6 +30,17 @@ struct Values {
   NodeId compare(ScalarFn fn, NodeId l, NodeId r) const { return b.map(fn, {l, r}); }
 };
 
+/// Of 1/(1 + e^t), a sigmoid, straight to t: y² would meet an infinite e^t where y is 0.
+void reciprocal(const Values& v) {
+  const prim::Node sum = v.c.g[v.x()];
+  if (prim::is_map(sum, ScalarFn::add))
+    for (std::size_t k = 0; k < 2; ++k)
+      if (const prim::Node power = v.c.g[sum.args[k]];
+          prim::is_map(power, ScalarFn::exp) && prim::splat_value(v.c.g, sum.args[1 - k]) == 1.0)
+        return v.c.add_through(power.args[0], v.b.mul(v.d, v.b.sub(v.b.mul(v.y, v.y), v.y)));
+  v.add(v.b.neg(v.b.mul(v.y, v.y)));
+}
+
 /// max and min: to the argument that is the result; half each where they are equal, but nothing to
 /// the argument that equals a constant (relu and clip are flat there).
 void extreme(const Values& v, ScalarFn beats) {
@@ -89,7 +100,7 @@ const Row kRows[] = {
     {ScalarFn::sqrt, [](const Values& v) { v.add(v.b.mul(v.recip(v.y), 0.5)); }},
     {ScalarFn::rsqrt,
      [](const Values& v) { v.add(v.b.mul(v.b.mul(v.y, v.b.mul(v.y, v.y)), -0.5)); }},
-    {ScalarFn::recip, [](const Values& v) { v.add(v.b.neg(v.b.mul(v.y, v.y))); }},
+    {ScalarFn::recip, reciprocal},
     {ScalarFn::sin, [](const Values& v) { v.add(v.b.map(ScalarFn::cos, {v.x()})); }},
     {ScalarFn::cos, [](const Values& v) { v.add(v.b.neg(v.b.map(ScalarFn::sin, {v.x()}))); }},
     {ScalarFn::tan, [](const Values& v) { v.add(v.one_plus_square(v.y)); }},

@@ -66,10 +66,11 @@ class SoftmaxMatch {
       : g_(g), consumers_(consumers) {}
 
   /// x - max x, used by nothing but exp / Σ exp and itself - log Σ exp.
-  bool of(NodeId extreme) const {
+  bool of(NodeId extreme) {
+    axes_ = std::get<prim::Reduce>(g_[extreme].op).axes;
     return readers_are(extreme, [&](NodeId shifted) {
       return is_map(g_, shifted, ScalarFn::sub) && g_[shifted].args[0] == g_[extreme].args[0] &&
-             shift_cancels(shifted);
+             is_row_of(g_[shifted].args[1], extreme) && shift_cancels(shifted);
     });
   }
 
@@ -101,7 +102,7 @@ class SoftmaxMatch {
   /// exp is read by its sum (which only normalises) and by products with the sum's reciprocal.
   bool exp_is_normalised(NodeId e) const {
     return all(e, [&](NodeId u) {
-      if (is_sum_of(g_, u, e)) return sum_normalises(u, e);
+      if (is_sum_of(g_, u, e)) return same_axes(u) && sum_normalises(u, e);
       if (is_map(g_, u, ScalarFn::mul))
         return is_spread(g_[u].args[g_[u].args[0] == e ? 1 : 0], e, ScalarFn::recip);
       return is_map(g_, u, ScalarFn::div) && g_[u].args[0] == e &&
@@ -119,14 +120,43 @@ class SoftmaxMatch {
   /// e · …, e / …, or (argument of e) - …
   bool uses_properly(NodeId user, NodeId e) const {
     const auto& args = g_[user].args;
-    if (is_map(g_, user, ScalarFn::mul)) return args[0] == e || args[1] == e;
-    if (is_map(g_, user, ScalarFn::div)) return args[0] == e;
-    return is_map(g_, user, ScalarFn::sub) && args[0] == g_[e].args[0];
+    if (is_map(g_, user, ScalarFn::mul))
+      return (args[0] == e || args[1] == e) &&
+             is_spread(args[args[0] == e ? 1 : 0], e, ScalarFn::recip);
+    if (is_map(g_, user, ScalarFn::div)) return args[0] == e && is_spread(args[1], e, std::nullopt);
+    return is_map(g_, user, ScalarFn::sub) && args[0] == g_[e].args[0] &&
+           is_spread(args[1], e, ScalarFn::log);
+  }
+  bool same_axes(NodeId sum) const { return std::get<prim::Reduce>(g_[sum].op).axes == axes_; }
+  /// True if each element reads that of `reduced` which its own row has been reduced to.
+  bool is_row_of(NodeId id, NodeId reduced) const {
+    std::vector<ir::Expr> at;
+    const int rank = static_cast<int>(g_[id].type.shape.size());
+    for (std::int32_t d = 0; d < rank; ++d) at.push_back(ir::Expr(ir::Var{d}));
+    std::vector<ir::Expr> kept;
+    for (int d = 0; d < rank; ++d)
+      if (std::find(axes_.begin(), axes_.end(), d) == axes_.end())
+        kept.push_back(ir::Expr(ir::Var{d}));
+    while (id != reduced) {
+      if (const auto* view = std::get_if<prim::View>(&g_[id].op)) {
+        if (view->pieces.size() != 1 || !view->pieces[0].inside.empty()) return false;
+        std::vector<ir::Expr> below;
+        for (const ir::Expr& e : view->pieces[0].index)
+          below.push_back(ir::substitute(
+              e, [&](ir::Var v) { return std::optional(at[static_cast<std::size_t>(v.index)]); }));
+        at = std::move(below);
+      } else if (g_[id].args.size() != 1) {
+        return false;
+      }
+      id = g_[id].args[0];
+    }
+    return at == kept;
   }
   /// True if `id` is fn(Σ e) (or Σ e, without fn), through any broadcasts.
   bool is_spread(NodeId id, NodeId e, std::optional<ScalarFn> fn) const {
+    const NodeId spread = id;
     for (int step = 0; step < 8; ++step) {
-      if (is_sum_of(g_, id, e)) return !fn;
+      if (is_sum_of(g_, id, e)) return !fn && same_axes(id) && is_row_of(spread, id);
       if (fn && is_map(g_, id, *fn))
         fn.reset();
       else if (!std::holds_alternative<prim::View>(g_[id].op) || g_[id].args.size() != 1)
@@ -138,6 +168,7 @@ class SoftmaxMatch {
 
   const prim::Graph& g_;
   const std::vector<std::vector<NodeId>>& consumers_;
+  std::vector<int> axes_;  ///< of the maximum
 };
 
 }  // namespace

@@ -17,6 +17,8 @@ struct Context {
   NodeId adjoint;  ///< of the node
   /// Adds to the adjoint of argument k (a value of its shape and type).
   std::function<void(std::size_t k, NodeId value)> add;
+  /// The same for a value that the node depends on through others.
+  std::function<void(NodeId id, NodeId value)> add_through;
   /// True if argument k depends on what is differentiated for; work for others is wasted.
   std::function<bool(std::size_t k)> wanted;
 };

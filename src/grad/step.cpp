@@ -22,7 +22,8 @@ class Maker {
   /// Prediction, loss and gradients; "loss" becomes the first output.
   Status forward_backward(prim::Graph forward, const Names& names) {
     for (const auto& in : forward.inputs)
-      for (const std::string_view own : {kTarget, kRate, kStep, kDraw, kScale})
+      for (const std::string_view own :
+           {kTarget, kRate, kStep, kDraw, kScale, std::string_view("loss")})
         if (in.name == own)
           return fail("input '{}' of the model: the training step has one of this name", in.name);
     if (forward.outputs.empty()) return fail("the model has no output to compare with a target");

@@ -1,5 +1,7 @@
 #include "onnx/training.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -96,6 +98,31 @@ void train_dropouts(ModelProto& model) {
   }
 }
 
+bool is_floating(const TensorProto& t) {
+  const auto dtype = dtype_from_onnx(t.data_type());
+  return dtype && is_float(*dtype);
+}
+
+/// A name with a typing error would be trained after all.
+Status want_initializers(const ModelProto& model, const std::vector<std::string>& frozen) {
+  const Roles roles = roles_of(model);
+  std::set<std::string> known;
+  for (const TensorProto& t : model.graph().initializer())
+    if (is_floating(t)) known.insert(t.name());
+  for (const std::string& name : frozen) {
+    if (known.contains(name) && roles.statistics.contains(name))
+      return fail(ErrorCode::usage,
+                  "--freeze: '{}' is a running statistic: these are not trained, they follow the "
+                  "batches",
+                  name);
+    if (known.contains(name)) continue;
+    for (const std::string& statistic : roles.statistics) known.erase(statistic);
+    return fail(ErrorCode::usage, "--freeze: found '{}', want floating initializers: {}", name,
+                fmt::join(known, ", "));
+  }
+  return Ok{};
+}
+
 /// Moves an initializer to the inputs and keeps its value.
 Status free_initializers(ModelProto& model, const std::vector<std::string>& frozen,
                          const std::string& folder, TrainingModel& out) {
@@ -106,8 +133,7 @@ Status free_initializers(ModelProto& model, const std::vector<std::string>& froz
   for (const auto& in : graph.input()) listed.insert(in.name());
   google::protobuf::RepeatedPtrField<TensorProto> kept;
   for (const TensorProto& t : graph.initializer()) {
-    const auto dtype = dtype_from_onnx(t.data_type());
-    const bool floating = dtype && is_float(*dtype);
+    const bool floating = is_floating(t);
     const bool statistic = floating && roles.statistics.contains(t.name());
     const bool named = std::find(frozen.begin(), frozen.end(), t.name()) != frozen.end();
     if (!statistic &&
@@ -131,6 +157,7 @@ Result<TrainingModel> import_for_training(const std::string& path, const ImportO
   const auto model = std::make_shared<ModelProto>(*shared);
   TrainingModel out;
   out.outputs = static_cast<std::size_t>(model->graph().output_size());
+  HEDDLE_TRY(want_initializers(*model, frozen));
   HEDDLE_TRY(train_batch_norms(*model));
   train_dropouts(*model);
   HEDDLE_TRY(free_initializers(*model, frozen, folder, out));

@@ -22,6 +22,8 @@ class Communicator {
     double sums = 0, waits = 0;
   };
   virtual Times times() const = 0;
+  /// Ends all processes with this exit code: one that leaves alone has the others wait for ever.
+  virtual void abort(int code) = 0;
 };
 
 /// The processes that mpirun started. Open MPI is loaded now (libmpi.so.40); error: missing.

@@ -22,6 +22,7 @@ void* const kInPlace = reinterpret_cast<void*>(1);  // MPI_IN_PLACE
 struct Library {
   int (*Init_thread)(int*, char***, int, int*) = nullptr;
   int (*Finalize)() = nullptr;
+  int (*Abort)(void*, int) = nullptr;
   int (*Comm_rank)(void*, int*) = nullptr;
   int (*Comm_size)(void*, int*) = nullptr;
   int (*Allreduce)(const void*, void*, int, void*, void*, void*) = nullptr;
@@ -38,9 +39,10 @@ Result<Library> open_library() {
     return field != nullptr;
   };
   const bool all = bind(l.Init_thread, "MPI_Init_thread") && bind(l.Finalize, "MPI_Finalize") &&
-                   bind(l.Comm_rank, "MPI_Comm_rank") && bind(l.Comm_size, "MPI_Comm_size") &&
-                   bind(l.Allreduce, "MPI_Allreduce") && bind(l.world, "ompi_mpi_comm_world") &&
-                   bind(l.floats, "ompi_mpi_float") && bind(l.sum, "ompi_mpi_op_sum");
+                   bind(l.Abort, "MPI_Abort") && bind(l.Comm_rank, "MPI_Comm_rank") &&
+                   bind(l.Comm_size, "MPI_Comm_size") && bind(l.Allreduce, "MPI_Allreduce") &&
+                   bind(l.world, "ompi_mpi_comm_world") && bind(l.floats, "ompi_mpi_float") &&
+                   bind(l.sum, "ompi_mpi_op_sum");
   if (!all) return fail(ErrorCode::missing, "{}: not Open MPI's interface", kLibrary);
   return l;
 }
@@ -49,7 +51,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// All calls of the library are made by one thread of its own, beside the computation.
+/// All calls of the library but the last of all, MPI_Abort, are made by one thread of its own,
+/// beside the computation.
 class Mpi final : public Communicator {
  public:
   explicit Mpi(const Library& library) : library_(library), thread_([this] { serve(); }) {
@@ -87,6 +90,8 @@ class Mpi final : public Communicator {
     const std::lock_guard lock(mutex_);
     return times_;
   }
+  // From the caller's thread: the library's own may be in a sum that the others never join.
+  void abort(int code) override { library_.Abort(library_.world, code); }
   int code() const { return code_; }
 
  private:

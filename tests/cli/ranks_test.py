@@ -73,6 +73,24 @@ class RanksTest(CommandTest):
         want = self.one(self.whole, "one.onnx")
         self.assert_alike(self.one(self.whole, "alone.onnx", "--distributed", "mpi"), want)
 
+    def apart(self, first, second):
+        """Two processes with arguments of their own, which have to end soon."""
+        def process(more):
+            return ["-np", "1", HEDDLE, *self.arguments(self.half, "two.onnx", "--distributed", "mpi", *more)]
+        done = subprocess.run([*MPIRUN, *process(first), ":", *process(second)], capture_output=True, text=True,
+                              timeout=20, env={**os.environ, "OMPI_MCA_rmaps_base_oversubscribe": "1"})
+        self.assertNotEqual(done.returncode, 0)
+        return done.stderr
+
+    def test_an_error_of_one_process_ends_all(self):
+        gone = self.path / "gone.npy"
+        self.assertRegex(self.apart([], ["--data", f"x={gone}"]), "heddle: error: process 1: .*gone.npy")
+
+    def test_processes_that_were_told_different_things(self):
+        for flag, one, other in (("--stop-after", "3", "4"), ("--accumulate", "1", "2"), ("--seed", "1", "2")):
+            self.assertIn(f"processes differ in {flag}: {one} in process 0, {other} in process 1",
+                          self.apart([flag, one], [flag, other]))
+
     def test_both_resume(self):
         want = self.two(self.half, "two.onnx")
         saved = self.path / "half.safetensors"

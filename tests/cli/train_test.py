@@ -101,6 +101,51 @@ class TrainTest(CommandTest):
             [("x", [8, 6])], [("y", [8, 3])], [w, index]))
         self.assert_fails(3, "ScatterElements 'times'", *self.arguments())
 
+    def test_classes_out_of_range_are_named(self):
+        for sample, found in ((17, 3), (5, -1)):
+            classes = self.x[:, :3].argmax(1)
+            classes[sample] = found
+            np.save(self.path / "y.npy", classes)
+            for loss in ("cross_entropy", "nll"):
+                self.assert_fails(1, f"y.npy: sample {sample}: class {found}, want 0 to 2",
+                                  *self.arguments("--loss", loss))
+
+    def test_names_that_there_are_not(self):
+        self.assert_fails(2, "--freeze: found 'w3', want floating initializers: ratio, w1, w2",
+                          *self.arguments("--freeze", "w3"))
+        for text in ("z=x.npy", "x.npy"):
+            self.assert_fails(2, f"--data: found '{text}', want NAME=FILE with NAME one of: x",
+                              *self.arguments("--data", text))
+
+    def test_running_statistics_cannot_be_frozen(self):
+        ones = [onnx.numpy_helper.from_array(np.ones(6, np.float32), n) for n in ("scale", "bias", "mean", "var")]
+        self.network = self.save("norm", model(
+            [helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "var"], ["y"])],
+            [("x", [8, 6])], [("y", [8, 6])], ones))
+        self.assert_fails(2, "'mean' is a running statistic", *self.arguments("--freeze", "mean"))
+        self.assert_fails(2, "want floating initializers: bias, scale\n", *self.arguments("--freeze", "w"))
+
+    def test_numbers_out_of_range_are_refused(self):
+        for flag, *bad in (("--learning-rate", "-1", "inf", "nan"), ("--beta1", "1", "-0.1"), ("--beta2", "1", "nan"),
+                           ("--epsilon", "0"), ("--momentum", "-1"), ("--weight-decay", "-1", "inf"),
+                           ("--clip-norm", "-1", "inf"), ("--loss-scale", "0"), ("--epochs", "0"), ("--steps", "-1"),
+                           ("--accumulate", "0"), ("--save-every", "0"), ("--warmup", "-1")):
+            for value in bad:
+                done = heddle(*self.arguments(f"{flag}={value}"))
+                self.assertEqual(done.returncode, 2, f"{flag}={value}: {done.stderr}")
+                self.assertIn(flag, done.stderr)
+                self.assertLess(len(done.stderr), 200)
+
+    def test_folders_are_looked_at_before_training(self):
+        for flag in ("--output", "--checkpoint"):
+            path = self.path / "nowhere" / "file"
+            self.assert_fails(1, f"{flag} {path}: '{path.parent}' is no folder", *self.arguments(flag, path))
+            self.assert_fails(1, "a folder, want a file", *self.arguments(flag, self.path))
+            if os.geteuid() != 0:  # root may write anywhere
+                locked = self.path / "locked"
+                locked.mkdir(mode=0o500, exist_ok=True)
+                self.assert_fails(1, "cannot be written to", *self.arguments(flag, locked / "file"))
+
     def test_errors(self):
         self.assert_fails(2, "unknown loss", *self.arguments("--loss", "huber"))
         self.assert_fails(2, "unknown optimizer", *self.arguments("--optimizer", "lion"))

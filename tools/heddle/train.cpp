@@ -1,5 +1,6 @@
 #include "driver/train.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,6 +68,96 @@ Result<Data> read_data(const driver::Trainer& trainer, const TrainFlags& flags) 
   if (data.batch < 1 || data.samples < data.batch)
     return fail("{} samples, want at least a batch of {}", data.samples, data.batch);
   return data;
+}
+
+/// Every --data has to name an input: a typing error would be passed over.
+Status want_inputs(const onnx::TrainingModel& model, const TrainFlags& flags) {
+  std::vector<std::string> names;
+  const auto has = [](const auto& list, const std::string& name) {
+    return std::any_of(list.begin(), list.end(), [&](const auto& n) { return n.name == name; });
+  };
+  for (const auto& in : model.graph.inputs)
+    if (!has(model.parameters, in.name) && !has(model.statistics, in.name))
+      names.push_back(in.name);
+  for (const std::string& text : flags.inputs) {
+    const std::size_t split = text.find('=');
+    if (split == std::string::npos ||
+        std::find(names.begin(), names.end(), text.substr(0, split)) == names.end())
+      return fail(ErrorCode::usage, "--data: found '{}', want NAME=FILE with NAME one of: {}", text,
+                  fmt::join(names, ", "));
+  }
+  return Ok{};
+}
+
+/// How many classes the target may name, nullopt if it names none.
+std::optional<std::int64_t> classes_of(const onnx::TrainingModel& model, const TrainFlags& flags) {
+  const std::string& loss = flags.train.step.loss;
+  if ((loss != "cross_entropy" && loss != "nll") || model.graph.outputs.empty()) return {};
+  const Shape& shape = model.graph[model.graph.outputs[0].node].type.shape;
+  if (shape.size() < 2) return {};  // the loss refuses it
+  return shape[1];
+}
+
+/// The loss of a class that there is not would be that of none, a wrong number without a word.
+Status want_classes(const Data& data, const std::vector<runtime::Port>& ports, std::int64_t classes,
+                    const std::string& path) {
+  for (std::size_t p = 0; p < ports.size(); ++p) {
+    if (ports[p].name != "target") continue;
+    const Tensor& target = data.tensors[p];
+    for (std::int64_t i = 0; i < target.count(); ++i)
+      if (const std::int64_t found = target.int_at(i); found < 0 || found >= classes)
+        return fail("{}: sample {}: class {}, want 0 to {}", path,
+                    i / (target.count() / data.samples), found, classes - 1);
+  }
+  return Ok{};
+}
+
+/// Hours of training should not end in a file that cannot be written.
+Status want_writable(const char* flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  if (path.empty()) return Ok{};
+  std::error_code failed;
+  if (fs::is_directory(path, failed)) return fail("{} {}: a folder, want a file", flag, path);
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (!fs::is_directory(folder, failed))
+    return fail("{} {}: '{}' is no folder", flag, path, folder);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    return fail("{} {}: folder '{}' cannot be written to: {}", flag, path, folder,
+                std::strerror(errno));
+  return Ok{};
+}
+
+struct Setting {
+  const char* name;
+  std::int64_t value;
+};
+
+/// Processes that were told different things would wait for one another for ever.
+Status want_agreement(runtime::Communicator& group, const std::vector<Setting>& settings) {
+  // Each fills in its own row, so that the sum holds all rows; floats hold 16 bits exactly.
+  constexpr std::size_t kDigits = 4;
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const std::size_t row = settings.size() * kDigits;
+  std::vector<float> all(row * ranks);
+  const auto mine = all.begin() + group.rank() * static_cast<std::ptrdiff_t>(row);
+  for (std::size_t k = 0; k < row; ++k)
+    mine[static_cast<std::ptrdiff_t>(k)] = static_cast<float>(
+        static_cast<std::uint64_t>(settings[k / kDigits].value) >> (16 * (k % kDigits)) & 0xffff);
+  group.start_sum(all.data(), static_cast<std::int64_t>(all.size()));
+  HEDDLE_TRY(group.wait());
+  const auto value = [&](std::size_t rank, std::size_t setting) {
+    std::uint64_t bits = 0;
+    for (std::size_t d = 0; d < kDigits; ++d)
+      bits |= static_cast<std::uint64_t>(all[rank * row + setting * kDigits + d]) << (16 * d);
+    return static_cast<std::int64_t>(bits);
+  };
+  for (std::size_t s = 0; s < settings.size(); ++s)
+    for (std::size_t rank = 1; rank < ranks; ++rank)
+      if (value(rank, s) != value(0, s))
+        return fail(ErrorCode::usage, "processes differ in {}: {} in process 0, {} in process {}",
+                    settings[s].name, value(0, s), value(rank, s), rank);
+  return Ok{};
 }
 
 /// Rows `order[first..]` of a data set as one batch.
@@ -189,6 +280,15 @@ bool hopeless(const driver::Trainer& trainer, const TrainFlags& flags, double lo
 Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
             nlohmann::json& losses) {
   Course course(trainer, data, flags);
+  if (flags.train.group)
+    HEDDLE_TRY(want_agreement(*flags.train.group,
+                              {{"batch size", data.batch},
+                               {"--accumulate", flags.train.accumulate},
+                               {"samples", data.samples},
+                               {"steps", course.steps},
+                               {"steps done before", trainer.steps()},
+                               {"--stop-after", flags.stop_after},
+                               {"--seed", static_cast<std::int64_t>(flags.seed.value_or(0))}}));
   if (course.per_epoch < 1)
     return fail("{} samples, want at least one step of {} batches of {}", data.samples,
                 flags.train.accumulate * (flags.train.group ? flags.train.group->size() : 1),
@@ -211,17 +311,22 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
   return Ok{};
 }
 
-Status run(TrainFlags flags) {
+Status run(TrainFlags& flags) {
   HEDDLE_TRY(want_one_size(flags, "train"));
-  if (flags.distributed == "mpi") flags.train.group = HEDDLE_TRY(runtime::mpi_communicator());
   flags.train.step.seed = flags.seed.value_or(0);
   const auto& group = flags.train.group;
   const bool speaks = !group || group->rank() == 0;
+  if (speaks) {  // the others write nothing
+    HEDDLE_TRY(want_writable("--output", flags.output));
+    HEDDLE_TRY(want_writable("--checkpoint", flags.checkpoint));
+  }
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::ImportOptions import;
   import.shapes = options.shapes;
   onnx::TrainingModel model =
       HEDDLE_TRY(onnx::import_for_training(flags.model, import, flags.frozen));
+  HEDDLE_TRY(want_inputs(model, flags));
+  const std::optional<std::int64_t> classes = classes_of(model, flags);
   const std::size_t parameters = model.parameters.size();
   std::int64_t numbers = 0;
   for (const auto& p : model.parameters) numbers += p.value.count();
@@ -233,6 +338,7 @@ Status run(TrainFlags flags) {
     if (std::filesystem::exists(flags.checkpoint)) HEDDLE_TRY(trainer.resume(flags.checkpoint));
   }
   const Data data = HEDDLE_TRY(read_data(trainer, flags));
+  if (classes) HEDDLE_TRY(want_classes(data, trainer.batch_ports(), *classes, flags.target));
   if (!flags.json && speaks)
     fmt::print("{} parameters ({} numbers), {} kernels a step, {} samples in batches of {}{}\n",
                parameters, numbers, trainer.compiled().program->launches.size(), data.samples,
@@ -259,6 +365,41 @@ Status run(TrainFlags flags) {
   return Ok{};
 }
 
+/// An error of one process ends all: unwinding into MPI_Finalize, it would wait for the others.
+Status run_in_group(TrainFlags flags) {
+  if (flags.distributed == "mpi") flags.train.group = HEDDLE_TRY(runtime::mpi_communicator());
+  const auto group = flags.train.group;
+  if (!group || group->size() < 2) return run(flags);
+  const auto end_all = [&](ErrorCode code, const std::string& message) {
+    std::fflush(stdout);
+    fmt::print(stderr, "heddle: error: process {}: {}\n", group->rank(), message);
+    std::fflush(stderr);
+    group->abort(static_cast<int>(code));
+  };
+  try {
+    Status status = run(flags);
+    if (!status) end_all(status.error().code, status.error().message);
+    return status;
+  } catch (const std::bad_alloc&) {
+    end_all(ErrorCode::out_of_memory, "out of memory");
+    throw;
+  } catch (const std::exception& e) {
+    end_all(ErrorCode::failed, fmt::format("internal error (a bug of Heddle): {}", e.what()));
+    throw;
+  }
+}
+
+/// A check that says what it wants: CLI11's own print the largest double in full.
+CLI::Validator number(const std::string& want, bool (*holds)(double)) {
+  const auto check = [want, holds](const std::string& text) {
+    double value = 0;
+    const bool good =
+        CLI::detail::lexical_cast(text, value) && std::isfinite(value) && holds(value);
+    return good ? std::string() : fmt::format("found {}, want {}", text, want);
+  };
+  return CLI::Validator(check, want);
+}
+
 /// "a, b, c" of rows that have a name.
 std::string names_of(const auto& rows) {
   std::string text;
@@ -271,47 +412,55 @@ std::string names_of(const auto& rows) {
 Verb add_train(CLI::App& verb) {
   auto flags = std::make_shared<TrainFlags>();
   add_model_flags(verb, *flags);
+  const CLI::Validator share =
+      number("a number in [0, 1)", [](double v) { return v >= 0 && v < 1; });
+  const CLI::Validator at_least_0 =
+      number("a number of at least 0", [](double v) { return v >= 0; });
+  const CLI::Validator above_0 = number("a number above 0", [](double v) { return v > 0; });
+  constexpr int kMost = 1'000'000'000;
+  const CLI::Range from_1(1, kMost), from_0(0, kMost);
   verb.add_option("--data", flags->inputs, "NAME=FILE.npy: samples of an input, first dimension");
   verb.add_option("--target", flags->target, "FILE.npy: what the first output should be");
   auto* step = &flags->train.step;
   verb.add_option("--loss", step->loss, names_of(grad::losses()))->capture_default_str();
   verb.add_option("--optimizer", step->optimizer, names_of(grad::optimizers()))
       ->capture_default_str();
-  verb.add_option("--learning-rate,--lr", flags->rate)->capture_default_str();
+  verb.add_option("--learning-rate,--lr", flags->rate)->check(at_least_0)->capture_default_str();
   verb.add_option("--schedule", flags->schedule, "of the learning rate, down to 0 at the end")
       ->check(CLI::IsMember({"constant", "linear", "cosine"}))
       ->capture_default_str();
-  verb.add_option("--warmup", flags->warmup, "steps in which the rate rises from 0")
-      ->check(CLI::NonNegativeNumber);
-  verb.add_option("--momentum", step->settings.momentum)->capture_default_str();
-  verb.add_option("--beta1", step->settings.beta1)->capture_default_str();
-  verb.add_option("--beta2", step->settings.beta2)->capture_default_str();
-  verb.add_option("--epsilon", step->settings.epsilon)->capture_default_str();
-  verb.add_option("--weight-decay", step->settings.weight_decay)->capture_default_str();
+  verb.add_option("--warmup", flags->warmup, "steps in which the rate rises from 0")->check(from_0);
+  verb.add_option("--momentum", step->settings.momentum)->check(at_least_0)->capture_default_str();
+  verb.add_option("--beta1", step->settings.beta1)->check(share)->capture_default_str();
+  verb.add_option("--beta2", step->settings.beta2)->check(share)->capture_default_str();
+  verb.add_option("--epsilon", step->settings.epsilon)->check(above_0)->capture_default_str();
+  verb.add_option("--weight-decay", step->settings.weight_decay)
+      ->check(at_least_0)
+      ->capture_default_str();
   verb.add_option("--clip-norm", step->clip_norm, "limit of the gradients' norm; 0: none")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_0);
   verb.add_option("--loss-scale", step->loss_scale, "f16: what the loss is multiplied by at first")
-      ->check(CLI::PositiveNumber)
+      ->check(above_0)
       ->capture_default_str();
   verb.add_option("--accumulate", flags->train.accumulate, "batches of a step")
-      ->check(CLI::PositiveNumber)
+      ->check(from_1)
       ->capture_default_str();
   verb.add_option("--distributed", flags->distributed,
                   "share each step among the processes that mpirun starts")
       ->check(CLI::IsMember({"mpi"}));
   verb.add_flag("--in-order", flags->ordered, "do not shuffle the samples");
-  verb.add_option("--epochs", flags->epochs)->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--steps", flags->steps, "instead of epochs")->check(CLI::NonNegativeNumber);
+  verb.add_option("--epochs", flags->epochs)->check(from_1)->capture_default_str();
+  verb.add_option("--steps", flags->steps, "instead of epochs")->check(from_0);
   verb.add_option("--stop-after", flags->stop_after, "end this run after so many of the steps")
-      ->check(CLI::NonNegativeNumber);
+      ->check(from_0);
   verb.add_option("--freeze", flags->frozen, "initializers that are not trained");
   verb.add_option("--checkpoint", flags->checkpoint, "safetensors file, written as training goes");
   verb.add_option("--save-every", flags->save_every, "steps between checkpoints")
-      ->check(CLI::PositiveNumber)
+      ->check(from_1)
       ->capture_default_str();
   verb.add_flag("--resume", flags->resume, "go on from the checkpoint if it is there");
   verb.add_option("-o,--output", flags->output, "write the trained model (ONNX)");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_in_group(*flags); };
 }
 
 }  // namespace heddle::tool
