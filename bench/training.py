@@ -51,6 +51,7 @@ def row_of(network, result):
     if not peers:
         raise SystemExit(f"{network}: no peer ran or agreed: {result['peers']}")
     best = min(peers, key=lambda n: peers[n]["ratio"])
+    result["model"] = f"build/training/{network}/model.onnx"  # not where this checkout is
     return {"network": network, "what": WHAT[network], **result, "best_peer": best,
             "ratio": peers[best]["ratio"], "peak_ratio": result["heddle"]["peak_mb"]
             / min(p["peak_mb"] for p in peers.values())}
