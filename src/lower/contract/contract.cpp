@@ -189,6 +189,7 @@ std::vector<Tuning> tuning_space(const Request& request) {
     if (kinds[{s.winograd, s.strassen}]++ < most)
       out.push_back(
           {{"winograd", s.winograd},
+           {"strassen", s.strassen},
            {"mr", s.mr},
            {"nv", s.nv},
            {product->row ? "rows" : "tiles", product->row ? s.rows_per_task : s.tiles_per_task},

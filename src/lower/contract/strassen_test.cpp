@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <set>
+
 #include "lower/contract/test_util.h"
 
 namespace heddle::lower {
@@ -153,6 +156,24 @@ TEST(Strassen, OnlyWhereItApplies) {
     EXPECT_FALSE(contract::lower(request_of(c)).ok())
         << r.m << " " << r.k << " " << r.n << " " << name_of(r.type);
   }
+}
+
+/// Measuring chooses between both kinds: each schedule says which it is.
+TEST(Strassen, SchedulesToMeasureNameTheirKind) {
+  Case c;
+  c.output(c.b.matmul(c.input({64, 256}), c.constant({256, 256})));
+  Request request = request_of(c);
+  std::set<std::int64_t> kinds;
+  for (const Tuning& tuning : contract::tuning_space(request)) {
+    request.tuning = tuning;
+    const auto kind = std::ranges::find(tuning, "strassen", &Tuning::value_type::first);
+    ASSERT_NE(kind, tuning.end());
+    const auto lowered = contract::lower(request);
+    ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+    EXPECT_EQ(lowered->schedule.starts_with("strassen"), kind->second == 1) << lowered->schedule;
+    kinds.insert(kind->second);
+  }
+  EXPECT_EQ(kinds.size(), 2U);
 }
 
 /// What the cost model is told: large products gain, small ones do not.
