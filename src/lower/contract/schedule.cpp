@@ -32,6 +32,13 @@ double step_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int6
   return std::max({fma, loads, 4.0, vectors / per_cycle});
 }
 
+std::vector<Schedule> best_first(std::vector<Schedule> all, std::size_t count) {
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
+  if (all.size() > count) all.resize(count);
+  return all;
+}
+
 std::vector<std::int64_t> block_sizes(std::int64_t count, std::optional<std::int64_t> pin) {
   if (pin) return {std::clamp<std::int64_t>(*pin, 1, count)};
   std::vector<std::int64_t> out;
@@ -143,10 +150,7 @@ std::vector<Schedule> schedules(const Extents& e, const Target& target, int lane
       blockings(e, target, lanes, s, fixed, out);
     }
   }
-  std::stable_sort(out.begin(), out.end(),
-                   [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
-  if (out.size() > count) out.resize(count);
-  return out;
+  return best_first(std::move(out), count);
 }
 
 }  // namespace heddle::lower::contract

@@ -62,6 +62,9 @@ struct Schedule {
 };
 std::string to_string(const Schedule& s);
 
+/// The `count` of least cycles; of equals the first.
+std::vector<Schedule> best_first(std::vector<Schedule> all, std::size_t count);
+
 /// Sizes of blocks of `count` things worth trying: halves, thirds and so on.
 std::vector<std::int64_t> block_sizes(std::int64_t count, std::optional<std::int64_t> pin);
 std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name);

@@ -215,10 +215,7 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
       }
     }
   }
-  std::stable_sort(out.begin(), out.end(),
-                   [](const Schedule& a, const Schedule& b) { return a.cycles < b.cycles; });
-  if (out.size() > count) out.resize(count);
-  return out;
+  return best_first(std::move(out), count);
 }
 
 }  // namespace heddle::lower::contract
