@@ -28,6 +28,24 @@ Value times(const Value& x, const Value& y) {
   return kernel::apply(ScalarFn::mul, {x, y}, x->dtype);
 }
 
+/// Values of a vector loop that later statements read, each in registers of its own.
+class Kept {
+ public:
+  Kept(BufferId buffer, int lanes, Var lane, Body& body)
+      : buffer_(buffer), lanes_(lanes), lane_(lane), body_(body) {}
+  Value operator()(const Value& v) {
+    const Expr place = Expr(lanes_ * count_++) + Expr(lane_);
+    body_.push_back(kernel::store(buffer_, place, v));
+    return kernel::load(buffer_, place, v->dtype);
+  }
+
+ private:
+  BufferId buffer_;
+  int lanes_, count_ = 0;
+  Var lane_;
+  Body& body_;
+};
+
 }  // namespace
 
 /// Buffers of a task: sums of rows [7][slots][terms], products of one tile [7][mr][nv·lanes],
@@ -178,12 +196,7 @@ kernel::Stmt Emitter::halved_vector(const Expr& slot, const Env& env, const Expr
   const Var l = k_.new_var();
   const BufferId kept = scratch("blocks", 10 * lanes_, Scope::lane, lanes_);
   Body body;
-  int count = 0;
-  const auto keep = [&](const Value& v) {
-    const Expr place = Expr(lanes_ * count++) + Expr(l);
-    body.push_back(kernel::store(kept, place, v));
-    return kernel::load(kept, place, type);
-  };
+  Kept keep(kept, lanes_, l, body);
   const auto block = [&](int row, int half) {
     const Value factor = kernel::load(factors_, slot * Expr(2) + Expr(row), type);
     const Value v =
@@ -218,12 +231,7 @@ kernel::Stmt Emitter::join_products(const Variant& v) {
   const BufferId square = s_.staged ? scratch("square", 4 * lanes_, Scope::block)
                                     : scratch("square", 4 * lanes_, Scope::lane, lanes_);
   Body body;
-  int count = 0;
-  const auto keep = [&](const Value& value) {
-    const Expr place = Expr(lanes_ * count++) + Expr(l);
-    body.push_back(kernel::store(kept, place, value));
-    return kernel::load(kept, place, type);
-  };
+  Kept keep(kept, lanes_, l, body);
   std::vector<Value> p;
   for (std::int64_t i = 0; i < kStrassenProducts; ++i) {
     const Expr at = (Expr(i * v.mr) + Expr(r)) * Expr(s_.nv) + Expr(c);
