@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/library_product.h"
@@ -40,6 +41,14 @@ struct Grid {
   std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
 };
+/// What tasks touch of one argument: bytes [first, second) of each of equal shares of a phase's tasks,
+/// in order (share i of n: tasks [T·i/n, T·(i+1)/n)), or once for all of them.
+struct Touch {
+  int arg = 0;
+  bool write = false;
+  std::vector<std::pair<std::int64_t, std::int64_t>> shares;
+  bool operator==(const Touch&) const = default;
+};
 /// Independent tasks of one symbol. CPU: a codegen::cpu::TaskFn. CUDA: an `extern "C" __global__`
 /// function of `tasks` blocks in x whose parameters are one pointer for each of Launch::args, then
 /// one `const __grid_constant__ hd::TensorMap` for each of Grid::maps, then, if cooperative, one
@@ -48,12 +57,15 @@ struct Phase {
   std::string symbol;
   std::int64_t tasks = 0;
   Grid grid = {};
+  /// Of arguments that lie in the arena or are outputs; empty: not known.
+  std::vector<Touch> touches = {};
 };
 /// One kernel execution: its phases run one after another, the tasks of a phase on all threads.
 struct Launch {
   std::string name;
   std::vector<Slot> args;
   std::vector<Phase> phases;
+  double seconds = 0;  ///< as planned or measured, for scheduling
   /// CUDA: cuBLASLt does this instead of the phases, where it is there.
   std::optional<LibraryProduct> product = {};
   /// CUDA: a unit of products does, where it can be loaded.
