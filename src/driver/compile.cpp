@@ -12,6 +12,7 @@
 #include "driver/dump.h"
 #include "driver/lower_plan.h"
 #include "driver/measure.h"
+#include "driver/mode.h"
 #include "driver/planning.h"
 #include "driver/report.h"
 #include "prim/precision.h"
@@ -190,6 +191,7 @@ Result<Compiled> plan_only(prim::Graph graph, const CompileOptions& options) {
 }
 
 Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
+  const ModeRequest mode = HEDDLE_TRY(parse_mode(options.mode));
   const Platform platform = HEDDLE_TRY(platform_for(options));
   Dumper dumper(options.options);
   ThreadPool pool(platform.threads);
@@ -204,11 +206,15 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
                    HEDDLE_TRY(source_of(kernel, platform)));
   watch.lap("code");
 
+  const bool monolith = platform.cuda ? mode.kind == ModeRequest::Kind::monolith
+                                      : mode.kind != ModeRequest::Kind::kernels;
   runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(objects),
-                                      platform.threads, platform.name());
+                                      platform.threads, platform.name(), monolith);
+  watch.lap("assemble");
+  compiled.mode = HEDDLE_TRY(settle_mode(program, mode, platform, options));
+  watch.lap("mode");
   program.manifest = report_of(compiled, platform).dump();
   compiled.program = std::make_shared<runtime::Program>(std::move(program));
-  watch.lap("assemble");
   return compiled;
 }
 
