@@ -14,6 +14,7 @@ namespace {
 using runtime::StageLayout;
 
 constexpr double kSeconds = 0.3;  ///< for timing candidates in turns
+constexpr double kLongRun = 0.02;
 constexpr int kFewestTurns = 3, kMostTurns = 200;
 constexpr int kProfiles = 3;
 
@@ -23,11 +24,14 @@ double now() {
 
 /// Seconds of each launch, all tasks on one worker: the best of a few runs as a monolith.
 Status take_times(runtime::Program& program, runtime::Session& session,
-                  const std::vector<Tensor>& inputs) {
+                  const std::vector<Tensor>& inputs, double* run_seconds) {
   std::vector<double> best(program.launches.size(), 1e30);
   for (int i = 0; i < kProfiles; ++i) {
     std::vector<double> seconds(program.launches.size());
-    for (const runtime::ItemTime& t : HEDDLE_TRY(session.timeline(inputs)))
+    const double start = now();
+    const auto run = HEDDLE_TRY(session.timeline(inputs));
+    *run_seconds = now() - start;
+    for (const runtime::ItemTime& t : run)
       seconds[static_cast<std::size_t>(t.launch)] += t.end - t.begin;
     for (std::size_t l = 0; l < best.size(); ++l) best[l] = std::min(best[l], seconds[l]);
   }
@@ -37,7 +41,6 @@ Status take_times(runtime::Program& program, runtime::Session& session,
 
 struct Candidate {
   std::optional<StageLayout> layout;
-  std::shared_ptr<runtime::Session> session;
   std::vector<double> seconds = {};
   double median() {
     std::ranges::sort(seconds);
@@ -45,25 +48,29 @@ struct Candidate {
   }
 };
 
-std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request, int threads) {
+/// Where kernels are long, few waits are between them: there is little to be chosen.
+std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request, int threads,
+                                                   double run_seconds) {
   if (request.layout) return {request.layout};
   std::vector<std::optional<StageLayout>> out = {StageLayout{}};
-  if (threads > 1)
+  const bool all = run_seconds < kLongRun;
+  if (all && threads > 1)
     for (const double whole : {1e-6, 4e-6, 16e-6}) out.push_back(StageLayout{1, whole});
-  out.push_back(StageLayout{4, 0, true});
-  if (threads > 1) out.push_back(StageLayout{1, 0, false, true});
+  if (all) out.push_back(StageLayout{4, 0, true});
+  if (all && threads > 1) out.push_back(StageLayout{1, 0, false, true});
   if (request.kind == ModeRequest::Kind::automatic) out.emplace_back(std::nullopt);
   return out;
 }
 
-Status time_in_turns(std::vector<Candidate>& list, const std::vector<Tensor>& inputs) {
-  std::vector<Tensor> outputs;
-  for (Candidate& c : list) outputs = HEDDLE_TRY(c.session->run(inputs));
+Status time_in_turns(std::vector<Candidate>& list, runtime::Session& session,
+                     const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> outputs = HEDDLE_TRY(session.run(inputs));
   const double begin = now();
   for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && now() - begin < kSeconds); ++turn)
     for (Candidate& c : list) {
+      session.use(c.layout);
       const double start = now();
-      HEDDLE_TRY(c.session->run_into(inputs, outputs));
+      HEDDLE_TRY(session.run_into(inputs, outputs));
       c.seconds.push_back(now() - start);
     }
   return Ok{};
@@ -90,24 +97,23 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
     report.reason = "auto: not measured on a GPU";
     return report;
   }
-  std::vector<std::optional<StageLayout>> layouts = candidates(request, platform.threads);
-  program.monolith = layouts[0];
-  if (layouts.size() == 1 || platform.cuda || !runs_here(platform.cpu).ok()) {
+  program.monolith = request.layout.value_or(StageLayout{});
+  if (request.layout || platform.cuda || !runs_here(platform.cpu).ok()) {
     report.chosen = to_string(program.monolith);
     report.reason = request.layout ? "asked for" : "not measured";
     return report;
   }
   const std::vector<Tensor> inputs = plain_inputs(program);
   const auto executor = HEDDLE_TRY(executor_for(program, options));
-  const auto session_of = [&](const std::optional<StageLayout>& layout) {
-    auto variant = std::make_shared<runtime::Program>(program);
-    variant->monolith = layout;
-    return executor->session(std::move(variant));
+  const auto session = [&] {
+    return executor->session(std::make_shared<runtime::Program>(program));
   };
-  HEDDLE_TRY(take_times(program, *HEDDLE_TRY(session_of(layouts[0])), inputs));
+  double run_seconds = 0;
+  HEDDLE_TRY(take_times(program, *HEDDLE_TRY(session()), inputs, &run_seconds));
   std::vector<Candidate> list;
-  for (const auto& layout : layouts) list.push_back({layout, HEDDLE_TRY(session_of(layout))});
-  HEDDLE_TRY(time_in_turns(list, inputs));
+  for (const auto& layout : candidates(request, platform.threads, run_seconds))
+    list.push_back({layout});
+  HEDDLE_TRY(time_in_turns(list, *HEDDLE_TRY(session()), inputs));
   for (Candidate& c : list) report.measured.emplace_back(to_string(c.layout), 1e6 * c.median());
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
   const auto best = std::ranges::min_element(list, {}, [](Candidate& c) { return c.median(); });

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -30,6 +31,9 @@ class CpuSession final : public Session {
                          const Ready& ready) override;
   Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs) override;
 
+ public:
+  void use(const std::optional<StageLayout>& layout) override;
+
  private:
   struct BoundPhase {
     Task task;
@@ -41,11 +45,10 @@ class CpuSession final : public Session {
   /// Memory of one run in flight.
   struct Context {
     Tensor memory;  ///< the arena, then each thread's scratch
-    std::byte* scratch;
+    std::byte* scratch = nullptr;
     std::vector<std::vector<void*>> args;  ///< by launch
     std::vector<std::vector<std::pair<std::size_t, std::size_t>>> inputs,
         outputs;  ///< (launch, arg)
-    Monolith::Progress progress;
   };
   /// Bytes: a cache line more than asked for, so that threads never share one.
   std::int64_t scratch_stride() const { return (program().scratch_bytes + 127) / 64 * 64; }
@@ -60,7 +63,8 @@ class CpuSession final : public Session {
   std::shared_ptr<const void> code_;
   std::shared_ptr<ThreadPool> pool_;
   std::vector<BoundLaunch> launches_;
-  std::optional<Monolith> monolith_;
+  std::map<StageLayout, std::unique_ptr<Monolith>> monoliths_;
+  Monolith* monolith_ = nullptr;                ///< in use
   std::vector<std::vector<std::size_t>> uses_;  ///< by launch: outputs
   std::vector<int> users_;                      ///< by output: launches
   std::mutex mutex_;
@@ -78,12 +82,7 @@ Status CpuSession::link(const Linker& linker) {
     }
     launches_.push_back(std::move(bound));
   }
-  if (program().monolith) {
-    std::vector<Task> tasks;
-    for (const BoundLaunch& launch : launches_)
-      for (const BoundPhase& phase : launch.phases) tasks.push_back(phase.task);
-    monolith_.emplace(program(), pool_->threads(), std::move(tasks));
-  }
+  use(program().monolith);
   users_.resize(program().outputs.size());
   for (const Launch& launch : program().launches) {
     std::set<std::size_t> outputs;
@@ -104,8 +103,7 @@ std::unique_ptr<CpuSession::Context> CpuSession::acquire() {
       return context;
     }
   }
-  auto context = std::make_unique<Context>(
-      Context{{}, nullptr, {}, {}, {}, Monolith::Progress(pool_->threads())});
+  auto context = std::make_unique<Context>();
   const std::int64_t arena = (program().arena_bytes + 63) / 64 * 64;
   context->memory = Tensor::workspace(arena + scratch_stride() * pool_->threads());
   context->scratch = context->memory.mutable_data() + arena;
@@ -152,6 +150,19 @@ void CpuSession::bind(Context& context, std::span<const Tensor> inputs,
       context.args[launch][arg] = outputs[i].mutable_data();
 }
 
+void CpuSession::use(const std::optional<StageLayout>& layout) {
+  monolith_ = nullptr;
+  if (!layout) return;
+  std::unique_ptr<Monolith>& made = monoliths_[*layout];
+  if (!made) {
+    std::vector<Task> tasks;
+    for (const BoundLaunch& launch : launches_)
+      for (const BoundPhase& phase : launch.phases) tasks.push_back(phase.task);
+    made = std::make_unique<Monolith>(program(), *layout, pool_->threads(), std::move(tasks));
+  }
+  monolith_ = made.get();
+}
+
 /// What to call when a launch is complete: tells `ready` of outputs whose last user it was.
 std::function<void(std::size_t)> CpuSession::teller(const Ready& ready) const {
   if (!ready) return [](std::size_t) {};
@@ -185,7 +196,7 @@ void CpuSession::run_launches(Context& context, std::vector<LaunchTime>* times,
 
 void CpuSession::run_monolith(Context& context, const Ready& ready,
                               std::vector<std::vector<ItemTime>>* times) {
-  Monolith::Run run{&context.args, context.scratch, scratch_stride(), &context.progress, times, {}};
+  Monolith::Run run{&context.args, context.scratch, scratch_stride(), times, {}};
   if (ready) run.done = teller(ready);
   monolith_->run(*pool_, run);
 }
@@ -298,6 +309,10 @@ Result<std::vector<ItemTime>> Session::timeline(std::span<const Tensor> inputs) 
   for (const LaunchTime& time : HEDDLE_TRY(profile(inputs)))
     items.push_back({0, launch++, 0, 0, 0, 0, time.begin, time.begin + time.seconds});
   return items;
+}
+
+void Session::use(const std::optional<StageLayout>& layout) {
+  HEDDLE_CHECK(layout == program_->monolith, "no other layout on '{}'", program_->device);
 }
 
 Result<std::vector<double>> Session::time_runs(std::span<const Tensor> inputs, int runs) {
