@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""What a monolith gains over kernels one after another (docs/monolith.md), on networks of many
+small kernels. Each network is compiled with --mode auto, which times the layouts and `kernels` in turns in one
+process; the table is of what it measured.
+
+  bench/modes.py [--threads 2] [--page] [model…]     models: folders of build/zoo
+"""
+import argparse
+import datetime
+import json
+import math
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODELS = ["minilm-l6", "mobilenetv2", "yolox-nano", "gpt2-decode", "lstm-tagger"]
+PAGE = ROOT / "docs" / "monolith.md"
+
+
+def measured(model, threads):
+    command = [ROOT / "build/bin/heddle", "explain", ROOT / "build/zoo" / model, "--json",
+               "--threads", str(threads), "--mode", "auto"]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    times = {m["mode"]: m["us"] for m in report["mode"]["measured"]}
+    return times, len(report["kernels"]), report["machine"]["cpu"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("models", nargs="*", default=MODELS)
+    args = parser.parse_args()
+    rows, ratios, cpu = [], [], ""
+    for model in args.models:
+        times, kernels, cpu = measured(model, args.threads)
+        apart = times.pop("kernels")
+        best = min(times, key=times.get)
+        ratios.append(apart / times[best])
+        rows.append(f"| {model} | {kernels} | {apart:.1f} | {times.get('monolith:barriers', math.nan):.1f} "
+                    f"| {times[best]:.1f} | {best} | **{ratios[-1]:.2f}×** |")
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    text = f"""# Monoliths on the CPU
+
+Made by `bench/modes.py`; do not edit. Machine: {cpu}, {args.threads} threads. Date: {datetime.date.today()}.
+
+Medians of a run in microseconds: kernels one after another, each a parallel region of its own; one region in which
+threads meet after every kernel; and the fastest layout of a monolith (`--mode`), all in turns in one process.
+
+| network | kernels | one after another | barriers | monolith | layout | gain |
+|---|---|---|---|---|---|---|
+""" + "\n".join(rows) + f"\n| geometric mean | | | | | | **{mean:.2f}×** |\n"
+    print(text)
+    if args.page:
+        PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
