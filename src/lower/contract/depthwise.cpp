@@ -226,7 +226,7 @@ class Depthwise {
       (moves ? own : shared).push_back({env.at(c.expr), c.low, c.high});
     }
     const auto* zero = std::get_if<kernel::Imm>(&guard->otherwise->op);
-    if (zero == nullptr || zero->real != 0) return env.at(p_.a);
+    if (zero == nullptr || zero->real != 0 || zero->integer != 0) return env.at(p_.a);
     when = shared;
     return own.empty() ? env.at(guard->then)
                        : kernel::guard(own, env.at(guard->then), guard->otherwise);
@@ -266,7 +266,8 @@ class Depthwise {
       }
       for (std::int64_t c = 0; c < channel_.extent; ++c) {
         vars[static_cast<std::size_t>(channel_.var.index)] = c;
-        out.set(tap * channel_.extent + c, source.at(ir::evaluate(load.offset, vars)));
+        const std::int64_t from = ir::evaluate(load.offset, vars), to = tap * channel_.extent + c;
+        is_float(out.dtype()) ? out.set(to, source.at(from)) : out.set_int(to, source.int_at(from));
       }
     }
     return out;
@@ -327,8 +328,8 @@ std::optional<Problem> problem_of(const Request& r) {
     for (Axis& axis : p.axes)
       if (axis.role == Role::n) axis.role = Role::m;
   }
-  const bool fits = is_float(p.type) && p.of(Role::n).empty() && p.count(Role::m) > 1 &&
-                    p.count(Role::k) > 1 && p.count(Role::k) <= kMostTaps &&
+  const bool fits = (is_float(p.type) || p.type == DType::i32) && p.of(Role::n).empty() &&
+                    p.count(Role::m) > 1 && p.count(Role::k) > 1 && p.count(Role::k) <= kMostTaps &&
                     g.constant_of(p.b) != nullptr && p.b_access.inside.empty();
   return fits ? std::optional(std::move(p)) : std::nullopt;
 }
@@ -357,8 +358,7 @@ Result<Lowered> lower_depthwise(const Request& request) {
   const auto product = HEDDLE_TRY(make_product(following, *std::move(problem)));
   Product& p = *product;
   const auto* load = kernel::load_under_cast(p.b);
-  if (!p.tile || p.k.empty() || load == nullptr || p.base.b != BSource::constant)
-    return refused();
+  if (!p.tile || p.k.empty() || load == nullptr || p.base.b != BSource::constant) return refused();
   const int lanes = request.target.lanes(p.problem.type);
   for (const Axis& axis : p.outer) {
     if (axis.role != Role::batch || axis.extent < lanes) continue;

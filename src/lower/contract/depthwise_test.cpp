@@ -59,6 +59,19 @@ TEST(Depthwise, HasEpilogues) {
   EXPECT_EQ(run(c, *lowered), "");
 }
 
+/// Bytes with a zero point, as quantised models have them, in whole numbers.
+TEST(Depthwise, MultipliesBytes) {
+  Case c;
+  c.target.vector_bytes = 32;
+  const NodeId x = c.input({1, 24, 9, 11}, DType::u8), w = c.constant({24, 1, 3, 3}, DType::i8);
+  const NodeId bytes = c.b.conv(x, c.constant({24, 1, 3, 3}, DType::u8), conv(2, 1, 1, 1, 24));
+  const NodeId y = c.g.add(c.g[bytes].op, {x, w}, {DType::i32, c.b.shape(bytes)});
+  c.output(c.b.mul(c.b.cast(y, DType::f32), 0.25));
+  c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
+  const auto lowered = contract::lower_depthwise(request_of(c));
+  EXPECT_EQ(lowered.ok() ? run(c, *lowered) : lowered.error().message, "");
+}
+
 /// Channels that lie apart, fewer than a vector, or with several filters each.
 TEST(Depthwise, RefusesOthers) {
   for (int which = 0; which < 4; ++which) {
