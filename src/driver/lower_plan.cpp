@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "driver/constant_bytes.h"
 #include "driver/cuda_code.h"
 #include "driver/source_map.h"
 #include "plan/tuning_db.h"
@@ -49,20 +50,10 @@ Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
     if (!is_output.contains(node)) return std::nullopt;
     return lower::row_major(graph[node].type.shape);
   };
-  for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
+  const auto make = [&](std::size_t k, const lower::Tuning& tuning) -> Result<CompiledKernel> {
     const plan::Kernel& planned = plan.kernels[k];
-    lower::Request request{&graph, planned.cluster, target, layout_of, required, planned.tuning};
-    if (!tunings.empty()) {
-      const auto other = tunings.find(key_of(graph, planned.cluster));
-      if (other != tunings.end()) request.tuning = other->second;
-    }
-    Result<CompiledKernel> made = lower_kernel(request, planned, platform);
-    if (!made) {
-      if (made.error().code != ErrorCode::unsupported) return made.error();
-      refusals.push_back({k, made.error()});
-      continue;
-    }
-    CompiledKernel kernel = *std::move(made);
+    const lower::Request request{&graph, planned.cluster, target, layout_of, required, tuning};
+    CompiledKernel kernel = HEDDLE_TRY(lower_kernel(request, planned, platform));
     for (lower::Argument& argument : kernel.lowered.arguments) {
       const bool value = argument.kind == lower::Argument::Kind::value;
       kernel.input_layouts.push_back(value ? layout_of(argument.node) : lower::Layout{});
@@ -70,9 +61,27 @@ Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
       if (value && std::find(outputs.begin(), outputs.end(), argument.node) == outputs.end())
         argument.node = actual(argument.node);
     }
+    return kernel;
+  };
+  for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
+    const plan::Kernel& planned = plan.kernels[k];
+    const auto other =
+        tunings.empty() ? tunings.end() : tunings.find(key_of(graph, planned.cluster));
+    auto made = make(k, other != tunings.end() ? other->second : planned.tuning);
+    if (!made) {
+      if (made.error().code != ErrorCode::unsupported) return made.error();
+      refusals.push_back({k, made.error()});
+      continue;
+    }
     for (std::size_t o = 0; o < planned.cluster.outputs.size(); ++o)
-      layouts[planned.cluster.outputs[o]] = kernel.lowered.output_layouts[o];
-    kernels.push_back(std::move(kernel));
+      layouts[planned.cluster.outputs[o]] = made->lowered.output_layouts[o];
+    kernels.push_back(*std::move(made));
+  }
+  if (platform.cuda || !refusals.empty()) return lowered;
+  for (const SmallerForm& form : smaller_forms(graph, kernels)) {
+    auto made = make(form.kernel, form.tuning);
+    if (made && made->lowered.output_layouts == kernels[form.kernel].lowered.output_layouts)
+      kernels[form.kernel] = *std::move(made);
   }
   return lowered;
 }

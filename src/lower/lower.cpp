@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lower/contract/depthwise.h"
 #include "lower/evaluate.h"
 
 namespace heddle::lower {
@@ -52,6 +53,7 @@ Result<Lowered> lower(const Request& request) {
     // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads.
     if (tiled || !request.target.is_gpu()) return tiled;
   }
+  if (auto depthwise = contract::lower_depthwise(request)) return depthwise;
   return stitch::lower(request);
 }
 

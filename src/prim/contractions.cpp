@@ -1,5 +1,6 @@
 // Sums of products: matrix multiplication and convolution in all their forms are one Contract.
 #include <algorithm>
+#include <numeric>
 
 #include "prim/access.h"
 #include "prim/builder.h"
@@ -113,10 +114,10 @@ namespace {
 
 /// A transposed convolution of stride s computes s^d phases: output position y meets only the taps
 /// k ≡ y + pad (mod s). So it is a plain convolution with s^d times the channels and 1/s^d of the
-/// taps, and a view that deals the channels out (sub-pixel convolution, Shi et al., CVPR'16).
-/// `conv` has no dilation.
-NodeId by_phases(Builder& b, NodeId x, NodeId w, const Builder::Conv& conv,
-                 const Shape& out_spatial) {
+/// taps, and a view that deals the channels out (sub-pixel convolution, Shi et al., CVPR'16). It
+/// fills vectors where one phase has few channels. `conv` has no dilation.
+NodeId phases_as_channels(Builder& b, NodeId x, NodeId w, const Builder::Conv& conv,
+                          const Shape& out_spatial) {
   const Shape sx = b.shape(x), sw = b.shape(w);
   const std::size_t spatial = out_spatial.size();
   const std::int64_t g = conv.groups, group_in = sx[1] / g, group_out = sw[1];
@@ -150,6 +151,63 @@ NodeId by_phases(Builder& b, NodeId x, NodeId w, const Builder::Conv& conv,
   return b.view(b.conv(x, b.view(w, filters, wa), plain), out, ya);
 }
 
+/// e with 0 <= e < m and e·a ≡ 1 (mod m), for a and m without common factor.
+std::int64_t inverse_modulo(std::int64_t a, std::int64_t m) {
+  for (std::int64_t e = 1; e < m; ++e)
+    if (e * (a % m) % m == 1) return e;
+  return 0;
+}
+
+/// The phases as a batch of convolutions over exactly their own positions: y = s·q + p meets the
+/// taps k = φ + s·j with φ·dilation ≡ p + pad (mod s), at x[q + (p + pad - φ·dilation)/s -
+/// j·dilation]. Strides and dilations have no common factor.
+NodeId phases_apart(Builder& b, NodeId x, NodeId w, const Builder::Conv& conv,
+                    const Shape& out_spatial) {
+  const Shape sx = b.shape(x), sw = b.shape(w);
+  const std::size_t spatial = out_spatial.size(), first = 2 + 2 * spatial;
+  const std::int64_t g = conv.groups, group_in = sx[1] / g, group_out = sw[1];
+  // The product is [N, phases…, O, q…], the filters [phases…, O, channels, taps…].
+  Shape out = {sx[0]}, filters = conv.strides, reduced = {group_in};
+  out.insert(out.end(), conv.strides.begin(), conv.strides.end());
+  out.push_back(group_out * g);
+  filters.insert(filters.end(), {group_out * g, group_in});
+  const Expr group = ir::floor_div(var(1 + spatial), group_out);
+  Access xa{{var(0), g == 1 ? var(first) : group * group_in + var(first)}, {}}, fa, wa, ya;
+  for (std::size_t s = 0; s <= spatial; ++s) fa.index.push_back(var(1 + s));
+  fa.index.push_back(var(first));
+  wa.index = {ir::floor_div(var(spatial), group_out) * group_in + var(spatial + 1),
+              ir::floor_mod(var(spatial), group_out)};
+  ya.index = {var(0)};
+  for (std::size_t s = 0; s < spatial; ++s)
+    ya.index.push_back(ir::floor_mod(var(2 + s), conv.strides[s]));
+  ya.index.push_back(var(1));
+  for (std::size_t s = 0; s < spatial; ++s) {
+    const std::int64_t stride = conv.strides[s], dilation = conv.dilations[s];
+    const std::int64_t taps = (sw[2 + s] + stride - 1) / stride, pad = conv.pads_begin[s];
+    const auto phi = [&](const Expr& p) {
+      return ir::floor_mod((p + pad) * inverse_modulo(dilation, stride), stride);
+    };
+    const Expr p = var(1 + s), t = var(first + 1 + s);
+    const Expr at = var(2 + spatial + s) + ir::floor_div(p + pad - phi(p) * dilation, stride) +
+                    (t - (taps - 1)) * dilation;
+    xa.index.push_back(at);
+    xa.inside.push_back({at, 0, sx[2 + s]});
+    fa.index.push_back(t);
+    const Expr k = phi(var(s)) + (Expr(taps - 1) - var(spatial + 2 + s)) * stride;
+    wa.index.push_back(k);
+    wa.inside.push_back({k, 0, sw[2 + s]});
+    ya.index.push_back(ir::floor_div(var(2 + s), stride));
+    out.push_back((out_spatial[s] + stride - 1) / stride);
+    filters.push_back(taps);
+    reduced.push_back(taps);
+  }
+  Shape dealt = {sx[0], group_out * g};
+  dealt.insert(dealt.end(), out_spatial.begin(), out_spatial.end());
+  const NodeId z = b.contract(x, b.view(w, filters, wa), std::move(out), std::move(reduced),
+                              std::move(xa), std::move(fa), b.dtype(x));
+  return b.view(z, dealt, ya);
+}
+
 }  // namespace
 
 NodeId Builder::conv_transpose(NodeId x, NodeId w, const Conv& conv, Shape out_spatial) {
@@ -161,14 +219,17 @@ NodeId Builder::conv_transpose(NodeId x, NodeId w, const Conv& conv, Shape out_s
           conv.strides.size() == spatial && conv.dilations.size() == spatial &&
           conv.pads_begin.size() == spatial && out_spatial.size() == spatial,
       "transposed conv of {} with {} in {} groups", to_string(type(x)), to_string(type(w)), g);
-  bool strided = false, plain = element_count(sx) * element_count(sw) != 0;
+  bool strided = false, phases = element_count(sx) * element_count(sw) != 0, plain = true;
   for (std::size_t s = 0; s < spatial; ++s) {
     strided |= conv.strides[s] > 1;
-    // A stride above the kernel's extent has phases without taps.
-    plain &= conv.dilations[s] == 1 && conv.strides[s] <= sw[2 + s] && conv.pads_begin[s] >= 0 &&
-             out_spatial[s] > 0;
+    // A stride above the kernel's extent, or one that divides steps, has phases without taps.
+    phases &= std::gcd(conv.dilations[s], conv.strides[s]) == 1 && conv.strides[s] <= sw[2 + s] &&
+              out_spatial[s] > 0;
+    plain &= conv.dilations[s] == 1 && conv.pads_begin[s] >= 0;
   }
-  if (strided && plain) return by_phases(*this, x, w, conv, out_spatial);
+  constexpr std::int64_t kVector = 16;
+  if (strided && phases && sw[1] >= kVector) return phases_apart(*this, x, w, conv, out_spatial);
+  if (strided && phases && plain) return phases_as_channels(*this, x, w, conv, out_spatial);
   const std::int64_t group_out = sw[1], group_in = sx[1] / g;
   Shape out = {sx[0], group_out * g}, reduced = {group_in};
   out.insert(out.end(), out_spatial.begin(), out_spatial.end());

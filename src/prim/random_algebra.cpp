@@ -291,6 +291,26 @@ class Algebra {
                        {{ir::Var{0}, ir::Var{2}}, {}}, {{at}, {{at, 0, width}}}, b_.dtype(x));
   }
 
+  NodeId pattern(Shape shape) {
+    Tensor w({DType::f32, std::move(shape)});
+    for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i * 3 % 7) - 3);
+    return b_.constant(w);
+  }
+  /// A product of rows that are sums of a few others, beside rows of their own.
+  NodeId resampled_product() {
+    const std::int64_t k = 16, times = pick<std::int64_t>({3, 4}), rows = 2 * times;
+    const NodeId x = coin() ? fresh({DType::f32, {2, k}})
+                            : b_.add(b_.matmul(fresh({DType::f32, {2, 5}}), pattern({5, k})),
+                                     b_.broadcast(pattern({k}), {2, k}));
+    const ir::Expr row = ir::floor_div(ir::Var{0}, times);
+    NodeId y = b_.view(x, {rows, k}, {{row, ir::Var{1}}, {}});
+    y = b_.mul(y, b_.broadcast(pattern({rows, 1}), {rows, k}));
+    const NodeId other = b_.view(x, {rows, k}, {{ir::Expr(1) - row, ir::Var{1}}, {}});
+    y = coin() ? b_.add(y, other) : b_.sub(y, other);
+    if (rng_() % 4 == 0) y = b_.concat({y, fresh({DType::f32, {rows, 2}})}, 1);
+    return b_.matmul(y, pattern({b_.shape(y).back(), 3}));
+  }
+
   /// With a constant that is all equal, or a shape that a split or merged dimension reaches.
   NodeId contraction(NodeId x) {
     if (b_.rank(x) == 3 && coin()) return divided_contraction(x);
@@ -331,6 +351,7 @@ class Algebra {
     if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 12 == 0) return contraction(x);
     if (rng_() % 24 == 0) return coin() ? quantised_product() : saturated(values_[0]);
     if (rng_() % 10 == 0) return requantised();
+    if (rng_() % 24 == 0) return resampled_product();
     if (element_count(b_.shape(x)) > 300) return reduction(x);
     const auto kind = rng_() % 12;
     if (kind < 2) return movement(x);

@@ -42,12 +42,15 @@ std::span<const RewriteRule> algebra_rules();
 std::span<const RewriteRule> view_rules();
 std::span<const RewriteRule> reduce_rules();
 std::span<const RewriteRule> contract_rules();
+std::span<const RewriteRule> linear_rules();
 std::span<const RewriteRule> integer_rules();
 std::span<const RewriteRule> quantise_rules();
 /// The row that a machine with products of four bytes does without.
 inline constexpr std::string_view kBytesInHalves = "bytes-in-halves";
 /// The row that a machine without products of bf16 in pairs does without.
 inline constexpr std::string_view kBf16InPairs = "bf16-in-pairs";
+/// The row that adds in another order, which strict accuracy does without.
+inline constexpr std::string_view kContractOfResampled = "contract-of-resampled";
 /// All of the above, in the order in which they are tried.
 const std::vector<const RewriteRule*>& rewrite_rules();
 

@@ -210,6 +210,34 @@ TEST(Canonicalize, ConvBatchNormReluBecomesContractBiasRelu) {
   EXPECT_EQ(n, want) << ::testing::PrintToString(n);
 }
 
+/// Of one pixel every result gets one tap; with a stride every result gets its phase's taps.
+TEST(Canonicalize, TransposedConvolutionsSumWhatCounts) {
+  struct Row {
+    std::int64_t in, stride, pad, out, terms;
+  };
+  for (const Row& row : {Row{1, 1, 0, 4, 3}, Row{4, 2, 1, 8, 12}, Row{3, 3, 2, 7, 12}}) {
+    Graph g;
+    Builder b(g);
+    std::mt19937 rng(3);
+    const NodeId x = g.add_input("x", {DType::f32, {1, 3, row.in, row.in}});
+    const NodeId w = g.add_input("w", {DType::f32, {3, 16, 4, 4}});
+    g.outputs = {
+        {"y",
+         b.conv_transpose(
+             x, w, {{row.stride, row.stride}, {1, 1}, {row.pad, row.pad}, {row.pad, row.pad}, 1},
+             {row.out, row.out})}};
+    const Graph after = canonicalize(g, kBytesInHalves);
+    SCOPED_TRACE(row.in);
+    EXPECT_EQ(compare(g, after, rng), "");
+    for (const NodeId id : live_nodes(after))
+      if (const auto* k = std::get_if<Contract>(&after[id].op)) {
+        EXPECT_EQ(element_count(k->reduced), row.terms);
+        const std::int64_t extent = (row.out + row.stride - 1) / row.stride * row.stride;
+        EXPECT_EQ(element_count(after[id].type.shape), 16 * extent * extent);
+      }
+  }
+}
+
 /// Dequantised u8 with a zero point by i8 weights: padded, strided, of three channels, shuffled.
 TEST(Canonicalize, QuantisedConvolutionsAreProductsOfBytes) {
   struct Row {

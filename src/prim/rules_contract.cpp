@@ -250,7 +250,7 @@ struct FewTerms {
 };
 std::optional<FewTerms> few_terms(const ir::Condition& condition, Var r, const Shape& shape) {
   const auto along = ir::coefficient_of(condition.expr, r);
-  if (!along || std::abs(*along) < 2) return std::nullopt;
+  if (!along || *along == 0) return std::nullopt;
   const bool negative = *along > 0;
   const Expr e = negative ? Expr(0) - condition.expr : condition.expr;
   const std::int64_t step = std::abs(*along);
@@ -263,7 +263,8 @@ std::optional<FewTerms> few_terms(const ir::Condition& condition, Var r, const S
     return std::nullopt;
   const auto dim = static_cast<std::size_t>(vars[0].index);
   const auto offset = (rest - Expr(vars[0])).constant();
-  if (!offset || shape[dim] % step != 0 || shape[dim] == step || high <= low) return std::nullopt;
+  const bool phases = step > 1 && shape[dim] % step == 0 && shape[dim] != step;
+  if (!offset || !(step == 1 || phases) || high <= low) return std::nullopt;
   return FewTerms{dim, step, *offset, low, (high - 1 - low) / step + 1};
 }
 
@@ -281,14 +282,17 @@ Rewritten contract_few_terms(RewriteContext& c, const Node& n) {
           few = few_terms(condition, Var{static_cast<std::int32_t>(rank + j)}, n.type.shape);
     if (!few || 2 * few->count > k->reduced[j]) continue;
     const std::size_t d = few->dim;
+    const std::size_t more = few->step > 1 ? 1 : 0;  // dimensions
+    const Expr p = more == 1 ? var(d + 1) : Expr(0);
     std::vector<Expr> to;
-    for (std::size_t v = 0; v < rank + k->reduced.size(); ++v) to.push_back(var(v > d ? v + 1 : v));
-    to[d] = var(d) * Expr(few->step) + var(d + 1);
-    to[rank + j] = var(d) + ir::floor_div(var(d + 1) + Expr(few->offset - few->low), few->step) -
-                   var(rank + 1 + j);
+    for (std::size_t v = 0; v < rank + k->reduced.size(); ++v)
+      to.push_back(var(v > d ? v + more : v));
+    to[d] = var(d) * Expr(few->step) + p;
+    to[rank + j] =
+        var(d) + ir::floor_div(p + Expr(few->offset - few->low), few->step) - var(rank + more + j);
     Shape shape = n.type.shape, reduced = k->reduced;
     shape[d] /= few->step;
-    shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, few->step);
+    shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, more, few->step);
     Access lhs = substitute(k->lhs, to), rhs = substitute(k->rhs, to);
     for (Access* a : {&lhs, &rhs}) a->inside.push_back({to[rank + j], 0, reduced[j]});
     reduced[j] = few->count;

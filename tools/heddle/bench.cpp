@@ -218,6 +218,7 @@ Result<json> measure(const BenchFlags& flags) {
     for (Contestant& c : contestants) c.take_turn(round);
   }
   if (!flags.times.empty()) HEDDLE_TRY(export_times(ours, flags.times));
+  for (Contestant& c : contestants) c.weigh();
   json result = result_of(flags, model, ours, first[0], contestants);
   if (model.program->device == "cpu") return result;
   std::vector<double> with_copies;

@@ -399,6 +399,22 @@ TEST(Contract, TransposedConvolution) {
   }
 }
 
+/// Whole vectors of channels: a batch of phases, with an epilogue.
+TEST(Contract, TransposedConvolutionByPhases) {
+  struct Row {
+    std::int64_t in, kernel, stride, pad, dilation, out;
+  };
+  for (const Row& row : {Row{4, 4, 2, 1, 1, 8}, Row{5, 3, 2, 1, 1, 10}, Row{4, 5, 3, 2, 2, 15}}) {
+    Case c;
+    const NodeId x = c.input({1, 12, row.in, row.in});
+    const NodeId y =
+        c.b.conv_transpose(x, c.constant({12, 16, row.kernel, row.kernel}),
+                           conv(2, row.stride, row.pad, row.dilation, 1), {row.out, row.out});
+    c.output(c.b.relu(y));
+    ASSERT_NO_FATAL_FAILURE(check(c)) << row.stride;
+  }
+}
+
 NodeId gelu(Builder& b, NodeId x) {
   return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.7071067811865476)), 1.0));
 }

@@ -441,6 +441,10 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, bool joine
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
   Problem problem = analyse(*request.graph, *contract);
   if (joined && !request.target.is_gpu()) join_reductions(*request.graph, request.target, problem);
+  return make_product(request, std::move(problem));
+}
+
+Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem) {
   return Maker(request, std::move(problem)).run();
 }
 

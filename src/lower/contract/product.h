@@ -63,6 +63,8 @@ struct Product {
 /// Analyses the cluster of a request; an error says why it is not one main loop with an epilogue.
 /// `joined`: with the reductions that an instruction takes together (join_reductions).
 Result<std::unique_ptr<Product>> make_product(const Request& request, bool joined = true);
+/// The same with the roles of operands and axes given.
+Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem);
 
 /// Every index expression in a value.
 std::vector<ir::Expr> expressions_of(const kernel::Value& v);

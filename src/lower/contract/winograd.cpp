@@ -59,11 +59,17 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
            25;
   };
   const double transformed = static_cast<double>(a * a * tiles * bytes) * k;
+  const double products = static_cast<double>(a * a * tiles * s.nv * lanes * 4);
   double panel = static_cast<double>(s.big) * block(s.mr);
   if (s.small > 0) panel += static_cast<double>(s.small) * block(s.mr - 1);
-  // What is not in the first-level cache comes from the second, or from further away.
-  const double rate = transformed <= 0.6 * static_cast<double>(t.l2_bytes) ? 48 : 14;
+  // What is not in the first-level cache comes from the second, or from further away: then it also
+  // goes there first.
+  const double footprint = transformed + products;
+  const bool near = footprint <= 0.8 * static_cast<double>(t.l2_bytes);
+  const bool cached = footprint * t.threads <= 0.4 * static_cast<double>(t.l3_bytes);
+  const double rate = near ? 48 : cached ? 14 : 4;
   panel = panel * static_cast<double>(a * a) + transformed / rate;
+  if (!near) panel += 2 * products / rate;
   const double pixels = static_cast<double>(tiles * s.winograd * s.winograd);
   panel += static_cast<double>(s.nv) *
            (static_cast<double>(tiles) * transform_cycles(s.winograd, false) +
@@ -73,6 +79,7 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
   const double rows = static_cast<double>(s.rows_per_task);
   double task = static_cast<double>(s.panels_per_task) * panel + 400;
   task += static_cast<double>(tiles) * vectors * transform_cycles(s.winograd, true);
+  if (!near) task += transformed / rate;
   task += (rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes)) / 5;
   return static_cast<double>(ceil_div(s.tasks(p.extents), t.threads)) * task;
 }

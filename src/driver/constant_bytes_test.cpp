@@ -1,0 +1,52 @@
+#include "driver/constant_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include "prim/builder.h"
+
+namespace heddle::driver {
+namespace {
+
+/// A product of `rows` rows with a constant of 8 MB that its kernel stores in `times` as many
+/// bytes.
+CompiledKernel product(prim::Graph& g, std::int64_t rows, std::string schedule, double times) {
+  constexpr std::int64_t kTerms = 1024, kColumns = 2048;
+  prim::Builder b(g);
+  Tensor w({DType::f32, {kTerms, kColumns}});
+  w.set(0, static_cast<double>(g.size()));  // unlike the others
+  const prim::NodeId x = g.add_input("x", {DType::f32, {rows, kTerms}}), constant = b.constant(w);
+  const prim::NodeId y = b.matmul(x, constant);
+  CompiledKernel kernel;
+  kernel.planned.cluster = {{y}, {y}};
+  kernel.lowered.schedule = std::move(schedule);
+  const auto bytes = static_cast<std::int64_t>(times * static_cast<double>(w.bytes()));
+  kernel.lowered.arguments.push_back(
+      {lower::Argument::Kind::packed, constant, Tensor({DType::u8, {bytes}})});
+  return kernel;
+}
+
+TEST(ConstantBytes, WhatLosesLeastForAByteTakesASmallerForm) {
+  prim::Graph g;
+  std::vector<CompiledKernel> kernels;
+  kernels.push_back(product(g, 64, "winograd F(4x4,3x3) mr=6", 4));
+  kernels.push_back(product(g, 32, "winograd F(4x4,3x3) mr=6", 4));
+  kernels.push_back(product(g, 32, "contract mr=6", 1));
+  const auto forms = smaller_forms(g, kernels);  // 48 MB more, of which 43 are allowed
+  ASSERT_EQ(forms.size(), 1u);
+  EXPECT_EQ(forms[0].kernel, 1u);
+  EXPECT_EQ(forms[0].tuning, (lower::Tuning{{"winograd", 2}, {"strassen", 0}}));
+}
+
+TEST(ConstantBytes, FewBytesAreNotBounded) {
+  prim::Graph g;
+  std::vector<CompiledKernel> kernels;
+  for (int i = 0; i < 4; ++i) kernels.push_back(product(g, 64, "strassen mr=6", 1.75));
+  EXPECT_TRUE(smaller_forms(g, kernels).empty());  // 24 MB more
+  for (int i = 0; i < 6; ++i) kernels.push_back(product(g, 32, "strassen mr=6", 1.75));
+  const auto forms = smaller_forms(g, kernels);  // 60, of which 57 are allowed
+  ASSERT_EQ(forms.size(), 1u);
+  EXPECT_GE(forms[0].kernel, 4u);
+}
+
+}  // namespace
+}  // namespace heddle::driver

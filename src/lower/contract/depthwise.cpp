@@ -1,0 +1,372 @@
+#include "lower/contract/depthwise.h"
+
+#include <algorithm>
+
+#include "kernel/halves.h"
+#include "kernel/traverse.h"
+#include "lower/contract/product.h"
+
+namespace heddle::lower::contract {
+namespace {
+
+using ir::Expr;
+using ir::Var;
+using kernel::Binding;
+using kernel::Body;
+using kernel::BufferId;
+using kernel::Scope;
+using kernel::Value;
+
+constexpr std::int64_t kMostTaps = 128, kTasksPerThread = 8, kGrain = 1 << 11;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// What loop variables stand for.
+class Env {
+ public:
+  void set(Var v, Expr e) { values_.emplace_back(v, std::move(e)); }
+  std::optional<Expr> operator()(Var v) const {
+    for (std::size_t i = values_.size(); i-- > 0;)
+      if (values_[i].first == v) return values_[i].second;
+    return std::nullopt;
+  }
+  Expr at(const Expr& e) const { return ir::substitute(e, *this); }
+  Value at(const Value& v) const { return kernel::substitute(v, *this); }
+
+ private:
+  std::vector<std::pair<Var, Expr>> values_;
+};
+
+/// Step of every load of the value along `v`, if it is one number for all of them.
+std::optional<std::int64_t> step_along(const Value& value, Var v) {
+  std::optional<std::int64_t> step;
+  bool same = true;
+  kernel::for_each_value(value, [&](const Value& x) {
+    const auto* load = std::get_if<kernel::Load>(&x->op);
+    if (!load) return;
+    const auto here = ir::coefficient_of(load->offset, v);
+    same &= here && load->dynamic.empty() && (!step || *step == *here);
+    step = here;
+  });
+  return same ? step : std::nullopt;
+}
+
+class Depthwise {
+ public:
+  Depthwise(Product& p, Axis channel)
+      : p_(p),
+        k_(p.kernel),
+        target_(p.request.target),
+        channel_(channel),
+        lanes_(target_.lanes(p.problem.type)) {
+    for (const KLoop& loop : p_.k) taps_ *= loop.extent;
+    const std::int64_t most = target_.vector_registers >= 32 ? 8 : 4;
+    columns_ = p_.extents.tile;
+    width_ = ceil_div(columns_, ceil_div(columns_, most));
+    vectors_ = ceil_div(channel_.extent, lanes_);
+    choose_tasks();
+  }
+
+  Lowered run() {
+    weights_ = scratch("weights", taps_ * channel_.extent, Scope::grid);
+    const Var task = k_.new_var();
+    Body body = task_body(Expr(task));
+    k_.body = {kernel::loop(task, 0, tasks_, Binding::grid, std::move(body))};
+    k_.name = fmt::format("depthwise_{}", p_.problem.contract.value);
+    return finish();
+  }
+
+ private:
+  BufferId scratch(std::string name, std::int64_t size, Scope scope, int lanes = 1) {
+    return k_.add_buffer({std::move(name), p_.problem.type, size, scope, -1, false, lanes});
+  }
+
+  void choose_tasks() {
+    std::int64_t outer = 1;
+    for (const Axis& axis : p_.outer)
+      if (axis.var != channel_.var) outer *= axis.extent;
+    const std::int64_t rows = p_.extents.rows;
+    const std::int64_t work = outer * rows * columns_ * vectors_ * taps_;
+    const std::int64_t wish =
+        std::clamp<std::int64_t>(work / kGrain, 1, kTasksPerThread * target_.threads);
+    const std::int64_t blocks = std::clamp<std::int64_t>(ceil_div(wish, outer), 1, rows);
+    rows_per_task_ = ceil_div(rows, blocks);
+    row_blocks_ = ceil_div(rows, rows_per_task_);
+    // Channels are cut where rows are few, into equal parts.
+    channel_blocks_ = std::clamp<std::int64_t>(wish / (outer * row_blocks_), 1, vectors_);
+    while (vectors_ % channel_blocks_ != 0) --channel_blocks_;
+    tasks_ = outer * row_blocks_ * channel_blocks_;
+  }
+
+  Body task_body(const Expr& task) {
+    channel_block_ = ir::floor_mod(task, channel_blocks_);
+    Expr rest = ir::floor_div(task, row_blocks_ * channel_blocks_);
+    for (std::size_t i = p_.outer.size(); i-- > 0;) {
+      const Axis& axis = p_.outer[i];
+      if (axis.var == channel_.var) continue;
+      env_.set(axis.var, ir::floor_mod(rest, axis.extent));
+      rest = ir::floor_div(rest, axis.extent);
+    }
+    if (!p_.row) return tiles();
+    const Var loop = k_.new_var();
+    const Expr block = ir::floor_mod(ir::floor_div(task, channel_blocks_), row_blocks_);
+    const Expr row = block * Expr(rows_per_task_) + Expr(loop);
+    env_.set(p_.row->var, row);
+    return {kernel::loop(loop, 0, rows_per_task_, Binding::serial,
+                         {kernel::when({{row, 0, p_.extents.rows}}, tiles())})};
+  }
+
+  /// Tiles from left to right. Those whose taps are all inside are a loop, the others stand alone:
+  /// neither tests its columns. The last ends with the row: some columns are computed twice.
+  Body tiles() {
+    const std::int64_t count = ceil_div(columns_, width_);
+    std::int64_t begin = 0, end = columns_ / width_;
+    while (begin < end && !inside(begin * width_)) ++begin;
+    while (begin < end && !inside((end - 1) * width_)) --end;
+    Body out;
+    const auto alone = [&](std::int64_t i) {
+      out.push_back(vectors(Expr(std::min(i * width_, columns_ - width_))));
+    };
+    for (std::int64_t i = 0; i < begin; ++i) alone(i);
+    if (begin < end) {
+      const Var x = k_.new_var();
+      out.push_back(kernel::loop(x, 0, end - begin, Binding::serial,
+                                 {vectors((Expr(x) + Expr(begin)) * Expr(width_))}));
+    }
+    for (std::int64_t i = end; i < count; ++i) alone(i);
+    return out;
+  }
+
+  /// True if no condition on columns fails for a tile that begins here.
+  bool inside(std::int64_t column) const {
+    ir::Ranges ranges = p_.problem.ranges();
+    ranges[static_cast<std::size_t>(p_.tile->var.index)] =
+        ir::Interval{column, column + width_ - 1};
+    bool holds = true;
+    kernel::for_each_value(p_.a, [&](const Value& v) {
+      if (const auto* guard = std::get_if<kernel::Guard>(&v->op))
+        for (const ir::Condition& c : guard->conditions)
+          holds &= !ir::depends_on(c.expr, p_.tile->var) || ir::decide(c, ranges) == true;
+    });
+    return holds;
+  }
+
+  /// The tile at `column` for each vector of the task's channels; the last ends with the channels.
+  kernel::Stmt vectors(const Expr& column) {
+    const std::int64_t each = vectors_ / channel_blocks_;
+    const Var loop = k_.new_var();
+    Expr first = (channel_block_ * Expr(each) + Expr(loop)) * Expr(lanes_);
+    if (channel_.extent % lanes_ != 0) first = ir::min(first, Expr(channel_.extent - lanes_));
+    return kernel::loop(loop, 0, each, Binding::serial, tile(column, first));
+  }
+
+  Body tile(const Expr& column, const Expr& channel) {
+    const BufferId acc = scratch("acc", width_ * lanes_, Scope::lane, lanes_);
+    Body body;
+    const auto lanes = [&](const std::function<Body(const Expr& lane)>& make) {
+      const Var l = k_.new_var();
+      return kernel::loop(l, 0, lanes_, Binding::vector, make(Expr(l)));
+    };
+    for (std::int64_t t = 0; t < width_; ++t)
+      body.push_back(lanes([&](const Expr& l) -> Body {
+        return {kernel::store(acc, Expr(t * lanes_) + l, kernel::imm(p_.problem.type, 0))};
+      }));
+    const std::int64_t inner = p_.k.back().extent;
+    for (std::int64_t row = 0; row < taps_ / inner; ++row) {
+      Body sums;
+      std::vector<ir::Condition> when;
+      for (std::int64_t t = 0; t < width_; ++t)
+        sums.push_back(lanes([&](const Expr& l) -> Body {
+          const Expr at = Expr(t * lanes_) + l;
+          Value sum = kernel::load(acc, at, p_.problem.type);
+          for (std::int64_t x = 0; x < inner; ++x) {
+            const std::int64_t tap = row * inner + x;
+            const Env env = position(column + Expr(t), channel + l, tap);
+            const Value weight =
+                kernel::load(weights_, Expr(tap * channel_.extent) + channel + l, p_.problem.type);
+            sum = plus(sum, {element(env, when), weight});
+          }
+          return {kernel::store(acc, at, sum)};
+        }));
+      body.push_back(kernel::when(when, std::move(sums)));
+    }
+    for (std::int64_t t = 0; t < width_; ++t)
+      body.push_back(lanes([&](const Expr& l) {
+        return results(position(column + Expr(t), channel + l, 0), acc, Expr(t * lanes_) + l, l);
+      }));
+    return body;
+  }
+
+  Value plus(const Value& sum, std::vector<Value> factors) const {
+    const DType type = p_.problem.type;
+    return kernel::apply(ir::ScalarFn::add,
+                         {sum, kernel::apply(ir::ScalarFn::mul, std::move(factors), type)}, type);
+  }
+
+  Env position(const Expr& column, const Expr& channel, std::int64_t tap) const {
+    Env env = env_;
+    env.set(p_.tile->var, column);
+    env.set(channel_.var, channel);
+    for (std::size_t i = p_.k.size(); i-- > 0;) {
+      env.set(p_.k[i].axes[0].var, Expr(tap % p_.k[i].extent));
+      tap /= p_.k[i].extent;
+    }
+    return env;
+  }
+
+  /// The operand's element; `when` gets the conditions that all columns and taps of the row share.
+  Value element(const Env& env, std::vector<ir::Condition>& when) const {
+    const auto* guard = std::get_if<kernel::Guard>(&p_.a->op);
+    if (guard == nullptr) return env.at(p_.a);
+    std::vector<ir::Condition> shared, own;
+    for (const ir::Condition& c : guard->conditions) {
+      const bool moves = ir::depends_on(c.expr, p_.tile->var) ||
+                         ir::depends_on(c.expr, channel_.var) ||
+                         ir::depends_on(c.expr, p_.k.back().axes[0].var);
+      (moves ? own : shared).push_back({env.at(c.expr), c.low, c.high});
+    }
+    const auto* zero = std::get_if<kernel::Imm>(&guard->otherwise->op);
+    if (zero == nullptr || zero->real != 0 || zero->integer != 0) return env.at(p_.a);
+    when = shared;
+    return own.empty() ? env.at(guard->then)
+                       : kernel::guard(own, env.at(guard->then), guard->otherwise);
+  }
+
+  /// Every output at a position, in order; later ones reuse earlier ones.
+  Body results(const Env& env, BufferId acc, const Expr& in_acc, const Expr& lane) {
+    std::vector<std::pair<BufferId, Value>> with{
+        {p_.result, kernel::load(acc, in_acc, p_.problem.type)}};
+    Body stores;
+    for (std::size_t i = 0; i < p_.outputs.size(); ++i) {
+      const Output& o = p_.outputs[i];
+      Value value = replace_loads(env.at(o.value), with);
+      if (i + 1 < p_.outputs.size() && o.node != p_.problem.contract) {
+        const BufferId shared =
+            k_.add_buffer({"shared", value->dtype, lanes_, Scope::lane, -1, false, lanes_});
+        stores.push_back(kernel::store(shared, lane, value));
+        value = kernel::load(shared, lane, value->dtype);
+        with.emplace_back(o.stand_in, value);
+      }
+      stores.push_back(kernel::store(o.buffer, env.at(o.offset), value));
+    }
+    return stores;
+  }
+
+  /// The filter by taps, channels side by side.
+  Tensor packed_weights() const {
+    const kernel::Load& load = *kernel::load_under_cast(p_.b);
+    const Tensor& source = *p_.request.graph->constant_of(p_.problem.b);
+    Tensor out({p_.problem.type, {taps_, channel_.extent}});
+    std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
+    for (std::int64_t tap = 0; tap < taps_; ++tap) {
+      std::int64_t rest = tap;
+      for (std::size_t i = p_.k.size(); i-- > 0;) {
+        vars[static_cast<std::size_t>(p_.k[i].axes[0].var.index)] = rest % p_.k[i].extent;
+        rest /= p_.k[i].extent;
+      }
+      for (std::int64_t c = 0; c < channel_.extent; ++c) {
+        vars[static_cast<std::size_t>(channel_.var.index)] = c;
+        const std::int64_t from = ir::evaluate(load.offset, vars), to = tap * channel_.extent + c;
+        is_float(out.dtype()) ? out.set(to, source.at(from)) : out.set_int(to, source.int_at(from));
+      }
+    }
+    return out;
+  }
+
+  Lowered finish() {
+    Lowered out;
+    const std::vector<bool> used = kernel::used_buffers(k_);
+    const auto argument = [&](BufferId buffer, Argument a) {
+      if (!used[static_cast<std::size_t>(buffer.value)]) return;
+      k_.buffers[buffer].argument = static_cast<int>(out.arguments.size());
+      out.arguments.push_back(std::move(a));
+    };
+    for (const Values::Input& in : p_.values.inputs())
+      argument(in.buffer, {Argument::Kind::value, in.node, {}});
+    argument(weights_, {Argument::Kind::packed, p_.problem.b, packed_weights()});
+    out.output_layouts.resize(p_.outputs.size());
+    for (const Output& o : p_.outputs) {
+      argument(o.buffer, {Argument::Kind::value, o.node, {}});
+      out.output_layouts[o.position] = o.layout;
+    }
+    out.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
+    out.schedule = fmt::format("depthwise columns={} tasks={}", width_, tasks_);
+    return out;
+  }
+
+  Product& p_;
+  kernel::Kernel& k_;
+  const Target& target_;
+  const Axis channel_;
+  const int lanes_;
+  std::int64_t taps_ = 1, columns_ = 1, width_ = 1;
+  std::int64_t vectors_ = 1;  ///< of channels
+  std::int64_t rows_per_task_ = 1, row_blocks_ = 1, channel_blocks_ = 1, tasks_ = 1;
+  Env env_;  ///< outer axes and row
+  Expr channel_block_ = 0;
+  BufferId weights_;
+};
+
+/// Rows' operand first: each channel alone has neither its columns nor several filters.
+std::optional<Problem> problem_of(const Request& r) {
+  const prim::Graph& g = *r.graph;
+  std::optional<NodeId> contract;
+  for (const NodeId id : r.cluster.nodes) {
+    if (std::holds_alternative<prim::Contract>(g[id].op)) {
+      if (contract) return std::nullopt;
+      contract = id;
+    } else if (!std::holds_alternative<prim::Map>(g[id].op) &&
+               !std::holds_alternative<prim::View>(g[id].op)) {
+      return std::nullopt;
+    }
+  }
+  if (!contract || r.target.is_gpu()) return std::nullopt;
+  Problem p = analyse(g, *contract);
+  if (p.count(Role::m) == 1) {
+    std::swap(p.a, p.b);
+    std::swap(p.a_access, p.b_access);
+    for (Axis& axis : p.axes)
+      if (axis.role == Role::n) axis.role = Role::m;
+  }
+  const bool fits = (is_float(p.type) || p.type == DType::i32) && p.of(Role::n).empty() &&
+                    p.count(Role::m) > 1 && p.count(Role::k) > 1 && p.count(Role::k) <= kMostTaps &&
+                    g.constant_of(p.b) != nullptr && p.b_access.inside.empty();
+  return fits ? std::optional(std::move(p)) : std::nullopt;
+}
+
+/// Outputs lie as the operand does, unless they have to lie otherwise.
+Request following_operand(const Request& r, const Problem& p) {
+  Request out = r;
+  const Shape& shape = (*r.graph)[p.a].type.shape;
+  const Layout layout = r.layout_of ? r.layout_of(p.a) : row_major(shape);
+  out.required_layout = [&r, order = storage_order(layout, shape)](NodeId id) {
+    auto required = r.required_layout ? r.required_layout(id) : std::optional<Layout>();
+    const Shape& own = (*r.graph)[id].type.shape;
+    if (!required && own.size() == order.size()) required = ordered(own, order);
+    return required;
+  };
+  return out;
+}
+
+}  // namespace
+
+Result<Lowered> lower_depthwise(const Request& request) {
+  const auto refused = [] { return unsupported("depthwise: the cluster is no such convolution"); };
+  auto problem = problem_of(request);
+  if (!problem) return refused();
+  const Request following = following_operand(request, *problem);
+  const auto product = HEDDLE_TRY(make_product(following, *std::move(problem)));
+  Product& p = *product;
+  const auto* load = kernel::load_under_cast(p.b);
+  if (!p.tile || p.k.empty() || load == nullptr || p.base.b != BSource::constant) return refused();
+  const int lanes = request.target.lanes(p.problem.type);
+  for (const Axis& axis : p.outer) {
+    if (axis.role != Role::batch || axis.extent < lanes) continue;
+    bool along = step_along(p.a, axis.var) == 1;
+    for (const Output& o : p.outputs) along &= ir::coefficient_of(o.offset, axis.var) == 1;
+    if (along) return Depthwise(p, axis).run();
+  }
+  return refused();
+}
+
+}  // namespace heddle::lower::contract

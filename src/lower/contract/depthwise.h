@@ -1,0 +1,12 @@
+#pragma once
+#include "lower/lower.h"
+
+namespace heddle::lower::contract {
+
+/// A convolution of each channel alone (depthwise) with a constant filter, its operand stored
+/// channels-last: tiles of neighbouring columns by one vector of channels in registers, so that
+/// each element and each weight is read once for all of a tile's columns in a row of taps. An error
+/// if the cluster is anything else.
+Result<Lowered> lower_depthwise(const Request& request);
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,90 @@
+#include "lower/contract/depthwise.h"
+
+#include "lower/contract/test_util.h"
+
+namespace heddle::lower {
+namespace {
+
+struct Row {
+  std::int64_t batch, channels, rows, columns, kernel, stride, pad, dilation;
+  DType type = DType::f32;
+};
+
+/// Odd extents: tiles that overlap, no interior, channels that are no whole vectors, paddings
+/// beyond the filter's middle; one row (a convolution along a line).
+TEST(Depthwise, AgreesWithThePrimitives) {
+  for (const Row& row :
+       {Row{1, 16, 7, 7, 3, 1, 1, 1}, Row{1, 37, 14, 13, 3, 2, 1, 1}, Row{2, 24, 9, 29, 5, 1, 2, 1},
+        Row{1, 16, 11, 23, 5, 2, 3, 1}, Row{1, 20, 3, 40, 3, 1, 0, 1},
+        Row{1, 16, 12, 31, 3, 1, 4, 3}, Row{1, 16, 1, 19, 3, 1, 1, 1},
+        Row{1, 33, 6, 9, 3, 1, 1, 1, DType::bf16}}) {
+    for (const int threads : {1, 2}) {
+      Case c;
+      c.target.vector_bytes = 32;
+      c.target.threads = threads;
+      const NodeId x = c.input({row.batch, row.channels, row.rows, row.columns}, row.type);
+      const std::int64_t down = std::min(row.kernel, row.rows);
+      Builder::Conv geometry =
+          conv(2, row.stride, row.pad, row.dilation, static_cast<int>(row.channels));
+      if (down == 1) geometry.pads_begin[0] = geometry.pads_end[0] = 0;
+      const NodeId w = c.constant({row.channels, 1, down, row.kernel}, row.type);
+      const NodeId bias = c.constant({row.channels, 1, 1}, row.type);
+      NodeId y = c.b.conv(x, w, geometry);
+      y = c.b.relu(c.b.add(y, c.b.broadcast(bias, c.b.shape(y))));
+      c.output(y);
+      c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
+      SCOPED_TRACE(fmt::format("{} channels, {}x{}, kernel {}", row.channels, row.rows, row.columns,
+                               row.kernel));
+      const auto lowered = contract::lower_depthwise(request_of(c));
+      ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+      EXPECT_EQ(lowered->output_layouts[0].strides[1], 1);
+      const auto status = kernel::verify(lowered->kernel);
+      ASSERT_TRUE(status.ok()) << status.error().message;
+      ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
+    }
+  }
+}
+
+/// What the epilogue reads besides, and two outputs of which one uses the other.
+TEST(Depthwise, HasEpilogues) {
+  Case c;
+  c.target.vector_bytes = 32;
+  const NodeId x = c.input({1, 16, 6, 10}), more = c.input({1, 16, 6, 10});
+  const NodeId y = c.b.add(c.b.conv(x, c.constant({16, 1, 3, 3}), conv(2, 1, 1, 1, 16)), more);
+  c.output(y);
+  c.output(c.b.map(ScalarFn::exp, {y}));
+  for (const NodeId id : {x, more}) c.layouts[id] = ordered(c.b.shape(id), {0, 2, 3, 1});
+  const auto lowered = contract::lower_depthwise(request_of(c));
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  EXPECT_EQ(run(c, *lowered), "");
+}
+
+/// Bytes with a zero point, as quantised models have them, in whole numbers.
+TEST(Depthwise, MultipliesBytes) {
+  Case c;
+  c.target.vector_bytes = 32;
+  const NodeId x = c.input({1, 24, 9, 11}, DType::u8), w = c.constant({24, 1, 3, 3}, DType::i8);
+  const NodeId bytes = c.b.conv(x, c.constant({24, 1, 3, 3}, DType::u8), conv(2, 1, 1, 1, 24));
+  const NodeId y = c.g.add(c.g[bytes].op, {x, w}, {DType::i32, c.b.shape(bytes)});
+  c.output(c.b.mul(c.b.cast(y, DType::f32), 0.25));
+  c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
+  const auto lowered = contract::lower_depthwise(request_of(c));
+  EXPECT_EQ(lowered.ok() ? run(c, *lowered) : lowered.error().message, "");
+}
+
+/// Channels that lie apart, fewer than a vector, or with several filters each.
+TEST(Depthwise, RefusesOthers) {
+  for (int which = 0; which < 4; ++which) {
+    Case c;
+    const std::int64_t channels = which == 1 ? 4 : 16, filters = which == 2 ? 2 : 1;
+    const NodeId x = c.input({1, channels, 6, 10});
+    const Shape shape = {channels * filters, 1, 3, 3};
+    const NodeId w = which == 3 ? c.input(shape) : c.constant(shape);
+    c.output(c.b.conv(x, w, conv(2, 1, 1, 1, static_cast<int>(channels))));
+    if (which != 0) c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
+    EXPECT_FALSE(contract::lower_depthwise(request_of(c)).ok()) << which;
+  }
+}
+
+}  // namespace
+}  // namespace heddle::lower
