@@ -19,6 +19,13 @@ struct LaunchTime {
   std::string name;
   double seconds = 0;
   double begin = 0;  ///< seconds since the start of the run
+  /// Where the launch is part of one kernel: what each block (thread) did, and waited for.
+  struct Span {
+    int row = 0;  ///< the multiprocessor (thread)
+    double begin = 0, seconds = 0;
+    bool waiting = false;
+  };
+  std::vector<Span> spans = {};
 };
 
 /// A program ready to run on its device. run() may be called from many threads at once.
