@@ -120,11 +120,11 @@ json manifest_json(const Program& p) {
   for (const Launch& launch : p.launches) j["launches"].push_back(launch_json(launch));
   for (const Tensor& c : p.constants)
     j["constants"].push_back({{"dtype", name_of(c.dtype())}, {"shape", c.shape()}});
-  if (p.monolith)
-    j["monolith"] = {{"symbol", p.monolith->symbol},
-                     {"threads", p.monolith->threads},
-                     {"blocks", p.monolith->blocks},
-                     {"shared", p.monolith->shared_bytes}};
+  if (p.persistent)
+    j["persistent"] = {{"symbol", p.persistent->symbol},
+                       {"threads", p.persistent->threads},
+                       {"blocks", p.persistent->blocks},
+                       {"shared", p.persistent->shared_bytes}};
   j["info"] = p.manifest;
   return j;
 }
@@ -247,24 +247,24 @@ Result<UnitProduct> unit_from(const json& j, std::size_t args, std::size_t objec
   return u;
 }
 
-Result<Monolith> monolith_from(const json& j) {
-  const Monolith m{j.at("symbol").get<std::string>(), j.at("threads").get<int>(),
+Result<PersistentKernel> persistent_from(const json& j) {
+  const PersistentKernel m{j.at("symbol").get<std::string>(), j.at("threads").get<int>(),
                    j.at("blocks").get<int>(), j.at("shared").get<std::int64_t>()};
   if (m.threads < 1 || m.threads > 1024 || m.blocks < 1 || m.blocks > 32 || m.shared_bytes < 0 ||
       m.shared_bytes > (std::int64_t{1} << 30))
-    return fail("artefact: found a monolith of {} blocks of {} threads, {} bytes of shared memory",
+    return fail("artefact: found a persistent kernel of {} blocks of {} threads, {} bytes of shared memory",
                 m.blocks, m.threads, m.shared_bytes);
   return m;
 }
 
-/// Every phase is a stage of the monolith that there is, or none is.
+/// Every phase is a stage of the persistent kernel that there is, or none is.
 Status check_stages(const Program& p) {
   for (const Launch& launch : p.launches)
     for (const Phase& phase : launch.phases)
-      if ((phase.grid.function >= 0) != p.monolith.has_value() ||
-          (p.monolith && (phase.grid.threads > p.monolith->threads ||
-                          phase.grid.shared_bytes > p.monolith->shared_bytes)))
-        return fail("artefact: phase '{}' is no stage of the monolith", phase.symbol);
+      if ((phase.grid.function >= 0) != p.persistent.has_value() ||
+          (p.persistent && (phase.grid.threads > p.persistent->threads ||
+                            phase.grid.shared_bytes > p.persistent->shared_bytes)))
+        return fail("artefact: phase '{}' is no stage of the persistent kernel", phase.symbol);
   return Ok{};
 }
 
@@ -294,7 +294,7 @@ Result<Program> program_from(const json& j, Program p) {
       launch.unit = HEDDLE_TRY(unit_from(entry.at("unit"), launch.args.size(), p.objects.size()));
     p.launches.push_back(std::move(launch));
   }
-  if (j.contains("monolith")) p.monolith = HEDDLE_TRY(monolith_from(j.at("monolith")));
+  if (j.contains("persistent")) p.persistent = HEDDLE_TRY(persistent_from(j.at("persistent")));
   HEDDLE_TRY(check_stages(p));
   p.manifest = j.at("info").get<std::string>();
   return p;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/library_product.h"
@@ -37,10 +38,18 @@ struct Grid {
   int cluster = 1;                ///< blocks of a cluster; divides the number of blocks
   bool resident = false;          ///< as many blocks as fit at once, at most one a task
   bool cooperative = false;       ///< resident, and the blocks meet at grid barriers
-  /// The number of the function in the program's monolith that does the tasks; -1: a launch.
+  /// The number of the program's persistent kernel's function that does the tasks; -1: a launch.
   int function = -1;
   std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
+};
+/// What tasks touch of one argument: bytes [first, second) of each of equal shares of a phase's tasks,
+/// in order (share i of n: tasks [T·i/n, T·(i+1)/n)), or once for all of them.
+struct Touch {
+  int arg = 0;
+  bool write = false;
+  std::vector<std::pair<std::int64_t, std::int64_t>> shares;
+  bool operator==(const Touch&) const = default;
 };
 /// Independent tasks of one symbol. CPU: a codegen::cpu::TaskFn. CUDA: an `extern "C" __global__`
 /// function of `tasks` blocks in x whose parameters are one pointer for each of Launch::args, then
@@ -50,25 +59,29 @@ struct Phase {
   std::string symbol;
   std::int64_t tasks = 0;
   Grid grid = {};
+  /// Of arguments that lie in the arena or are outputs; empty: not known.
+  std::vector<Touch> touches = {};
 };
 /// One kernel execution: its phases run one after another, the tasks of a phase on all threads.
 struct Launch {
   std::string name;
   std::vector<Slot> args;
   std::vector<Phase> phases;
+  double seconds = 0;  ///< as planned or measured, for scheduling
   /// CUDA: cuBLASLt does this instead of the phases, where it is there.
   std::optional<LibraryProduct> product = {};
   /// CUDA: a unit of products does, where it can be loaded.
   std::optional<UnitProduct> unit = {};
 };
-/// CUDA: one persistent cooperative kernel does all phases, as a schedule says that is made for the
-/// blocks which the GPU holds at once (`extern "C" __global__`, one parameter hd::Monolith).
-struct Monolith {
+/// CUDA: the cooperative kernel of which all phases are functions. It does them as a schedule says
+/// that is made for the blocks which the GPU holds at once (`extern "C" __global__`, one parameter
+/// hd::Monolith).
+struct PersistentKernel {
   std::string symbol;
   int threads = 0;                ///< of a block
   int blocks = 1;                 ///< of a multiprocessor, at most
   std::int64_t shared_bytes = 0;  ///< dynamic: the most that a phase needs
-  bool operator==(const Monolith&) const = default;
+  bool operator==(const PersistentKernel&) const = default;
 };
 /// A graph input or output; strides are row-major.
 struct Port {
@@ -81,7 +94,7 @@ struct Port {
 struct Program {
   std::vector<Port> inputs, outputs;
   std::vector<Launch> launches;
-  std::optional<Monolith> monolith = {};  ///< all launches' phases are stages of it
+  std::optional<PersistentKernel> persistent = {};
   std::vector<Tensor> constants;
   std::int64_t arena_bytes = 0;
   std::int64_t scratch_bytes = 0;  ///< per thread

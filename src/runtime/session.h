@@ -19,13 +19,15 @@ struct LaunchTime {
   std::string name;
   double seconds = 0;
   double begin = 0;  ///< seconds since the start of the run
-  /// Where the launch is part of one kernel: what each block (thread) did, and waited for.
-  struct Span {
-    int row = 0;  ///< the multiprocessor (thread)
-    double begin = 0, seconds = 0;
-    bool waiting = false;
-  };
-  std::vector<Span> spans = {};
+};
+
+/// Some tasks of a phase as they ran on one worker: a thread, or a multiprocessor of a GPU.
+struct ItemTime {
+  int worker = 0;
+  int launch = 0, phase = 0;
+  std::int64_t first = 0, last = 0;  ///< tasks
+  double waited = 0;                 ///< seconds before it, for others
+  double begin = 0, end = 0;         ///< seconds since the start of the run
 };
 
 /// A program ready to run on its device. run() may be called from many threads at once.

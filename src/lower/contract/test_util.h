@@ -5,6 +5,7 @@
 #include <functional>
 #include <random>
 
+#include "kernel/footprint_check.h"
 #include "lower/lower.h"
 #include "prim/builder.h"
 #include "prim/interpret.h"
@@ -139,7 +140,9 @@ inline std::string run(const Case& c, const Lowered& lowered, const Execute& exe
 
 /// The same in the kernel interpreter.
 inline std::string run(const Case& c, const Lowered& lowered) {
-  return run(c, lowered, [&](std::vector<std::vector<std::byte>>& memory) {
+  return run(c, lowered, [&](std::vector<std::vector<std::byte>>& memory) -> Status {
+    std::vector<std::vector<std::byte>> again = memory;
+    HEDDLE_TRY(kernel::check_touches(lowered.kernel, {again.begin(), again.end()}, 3));
     return kernel::interpret(lowered.kernel, {memory.begin(), memory.end()});
   });
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "kernel/footprint_check.h"
 #include "lower/lower.h"
 #include "prim/builder.h"
 #include "prim/interpret.h"
@@ -224,7 +225,10 @@ inline std::string check(const prim::Graph& g, std::mt19937& rng, const CheckOpt
   if (!p) return p.error().message;
   if (schedule) *schedule = p->lowered.schedule;
   std::vector<std::span<std::byte>> spans(p->bytes.begin(), p->bytes.end());
+  std::vector<std::vector<std::byte>> again = p->bytes;
   if (auto ok = kernel::interpret(p->lowered.kernel, spans); !ok)
+    return ok.error().message + p->text();
+  if (auto ok = kernel::check_touches(p->lowered.kernel, {again.begin(), again.end()}, 3); !ok)
     return ok.error().message + p->text();
   const std::string bad = wrong_output(g, *p, p->bytes);
   return bad.empty() ? "" : bad + p->text();

@@ -76,7 +76,7 @@ Status Code::load(const Program& program) {
         gpu_, "cuModuleLoadData", driver.ModuleUnload,
         [&](Handle* module) { return driver.ModuleLoadData(module, program.objects[o].data()); })));
   }
-  if (program.monolith) return bind(program.monolith->symbol);
+  if (program.persistent) return bind(program.persistent->symbol);
   for (const Launch& launch : program.launches)
     for (const Phase& phase : launch.phases) HEDDLE_TRY(bind(phase.symbol));
   return Ok{};

@@ -45,21 +45,21 @@ DevicePtr offset(const Memory& memory, std::int64_t at) {
 
 }  // namespace
 
-Result<std::unique_ptr<PersistentKernel>> PersistentKernel::prepare(
-    std::shared_ptr<Code> code, const Program& program, std::span<const DevicePtr> constants,
-    int blocks) {
-  auto kernel = std::unique_ptr<PersistentKernel>(new PersistentKernel(std::move(code), program));
+Result<std::unique_ptr<Persistent>> Persistent::prepare(std::shared_ptr<Code> code,
+                                                        const Program& program,
+                                                        std::span<const DevicePtr> constants,
+                                                        int blocks) {
+  auto kernel = std::unique_ptr<Persistent>(new Persistent(std::move(code), program));
   HEDDLE_TRY(kernel->choose_blocks(blocks));
-  const Schedule schedule = barrier_schedule(program, kernel->blocks_);
-  kernel->tables_ = tables_of(schedule, {}, kFetchBytes);
+  HEDDLE_TRY(kernel->make_schedule());
   HEDDLE_TRY(kernel->upload(constants));
   return kernel;
 }
 
 /// As many blocks as the GPU holds at once: a block that is not resident would be waited for in
 /// vain.
-Status PersistentKernel::choose_blocks(int wanted) {
-  const Monolith& m = *program_.monolith;
+Status Persistent::choose_blocks(int wanted) {
+  const PersistentKernel& m = *program_.persistent;
   function_ = code_->find(m.symbol);
   if (function_ == nullptr) return fail("monolith: symbol '{}' is not in the code", m.symbol);
   HEDDLE_TRY(check(
@@ -81,7 +81,17 @@ Status PersistentKernel::choose_blocks(int wanted) {
   return Ok{};
 }
 
-Status PersistentKernel::upload(std::span<const DevicePtr> constants) {
+/// A schedule that cannot be proved right is our own fault.
+Status Persistent::make_schedule() {
+  stages_ = spread(stages_of(program_), blocks_);
+  const Schedule made = schedule(stages_, blocks_, {});
+  const Status sound = validate(stages_, made, 32);
+  HEDDLE_CHECK(sound.ok(), "monolith: {}", sound.error().message);
+  tables_ = tables_of(made, {}, kFetchBytes);
+  return Ok{};
+}
+
+Status Persistent::upload(std::span<const DevicePtr> constants) {
   std::vector<MonolithRange> ranges;
   for (const ConstantRange& r : tables_.ranges)
     ranges.push_back(
@@ -105,7 +115,7 @@ Status PersistentKernel::upload(std::span<const DevicePtr> constants) {
   return Ok{};
 }
 
-Result<PersistentKernel::Run> PersistentKernel::bind(const Address& address, Handle stream) const {
+Result<Persistent::Run> Persistent::bind(const Address& address, Handle stream) const {
   Run run;
   // Addresses of arguments, launch by launch; then the stages, which point to them.
   std::vector<DevicePtr> args;
@@ -116,15 +126,15 @@ Result<PersistentKernel::Run> PersistentKernel::bind(const Address& address, Han
   }
   const std::int64_t stages_at =
       aligned(static_cast<std::int64_t>(args.size() * sizeof(DevicePtr)));
-  const std::vector<StageOf> all = stages_of(program_);
   run.tables = HEDDLE_TRY(
-      allocate(gpu(), stages_at + static_cast<std::int64_t>(all.size() * sizeof(MonolithStage)),
+      allocate(gpu(), stages_at + static_cast<std::int64_t>(stages_.size() * sizeof(MonolithStage)),
                "the monolith's stages"));
   std::vector<MonolithStage> stages;
-  for (const StageOf& s : all) {
-    const Grid& grid = program_.launches[s.launch].phases[s.phase].grid;
+  for (const Stage& s : stages_) {
+    const auto launch = static_cast<std::size_t>(s.launch);
+    const Grid& grid = program_.launches[launch].phases[static_cast<std::size_t>(s.phase)].grid;
     stages.push_back(
-        {run.tables.get() + first[s.launch] * sizeof(DevicePtr), grid.function, grid.threads});
+        {run.tables.get() + first[launch] * sizeof(DevicePtr), grid.function, grid.threads});
   }
   const auto copy = [&](DevicePtr to, const void* from, std::size_t bytes) {
     return bytes == 0
@@ -151,12 +161,12 @@ Result<PersistentKernel::Run> PersistentKernel::bind(const Address& address, Han
   return run;
 }
 
-Status PersistentKernel::launch(const Run& run, Handle stream) const {
+Status Persistent::launch(const Run& run, Handle stream) const {
   return launch(run.parameters, stream);
 }
 
-Status PersistentKernel::launch(const MonolithParameters& parameters, Handle stream) const {
-  const Monolith& m = *program_.monolith;
+Status Persistent::launch(const MonolithParameters& parameters, Handle stream) const {
+  const PersistentKernel& m = *program_.persistent;
   if (tables_.items.empty()) return Ok{};
   const LaunchAttribute cooperative{LaunchAttribute::cooperative, 0, {1}};
   const LaunchConfig config{{static_cast<unsigned>(blocks_), 1, 1},
@@ -172,8 +182,7 @@ Status PersistentKernel::launch(const MonolithParameters& parameters, Handle str
                            m.threads, m.shared_bytes));
 }
 
-Result<std::vector<LaunchTime>> PersistentKernel::launch_timed(const Run& run,
-                                                               Handle stream) const {
+Result<std::vector<ItemTime>> Persistent::launch_timed(const Run& run, Handle stream) const {
   std::vector<MonolithTimes> rows(tables_.items.size() + static_cast<std::size_t>(blocks_));
   const std::size_t bytes = rows.size() * sizeof(MonolithTimes);
   const Memory times =
@@ -184,14 +193,14 @@ Result<std::vector<LaunchTime>> PersistentKernel::launch_timed(const Run& run,
   HEDDLE_TRY(check(driver().MemcpyDtoHAsync(rows.data(), times.get(), bytes, stream),
                    "copy of the monolith's stamps"));
   HEDDLE_TRY(check(driver().StreamSynchronize(stream), "run"));
-  return launch_times(program_, tables_, rows);
+  return item_times(stages_, tables_, rows);
 }
 
-std::optional<Error> PersistentKernel::failure(const Run& run) const {
+std::optional<Error> Persistent::failure(const Run& run) const {
   MonolithFailure f;
   std::memcpy(&f, run.failure.get(), sizeof f);
   if (f.failed == 0) return std::nullopt;
-  return fail("{}", describe(f, program_, tables_));
+  return fail("{}", describe(f, program_, stages_, tables_));
 }
 
 }  // namespace heddle::runtime::cuda

@@ -10,7 +10,7 @@ namespace heddle::runtime::cuda {
 
 /// A program's persistent kernel on one GPU, with its schedule for the blocks that are resident
 /// there.
-class PersistentKernel {
+class Persistent {
  public:
   using Address = std::function<DevicePtr(const Slot&)>;
   /// What one run in flight needs of its own.
@@ -23,23 +23,24 @@ class PersistentKernel {
   /// `constants`: where each constant lies; `blocks`: of the grid, 0 for all that are resident.
   /// Errors: a block that does not fit, more blocks than are resident, a schedule that is not
   /// sound.
-  static Result<std::unique_ptr<PersistentKernel>> prepare(std::shared_ptr<Code> code,
-                                                           const Program& program,
-                                                           std::span<const DevicePtr> constants,
-                                                           int blocks);
+  static Result<std::unique_ptr<Persistent>> prepare(std::shared_ptr<Code> code,
+                                                     const Program& program,
+                                                     std::span<const DevicePtr> constants,
+                                                     int blocks);
   /// Counters are zeroed on the stream.
   Result<Run> bind(const Address& address, Handle stream) const;
   Status launch(const Run& run, Handle stream) const;
   /// One launch with stamps.
-  Result<std::vector<LaunchTime>> launch_timed(const Run& run, Handle stream) const;
+  Result<std::vector<ItemTime>> launch_timed(const Run& run, Handle stream) const;
   /// What the kernel says of a wait in vain, for an error of its stream.
   std::optional<Error> failure(const Run& run) const;
   int blocks() const { return blocks_; }
 
  private:
-  PersistentKernel(std::shared_ptr<Code> code, const Program& program)
+  Persistent(std::shared_ptr<Code> code, const Program& program)
       : code_(std::move(code)), program_(program) {}
   Status choose_blocks(int wanted);
+  Status make_schedule();
   Status upload(std::span<const DevicePtr> constants);
   const std::shared_ptr<Gpu>& gpu() const { return code_->gpu(); }
   const Driver& driver() const { return gpu()->driver(); }
@@ -50,6 +51,7 @@ class PersistentKernel {
   const Program& program_;
   Handle function_ = nullptr;
   int blocks_ = 0;
+  std::vector<Stage> stages_;
   MonolithTables tables_;
   Memory shared_tables_;
   MonolithParameters parameters_{};

@@ -2,43 +2,56 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "support/result.h"
 
 namespace heddle::runtime::cuda {
+namespace {
 
-std::vector<StageOf> stages_of(const Program& program) {
-  std::vector<StageOf> stages;
-  for (std::size_t l = 0; l < program.launches.size(); ++l)
-    for (std::size_t p = 0; p < program.launches[l].phases.size(); ++p) stages.push_back({l, p});
+/// Waits of one stage that differ only in what their own worker has done anyway become one, which
+/// all blocks find in the cache.
+void share_waits(Schedule& s) {
+  struct Use {
+    Schedule::Item* item;
+    std::size_t worker;
+    int position;
+  };
+  std::map<int, std::vector<Use>> by_stage;
+  for (std::size_t w = 0; w < s.items.size(); ++w)
+    for (std::size_t i = 0; i < s.items[w].size(); ++i)
+      if (Schedule::Item& item = s.items[w][i]; item.wait >= 0)
+        by_stage[item.stage].push_back({&item, w, static_cast<int>(i)});
+  std::vector<std::vector<int>> kept;
+  std::map<std::vector<int>, int> numbers;
+  for (auto& [stage, uses] : by_stage) {
+    std::vector<int> all(s.items.size());
+    for (const Use& use : uses)
+      std::ranges::transform(all, s.waits[static_cast<std::size_t>(use.item->wait)], all.begin(),
+                             [](int a, int b) { return std::max(a, b); });
+    for (const Use& use : uses) {
+      std::vector<int> wait = s.waits[static_cast<std::size_t>(use.item->wait)];
+      if (all[use.worker] <= use.position) wait[use.worker] = all[use.worker];
+      const auto [at, fresh] = numbers.try_emplace(wait, static_cast<int>(kept.size()));
+      if (fresh) kept.push_back(std::move(wait));
+      use.item->wait = at->second;
+    }
+  }
+  s.waits = std::move(kept);
+}
+
+}  // namespace
+
+std::vector<Stage> spread(std::vector<Stage> stages, int workers) {
+  for (Stage& stage : stages)
+    if (std::ranges::all_of(stage.touches, [](const auto& t) { return t.shares.size() == 1; }))
+      stage.shares = std::clamp<std::int64_t>(stage.tasks, 1, workers);
   return stages;
 }
 
-Schedule barrier_schedule(const Program& program, int workers) {
-  Schedule schedule;
-  schedule.workers = workers;
-  schedule.items.resize(static_cast<std::size_t>(workers));
-  const std::vector<StageOf> stages = stages_of(program);
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    const std::int64_t tasks = program.launches[stages[s].launch].phases[stages[s].phase].tasks;
-    if (tasks == 0) continue;
-    std::vector<int> done;
-    for (const auto& items : schedule.items) done.push_back(static_cast<int>(items.size()));
-    const bool first = std::ranges::all_of(done, [](int n) { return n == 0; });
-    if (!first) schedule.waits.push_back(std::move(done));
-    for (int u = 0; u < workers; ++u) {
-      const std::int64_t begin = tasks * u / workers, end = tasks * (u + 1) / workers;
-      if (begin == end) continue;
-      schedule.items[static_cast<std::size_t>(u)].push_back(
-          {static_cast<int>(s), begin, end,
-           first ? -1 : static_cast<int>(schedule.waits.size()) - 1});
-    }
-  }
-  return schedule;
-}
-
-MonolithTables tables_of(const Schedule& schedule, const ConstantsRead& constants,
+MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
                          std::int64_t fetch_bytes) {
+  share_waits(schedule);
   MonolithTables t;
   for (const std::vector<int>& wait : schedule.waits) {
     t.first_wait.push_back(static_cast<int>(t.waits.size()));
@@ -66,13 +79,9 @@ MonolithTables tables_of(const Schedule& schedule, const ConstantsRead& constant
   return t;
 }
 
-std::vector<LaunchTime> launch_times(const Program& program, const MonolithTables& tables,
-                                     std::span<const MonolithTimes> rows) {
-  const std::vector<StageOf> stages = stages_of(program);
-  std::vector<LaunchTime> out;
-  std::vector<double> last(program.launches.size(), 0);
-  for (const Launch& launch : program.launches)
-    out.push_back({launch.name, 0, std::numeric_limits<double>::infinity()});
+std::vector<ItemTime> item_times(const std::vector<Stage>& stages, const MonolithTables& tables,
+                                 std::span<const MonolithTimes> rows) {
+  std::vector<ItemTime> out;
   const std::size_t blocks = tables.first_item.size() - 1;
   const auto begin_of = [&](std::size_t block) {
     return static_cast<std::size_t>(tables.first_item[block]);
@@ -84,7 +93,7 @@ std::vector<LaunchTime> launch_times(const Program& program, const MonolithTable
     if (begin_of(b) < begin_of(b + 1)) start = std::min(start, own(b).at[0]);
   for (std::size_t b = 0; b < blocks; ++b) {
     if (begin_of(b) == begin_of(b + 1)) continue;
-    const auto& [at] = own(b);
+    const auto& at = own(b).at;
     const double cycles = static_cast<double>(at[3] - at[1]);
     const double scale = cycles > 0 ? static_cast<double>(at[2] - at[0]) / cycles : 0;
     const auto seconds = [&](std::uint64_t clock) {
@@ -92,35 +101,39 @@ std::vector<LaunchTime> launch_times(const Program& program, const MonolithTable
              (static_cast<double>(at[0] - start) + static_cast<double>(clock - at[1]) * scale);
     };
     for (std::size_t i = begin_of(b); i < begin_of(b + 1); ++i) {
-      const std::size_t launch = stages[static_cast<std::size_t>(tables.items[i].stage)].launch;
+      const MonolithItem& item = tables.items[i];
+      const Stage& stage = stages[static_cast<std::size_t>(item.stage)];
       const auto& stamps = rows[i + b].at;
-      const double waits = seconds(stamps[0]), begins = seconds(stamps[1]),
-                   ends = seconds(stamps[2]);
-      const int row = static_cast<int>(at[4]);
-      if (tables.items[i].wait >= 0)
-        out[launch].spans.push_back({row, waits, begins - waits, true});
-      out[launch].spans.push_back({row, begins, ends - begins, false});
-      out[launch].begin = std::min(out[launch].begin, begins);
-      last[launch] = std::max(last[launch], ends);
+      const double waits = seconds(stamps[0]), begins = seconds(stamps[1]);
+      out.push_back({static_cast<int>(at[4]), stage.launch, stage.phase, item.first, item.last,
+                     begins - waits, begins, seconds(stamps[2])});
     }
   }
-  for (std::size_t l = 0; l < out.size(); ++l) {
-    if (out[l].spans.empty()) out[l].begin = 0;
-    out[l].seconds = std::max(0.0, last[l] - out[l].begin);
+  return out;
+}
+
+std::vector<LaunchTime> launch_times(const Program& program, const std::vector<ItemTime>& items) {
+  std::vector<LaunchTime> out;
+  for (std::size_t l = 0; l < program.launches.size(); ++l) {
+    double begin = std::numeric_limits<double>::infinity(), end = 0;
+    for (const ItemTime& item : items)
+      if (item.launch == static_cast<int>(l))
+        begin = std::min(begin, item.begin), end = std::max(end, item.end);
+    out.push_back({program.launches[l].name, std::max(0.0, end - begin), end > 0 ? begin : 0});
   }
   return out;
 }
 
 std::string describe(const MonolithFailure& f, const Program& program,
-                     const MonolithTables& tables) {
-  const auto stages = stages_of(program);
+                     const std::vector<Stage>& stages, const MonolithTables& tables) {
   const MonolithItem item = f.item < tables.items.size() ? tables.items[f.item] : MonolithItem{};
-  const StageOf stage = stages[static_cast<std::size_t>(item.stage)];
+  const Stage& stage = stages[static_cast<std::size_t>(item.stage)];
   return fmt::format(
       "monolith: block {} waited in vain for block {}, before tasks {} to {} of kernel '{}', phase "
       "{}: found {} items complete, wanted {}",
-      f.block, f.awaited, item.first, item.last, program.launches[stage.launch].name, stage.phase,
-      f.found, f.wanted);
+      f.block, f.awaited, item.first, item.last,
+      program.launches[static_cast<std::size_t>(stage.launch)].name, stage.phase, f.found,
+      f.wanted);
 }
 
 }  // namespace heddle::runtime::cuda

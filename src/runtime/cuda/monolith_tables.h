@@ -43,14 +43,8 @@ static_assert(sizeof(MonolithStage) == 16 && sizeof(MonolithItem) == 24 &&
               sizeof(MonolithParameters) == 80);
 constexpr std::int64_t kMonolithCounterBytes = 128;
 
-/// A phase of a launch, as schedules number them: launches in order, their phases in order.
-struct StageOf {
-  std::size_t launch = 0, phase = 0;
-};
-std::vector<StageOf> stages_of(const Program& program);
-
-/// Stages one after another, each with all blocks, a barrier between them.
-Schedule barrier_schedule(const Program& program, int workers);
+/// The same stages in as many shares as there are workers, where all tasks touch the same.
+std::vector<Stage> spread(std::vector<Stage> stages, int workers);
 
 /// Bytes of a constant that tasks of a stage read.
 struct ConstantRange {
@@ -67,14 +61,16 @@ struct MonolithTables {
   std::vector<ConstantRange> ranges;
 };
 /// `fetch_bytes`: of constants that a block asks for before an item, at most.
-MonolithTables tables_of(const Schedule& schedule, const ConstantsRead& constants,
+MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
                          std::int64_t fetch_bytes);
 
-/// What the launches took, from the stamps of a run (rows: items, and one more after each block's).
-std::vector<LaunchTime> launch_times(const Program& program, const MonolithTables& tables,
-                                     std::span<const MonolithTimes> rows);
+/// What the items took, from the stamps of a run (rows: items, and one more after each block's).
+std::vector<ItemTime> item_times(const std::vector<Stage>& stages, const MonolithTables& tables,
+                                 std::span<const MonolithTimes> rows);
+/// From the first item's beginning to the last one's end.
+std::vector<LaunchTime> launch_times(const Program& program, const std::vector<ItemTime>& items);
 /// What a wait in vain was for.
 std::string describe(const MonolithFailure& failure, const Program& program,
-                     const MonolithTables& tables);
+                     const std::vector<Stage>& stages, const MonolithTables& tables);
 
 }  // namespace heddle::runtime::cuda

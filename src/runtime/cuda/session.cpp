@@ -57,7 +57,7 @@ struct Run {
   Memory arena, ports, workspace;
   Owned<void*> staging;
   std::vector<Bound> launches;
-  PersistentKernel::Run monolith;  ///< in the place of launches
+  Persistent::Run monolith;  ///< in the place of launches
   std::optional<Owned<Handle>> graph;
   bool warm = false;  ///< ran once: kernels are loaded
 };
@@ -102,7 +102,7 @@ class CudaSession final : public Session {
   std::shared_ptr<Code> code_;
   SessionOptions options_;
   std::vector<std::vector<BoundPhase>> launches_;
-  std::unique_ptr<PersistentKernel> monolith_;  ///< in the place of launches_
+  std::unique_ptr<Persistent> monolith_;  ///< in the place of launches_
   std::shared_ptr<Blas> blas_;
   std::int64_t counters_ = 0;  ///< phases with grid barriers
   Memory constants_;
@@ -116,11 +116,11 @@ Status CudaSession::prepare() {
   const Current current(*gpu());
   place_ports();
   HEDDLE_TRY(upload_constants());
-  if (program().monolith) {
+  if (program().persistent) {
     std::vector<DevicePtr> constants;
     for (std::int64_t at : constant_at_)
       constants.push_back(constants_.get() + static_cast<DevicePtr>(at));
-    monolith_ = HEDDLE_TRY(PersistentKernel::prepare(code_, program(), constants, options_.blocks));
+    monolith_ = HEDDLE_TRY(Persistent::prepare(code_, program(), constants, options_.blocks));
   } else {
     open_blas();
     HEDDLE_TRY(bind_phases());
@@ -399,7 +399,8 @@ Status CudaSession::launch_all(Run& run) {
 
 Status CudaSession::launch_timed(Run& run, std::vector<LaunchTime>& times) {
   if (monolith_) {
-    times = HEDDLE_TRY(monolith_->launch_timed(run.monolith, run.stream.get()));
+    times = launch_times(program(),
+                         HEDDLE_TRY(monolith_->launch_timed(run.monolith, run.stream.get())));
     return Ok{};
   }
   const Driver& d = driver();

@@ -1,0 +1,272 @@
+#include "runtime/schedule.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+namespace heddle::runtime {
+namespace {
+
+constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+/// What it takes to see another worker's result: a cache line goes from core to core.
+constexpr double kHandOver = 2e-7;
+
+bool overlap(const Span& a, const Span& b) {
+  return a.begin < b.end && b.begin < a.end && a.begin < a.end && b.begin < b.end;
+}
+void grow(Span& a, const Span& b) {
+  if (b.begin >= b.end) return;
+  if (a.begin >= a.end) a = b;
+  a.begin = std::min(a.begin, b.begin);
+  a.end = std::max(a.end, b.end);
+}
+/// Bytes that shares [first, last) touch, as one interval.
+Span span_of(const Stage::Touch& touch, std::int64_t first, std::int64_t last) {
+  if (touch.shares.size() == 1) return touch.shares[0];
+  Span span;
+  for (std::int64_t i = first; i < last; ++i) grow(span, touch.shares[static_cast<std::size_t>(i)]);
+  return span;
+}
+
+/// Shares [first, last) of a stage: what becomes an item.
+struct Piece {
+  int stage = 0;
+  std::int64_t first = 0, last = 0;
+  int worker = -1;          ///< -1: whoever can begin first
+  std::vector<int> before;  ///< pieces that must be complete
+};
+
+class Scheduler {
+ public:
+  Scheduler(const std::vector<Stage>& stages, int workers, const Layout& layout)
+      : stages_(stages), workers_(workers), layout_(layout) {}
+
+  Schedule run() {
+    for (std::size_t s = 0; s < stages_.size(); ++s) cut(static_cast<int>(s));
+    place_.resize(pieces_.size());
+    free_.resize(static_cast<std::size_t>(workers_));
+    done_.resize(pieces_.size());
+    out_.items.resize(static_cast<std::size_t>(workers_));
+    known_.assign(static_cast<std::size_t>(workers_),
+                  std::vector<int>(static_cast<std::size_t>(workers_)));
+    if (layout_.depth_first)
+      by_depth();
+    else
+      for (std::size_t p = 0; p < pieces_.size(); ++p) put(static_cast<int>(p), best(p).worker);
+    return std::move(out_);
+  }
+
+ private:
+  struct Place {
+    int worker = -1;
+    int position = 0;  ///< in the worker's items
+  };
+  struct Start {
+    int worker;
+    double at;
+  };
+
+  void cut(int number) {
+    const Stage& stage = stages_[static_cast<std::size_t>(number)];
+    first_piece_.push_back(static_cast<int>(pieces_.size()));
+    if (stage.tasks == 0) return;
+    const bool whole = workers_ == 1 ? layout_.grain == 1 : stage.seconds <= layout_.whole;
+    const std::int64_t n =
+        whole ? 1 : std::min<std::int64_t>(stage.shares, std::int64_t{workers_} * layout_.grain);
+    std::vector<Piece> made;
+    for (std::int64_t i = 0; i < n; ++i) {
+      Piece piece{number, stage.shares * i / n, stage.shares * (i + 1) / n, -1, {}};
+      if (n > 1) piece.worker = static_cast<int>(i * workers_ / n);
+      made.push_back(std::move(piece));
+    }
+    depend(stage, made);
+    for (Piece& piece : made) {
+      std::ranges::sort(piece.before);
+      piece.before.erase(std::ranges::unique(piece.before).begin(), piece.before.end());
+      pieces_.push_back(std::move(piece));
+    }
+  }
+
+  void depend(const Stage& stage, std::vector<Piece>& made) {
+    const int number = static_cast<int>(first_piece_.size()) - 1;
+    if (layout_.barriers && !pieces_.empty()) {
+      const int previous = pieces_.back().stage;
+      for (Piece& piece : made)
+        for (int q = first_piece_[static_cast<std::size_t>(previous)];
+             q < static_cast<int>(pieces_.size()); ++q)
+          piece.before.push_back(q);
+    }
+    for (int p = 0; !layout_.barriers && p < number; ++p) {
+      const Stage& earlier = stages_[static_cast<std::size_t>(p)];
+      for (const Stage::Touch& now : stage.touches)
+        for (const Stage::Touch& then : earlier.touches)
+          if (now.memory == then.memory && (now.write || then.write) &&
+              overlap(span_of(now, 0, stage.shares), span_of(then, 0, earlier.shares)))
+            depend(p, then, now, made);
+    }
+  }
+  void depend(int earlier, const Stage::Touch& then, const Stage::Touch& now,
+              std::vector<Piece>& made) {
+    const auto e = static_cast<std::size_t>(earlier);
+    for (int q = first_piece_[e]; q < first_piece_[e + 1]; ++q) {
+      const Piece& old = pieces_[static_cast<std::size_t>(q)];
+      const Span before = span_of(then, old.first, old.last);
+      for (Piece& piece : made)
+        if (overlap(before, span_of(now, piece.first, piece.last))) piece.before.push_back(q);
+    }
+  }
+
+  double seconds(const Piece& piece) const {
+    const Stage& stage = stages_[static_cast<std::size_t>(piece.stage)];
+    return stage.seconds * static_cast<double>(piece.last - piece.first) /
+           static_cast<double>(stage.shares);
+  }
+  double start(const Piece& piece, int worker) const {
+    double at = free_[static_cast<std::size_t>(worker)];
+    for (const int b : piece.before) {
+      const auto before = static_cast<std::size_t>(b);
+      at = std::max(at, done_[before] + (place_[before].worker == worker ? 0 : kHandOver));
+    }
+    return at;
+  }
+  Start best(std::size_t number) const {
+    const Piece& piece = pieces_[number];
+    if (piece.worker >= 0) return {piece.worker, start(piece, piece.worker)};
+    Start chosen{0, start(piece, 0)};
+    for (int w = 1; w < workers_; ++w)
+      if (const double at = start(piece, w); at < chosen.at) chosen = {w, at};
+    return chosen;
+  }
+
+  /// Of all pieces whose predecessors are placed, the one that can begin first; of those that can
+  /// at the same time, the latest in the program.
+  void by_depth() {
+    std::vector<int> left(pieces_.size());
+    std::vector<std::vector<int>> after(pieces_.size());
+    std::vector<int> ready;
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+      const std::vector<int>& before = pieces_[p].before;
+      left[p] = static_cast<int>(before.size());
+      for (const int b : before) after[static_cast<std::size_t>(b)].push_back(static_cast<int>(p));
+      if (left[p] == 0) ready.push_back(static_cast<int>(p));
+    }
+    while (!ready.empty()) {
+      std::size_t chosen = 0;
+      Start start{-1, 0};
+      for (std::size_t i = 0; i < ready.size(); ++i) {
+        const Start s = best(static_cast<std::size_t>(ready[i]));
+        if (start.worker < 0 || s.at < start.at || (s.at == start.at && ready[i] > ready[chosen]))
+          chosen = i, start = s;
+      }
+      const int piece = ready[chosen];
+      ready.erase(ready.begin() + static_cast<std::ptrdiff_t>(chosen));
+      put(piece, start.worker);
+      for (const int p : after[static_cast<std::size_t>(piece)])
+        if (--left[static_cast<std::size_t>(p)] == 0) ready.push_back(p);
+    }
+  }
+
+  void put(int number, int worker) {
+    const auto p = static_cast<std::size_t>(number);
+    const auto w = static_cast<std::size_t>(worker);
+    const Piece& piece = pieces_[p];
+    const Stage& stage = stages_[static_cast<std::size_t>(piece.stage)];
+    done_[p] = start(piece, worker) + seconds(piece);
+    free_[w] = done_[p];
+    Schedule::Item item{piece.stage, stage.task_of(piece.first), stage.task_of(piece.last),
+                        wait(piece, worker)};
+    std::vector<Schedule::Item>& list = out_.items[w];
+    // The next tasks of the same stage, with nothing more to wait for: one item.
+    if (item.wait < 0 && !list.empty() && list.back().stage == item.stage &&
+        list.back().last == item.first && layout_.grain == 1)
+      list.back().last = item.last;
+    else
+      list.push_back(item);
+    place_[p] = {worker, static_cast<int>(list.size()) - 1};
+    seen_.resize(pieces_.size());
+    seen_[p] = known_[w];
+    seen_[p][w] = static_cast<int>(list.size());
+  }
+
+  /// The wait of a piece: what its worker does not know to be complete. It knows what it has waited
+  /// for, and what those whom it waited for had.
+  int wait(const Piece& piece, int worker) {
+    std::vector<int>& known = known_[static_cast<std::size_t>(worker)];
+    std::vector<int> wanted(known.size());
+    for (const int b : piece.before) {
+      const Place& place = place_[static_cast<std::size_t>(b)];
+      int& items = wanted[static_cast<std::size_t>(place.worker)];
+      if (place.worker != worker) items = std::max(items, place.position + 1);
+    }
+    bool any = false;
+    for (std::size_t u = 0; u < known.size(); ++u) {
+      if (wanted[u] <= known[u]) wanted[u] = 0;
+      any |= wanted[u] > 0;
+    }
+    for (const int b : piece.before) {
+      const std::vector<int>& seen = seen_[static_cast<std::size_t>(b)];
+      for (std::size_t u = 0; u < known.size(); ++u) known[u] = std::max(known[u], seen[u]);
+    }
+    if (!any) return -1;
+    const auto [at, fresh] = waits_.try_emplace(wanted, static_cast<int>(out_.waits.size()));
+    if (fresh) out_.waits.push_back(std::move(wanted));
+    return at->second;
+  }
+
+  const std::vector<Stage>& stages_;
+  const int workers_;
+  const Layout layout_;
+  std::vector<Piece> pieces_;     ///< by stage
+  std::vector<int> first_piece_;  ///< by stage
+  std::vector<Place> place_;
+  std::vector<double> free_, done_;      ///< by worker; by piece
+  std::vector<std::vector<int>> known_;  ///< by worker: items of each that are complete
+  std::vector<std::vector<int>> seen_;   ///< by piece: the same when it is complete
+  std::map<std::vector<int>, int> waits_;
+  Schedule out_;
+};
+
+/// What a phase that says nothing may touch: all memory that is written.
+std::vector<Stage::Touch> everything(const Launch& launch) {
+  std::vector<Stage::Touch> touches;
+  for (const Slot& slot : launch.args) {
+    if (slot.kind == Slot::Kind::arena) touches.push_back({0, true, {{0, kAll}}});
+    if (slot.kind == Slot::Kind::output)
+      touches.push_back({1 + static_cast<int>(slot.index), true, {{0, kAll}}});
+  }
+  return touches;
+}
+
+}  // namespace
+
+std::vector<Stage> stages_of(const Program& program) {
+  std::vector<Stage> stages;
+  for (std::size_t l = 0; l < program.launches.size(); ++l) {
+    const Launch& launch = program.launches[l];
+    for (std::size_t p = 0; p < launch.phases.size(); ++p) {
+      const Phase& phase = launch.phases[p];
+      Stage stage{static_cast<int>(l), static_cast<int>(p), phase.tasks, 1, 0, {}};
+      stage.seconds = launch.seconds / static_cast<double>(launch.phases.size());
+      for (const Touch& touch : phase.touches) {
+        const Slot& slot = launch.args[static_cast<std::size_t>(touch.arg)];
+        const bool arena = slot.kind == Slot::Kind::arena;
+        if (!arena && slot.kind != Slot::Kind::output) continue;
+        Stage::Touch& t = stage.touches.emplace_back();
+        t.memory = arena ? 0 : 1 + static_cast<int>(slot.index);
+        t.write = touch.write;
+        for (const auto& [begin, end] : touch.shares)
+          t.shares.push_back({begin + (arena ? slot.index : 0), end + (arena ? slot.index : 0)});
+        stage.shares = std::max<std::int64_t>(stage.shares, std::ssize(t.shares));
+      }
+      if (phase.touches.empty()) stage.touches = everything(launch);
+      stages.push_back(std::move(stage));
+    }
+  }
+  return stages;
+}
+
+Schedule schedule(const std::vector<Stage>& stages, int workers, const Layout& layout) {
+  return Scheduler(stages, workers, layout).run();
+}
+
+}  // namespace heddle::runtime
