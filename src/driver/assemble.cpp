@@ -44,6 +44,7 @@ class Assembler {
     program_.arena_bytes = memory.bytes;
     for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
     check_outputs();
+    if (!kernels_.empty()) program_.persistent = kernels_.front().code.persistent;
     program_.objects = std::move(objects);
     program_.threads = threads;
     return std::move(program_);
@@ -187,6 +188,7 @@ SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kerne
   launch.phases = kernel.code.phases;
   launch.product = kernel.lowered.library;
   launch.unit = kernel.code.unit;
+  p.persistent = kernel.code.persistent;
   p.scratch_bytes = kernel.code.scratch_bytes;
   p.launches.push_back(std::move(launch));
   p.objects = std::move(objects);

@@ -86,6 +86,11 @@ Result<std::vector<std::string>> generate(std::vector<CompiledKernel>& kernels,
 Result<std::vector<std::string>> generate_cubins(std::vector<CompiledKernel>& kernels,
                                                  const Platform& platform,
                                                  const CompileOptions& options, ThreadPool& pool) {
+  if (platform.persistent) {
+    std::vector<KernelCode*> codes;
+    for (CompiledKernel& kernel : kernels) codes.push_back(&kernel.code);
+    return compile_persistent(codes, platform, options.options);
+  }
   std::unordered_map<std::string, std::size_t> index;
   std::vector<KernelCode> unique;
   for (const CompiledKernel& kernel : kernels)

@@ -52,10 +52,10 @@ struct Monolith {
 };
 
 #ifdef HEDDLE_EMULATE
-#define HD_STAGE static __attribute__((noinline))
+#define HD_STAGE extern "C" __attribute__((noinline))
 #else
 /// A stage's function: one copy, however many stages it serves.
-#define HD_STAGE static __device__ __noinline__
+#define HD_STAGE extern "C" __device__ __noinline__
 #endif
 
 #ifndef HEDDLE_EMULATE
