@@ -24,7 +24,7 @@ struct Platform {
   /// CompileOptions::mode: what kernels are stages of, if they are not launches of their own.
   struct Persistent {
     int threads = 256;  ///< of a block
-    int blocks = 2;     ///< of a multiprocessor
+    int blocks = 1;     ///< of a multiprocessor
     auto operator<=>(const Persistent&) const = default;
   };
   std::optional<Persistent> persistent;
