@@ -1,9 +1,11 @@
 #include "driver/assemble.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <unordered_map>
 
+#include "kernel/footprint.h"
 #include "runtime/memory_plan.h"
 #include "support/hash.h"
 
@@ -31,18 +33,58 @@ class ConstantPool {
   std::unordered_map<Hash, std::int64_t> index_;
 };
 
+/// Parts of a phase's tasks that are told apart: enough that each thread can have several.
+constexpr std::int64_t kShares = 32;
+constexpr std::int64_t kBlockShares = 264;  ///< the same for blocks of a GPU
+/// Values up to this size never share memory in a monolith, as long as all of them fit here.
+constexpr std::int64_t kSmall = 16 << 10, kSmallTogether = 1 << 20;
+
+/// Says of each phase what it touches. Kernels whose phases are one launch (resident blocks) stay
+/// without: everything.
+void add_touches(const CompiledKernel& kernel, runtime::Launch& launch) {
+  const kernel::Kernel& k = kernel.lowered.kernel;
+  std::vector<const kernel::For*> loops;
+  for (const kernel::Stmt& s : k.body)
+    if (const auto* loop = std::get_if<kernel::For>(&s.op)) loops.push_back(loop);
+  if (loops.size() != launch.phases.size()) return;
+  std::vector<int> arg_of;  // by buffer
+  int local = k.arguments();
+  for (const kernel::Buffer& b : k.buffers) {
+    const bool is_local = b.scope == kernel::Scope::grid && b.argument < 0;
+    arg_of.push_back(is_local ? local++ : b.argument);
+  }
+  for (std::size_t p = 0; p < loops.size(); ++p)
+    for (const kernel::Touch& t : kernel::touches_of(
+             k, *loops[p], launch.phases[p].grid.function >= 0 ? kBlockShares : kShares)) {
+      const int arg = arg_of[static_cast<std::size_t>(t.buffer.value)];
+      const Slot::Kind kind = launch.args[static_cast<std::size_t>(arg)].kind;
+      // Of constants it is what a GPU's blocks ask for in time.
+      if (kind != Slot::Kind::arena && kind != Slot::Kind::output &&
+          (kind != Slot::Kind::constant || launch.phases[p].grid.function < 0))
+        continue;
+      const std::int64_t width = size_of(k.buffers[t.buffer].dtype);
+      runtime::Touch& touch = launch.phases[p].touches.emplace_back();
+      touch.arg = arg, touch.write = t.write;
+      for (const ir::Interval& share : t.shares)
+        touch.shares.emplace_back(share.low * width, (share.high + 1) * width);
+    }
+}
+
 /// Where every value lives: graph inputs and outputs in the caller's memory, the rest in the arena.
 class Assembler {
  public:
   Assembler(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels)
       : graph_(graph), kernels_(kernels), constants_(program_.constants) {}
 
-  runtime::Program run(std::vector<std::string> objects, int threads) {
+  runtime::Program run(std::vector<std::string> objects, int threads, bool monolith) {
     add_ports();
     collect_lifetimes();
+    if (monolith) keep_small_values();
     const runtime::MemoryPlan memory = runtime::plan_memory(lifetimes_);
     program_.arena_bytes = memory.bytes;
     for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
+    for (std::size_t k = 0; monolith && k < kernels_.size(); ++k)
+      add_touches(kernels_[k], program_.launches[k]);
     check_outputs();
     if (!kernels_.empty()) program_.persistent = kernels_.front().code.persistent;
     program_.objects = std::move(objects);
@@ -88,6 +130,19 @@ class Assembler {
     }
   }
 
+  void keep_small_values() {
+    std::vector<std::size_t> order(lifetimes_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return lifetimes_[i].bytes; });
+    std::int64_t together = 0;
+    for (const std::size_t i : order) {
+      together += lifetimes_[i].bytes;
+      if (lifetimes_[i].bytes > kSmall || together > kSmallTogether) return;
+      lifetimes_[i].first = 0;
+      lifetimes_[i].last = static_cast<int>(kernels_.size());
+    }
+  }
+
   Slot slot_of(const lower::Argument& argument, const runtime::MemoryPlan& memory) {
     if (argument.kind == lower::Argument::Kind::packed) return constants_.add(argument.packed);
     if (const Tensor* constant = graph_.constant_of(argument.node))
@@ -111,6 +166,7 @@ class Assembler {
     for (std::size_t i = 0; i < kernel.code.local_bytes.size(); ++i)
       launch.args.push_back({Slot::Kind::arena, memory.offsets[first_local_[k] + i]});
     launch.phases = kernel.code.phases;
+    launch.seconds = 1e-6 * kernel.planned.cost.us;
     launch.product = kernel.lowered.library;
     launch.unit = kernel.code.unit;
     program_.scratch_bytes = std::max(program_.scratch_bytes, kernel.code.scratch_bytes);
@@ -142,9 +198,9 @@ class Assembler {
 }  // namespace
 
 runtime::Program assemble(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
-                          std::vector<std::string> objects, int threads,
-                          const std::string& device) {
-  runtime::Program program = Assembler(graph, kernels).run(std::move(objects), threads);
+                          std::vector<std::string> objects, int threads, const std::string& device,
+                          bool monolith) {
+  runtime::Program program = Assembler(graph, kernels).run(std::move(objects), threads, monolith);
   program.device = device;
   return program;
 }

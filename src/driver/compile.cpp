@@ -210,7 +210,8 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   watch.lap("code");
 
   runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(objects),
-                                      platform.threads, platform.name());
+                                      platform.threads, platform.name(),
+                                      platform.persistent.has_value());
   program.manifest = report_of(compiled, platform).dump();
   compiled.program = std::make_shared<runtime::Program>(std::move(program));
   watch.lap("assemble");

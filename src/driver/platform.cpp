@@ -20,7 +20,7 @@ lower::Target Platform::target() const {
     target.cutlass = units;
     if (persistent) {
       target.stage_threads = persistent->threads;
-      target.library = target.cutlass = false;
+      target.library = target.cutlass = target.grid_barriers = false;
       constexpr int kReserved = 1024;  // of each block
       target.shared_bytes = std::min(
           gpu.shared_per_block, gpu.shared_per_multiprocessor / persistent->blocks - kReserved);

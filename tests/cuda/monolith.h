@@ -41,9 +41,9 @@ struct Network {
 };
 
 inline void mlp(Network& n) {
-  NodeId x = n.in({7, 40});
+  NodeId x = n.in({70, 40});
   for (int i = 0; i < 3; ++i) x = n.b.relu(n.linear(x, 40, 40));
-  n.out(n.b.softmax(n.linear(x, 40, 10), {1}));
+  n.out(n.b.softmax(n.linear(x, 40, 130), {1}));
 }
 /// One encoder layer: attention, residuals, norms, a feed-forward part.
 inline void transformer(Network& n) {

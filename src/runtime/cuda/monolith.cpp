@@ -87,7 +87,10 @@ Status Persistent::make_schedule() {
   const Schedule made = schedule(stages_, blocks_, {});
   const Status sound = validate(stages_, made, 32);
   HEDDLE_CHECK(sound.ok(), "monolith: {}", sound.error().message);
-  tables_ = tables_of(made, {}, kFetchBytes);
+  const auto constants = [&](int stage, std::int64_t first, std::int64_t last) {
+    return constants_of(program_, stages_[static_cast<std::size_t>(stage)], first, last);
+  };
+  tables_ = tables_of(made, constants, kFetchBytes);
   return Ok{};
 }
 

@@ -49,6 +49,29 @@ std::vector<Stage> spread(std::vector<Stage> stages, int workers) {
   return stages;
 }
 
+std::vector<ConstantRange> constants_of(const Program& program, const Stage& stage,
+                                        std::int64_t first, std::int64_t last) {
+  std::vector<ConstantRange> out;
+  const Launch& launch = program.launches[static_cast<std::size_t>(stage.launch)];
+  const Phase& phase = launch.phases[static_cast<std::size_t>(stage.phase)];
+  for (const Touch& touch : phase.touches) {
+    const Slot& slot = launch.args[static_cast<std::size_t>(touch.arg)];
+    if (slot.kind != Slot::Kind::constant) continue;
+    const auto shares = std::ssize(touch.shares);
+    std::int64_t begin = 0, end = 0;
+    for (std::int64_t i = 0; i < shares; ++i) {
+      // Shares that have a task of these.
+      if (phase.tasks * (i + 1) / shares <= first || phase.tasks * i / shares >= last) continue;
+      const auto& [from, to] = touch.shares[static_cast<std::size_t>(i)];
+      if (from >= to) continue;
+      begin = begin < end ? std::min(begin, from) : from;
+      end = std::max(end, to);
+    }
+    if (begin < end) out.push_back({slot.index, begin, end - begin});
+  }
+  return out;
+}
+
 MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
                          std::int64_t fetch_bytes) {
   share_waits(schedule);

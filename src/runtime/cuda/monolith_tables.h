@@ -50,6 +50,8 @@ std::vector<Stage> spread(std::vector<Stage> stages, int workers);
 struct ConstantRange {
   std::int64_t constant = 0, begin = 0, bytes = 0;
 };
+std::vector<ConstantRange> constants_of(const Program& program, const Stage& stage,
+                                        std::int64_t first, std::int64_t last);
 using ConstantsRead =
     std::function<std::vector<ConstantRange>(int stage, std::int64_t first, std::int64_t last)>;
 
