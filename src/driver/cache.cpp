@@ -42,7 +42,7 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
     key += fmt::format("|{}|{}|{}", platform.machine_name(), platform.gpu.l2_bytes,
                        options.options.nvrtc);
   key += fmt::format("|{}{}", name_of(options.precision), options.tf32 ? " tf32" : "");
-  key += "|" + options.options.accuracy + "|" + options.options.disable + "|" +
+  key += "|" + options.mode + "|" + options.options.accuracy + "|" + options.options.disable + "|" +
          std::to_string(options.options.bisect);
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
   for (const auto& [name, expr] : options.facts) key += "|" + name + "=" + expr.text();

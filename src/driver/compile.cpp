@@ -12,6 +12,7 @@
 #include "driver/dump.h"
 #include "driver/lower_plan.h"
 #include "driver/measure.h"
+#include "driver/mode.h"
 #include "driver/planning.h"
 #include "driver/report.h"
 #include "prim/precision.h"
@@ -194,8 +195,10 @@ Result<Compiled> plan_only(prim::Graph graph, const CompileOptions& options) {
   return lower_graph(std::move(graph), options, platform, dumper, pool);
 }
 
-Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
-  const Platform platform = HEDDLE_TRY(platform_for(options));
+namespace {
+
+Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
+                             const ModeRequest& mode, const Platform& platform) {
   Dumper dumper(options.options);
   ThreadPool pool(platform.threads);
   std::vector<std::string> objects;
@@ -209,13 +212,33 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
                    HEDDLE_TRY(source_of(kernel, platform)));
   watch.lap("code");
 
+  const bool monolith =
+      platform.cuda ? platform.persistent.has_value() : mode.kind != ModeRequest::Kind::kernels;
   runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(objects),
-                                      platform.threads, platform.name(),
-                                      platform.persistent.has_value());
+                                      platform.threads, platform.name(), monolith);
+  watch.lap("assemble");
+  compiled.mode = HEDDLE_TRY(settle_mode(program, mode, platform, options));
+  watch.lap("mode");
   program.manifest = report_of(compiled, platform).dump();
   compiled.program = std::make_shared<runtime::Program>(std::move(program));
-  watch.lap("assemble");
   return compiled;
+}
+
+}  // namespace
+
+Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
+  const ModeRequest mode = HEDDLE_TRY(parse_mode(options.mode));
+  Platform platform = HEDDLE_TRY(platform_for(options));
+  if (!platform.persistent) return compile_for(std::move(graph), options, mode, platform);
+  Result<Compiled> compiled = compile_for(graph, options, mode, platform);
+  if (compiled || compiled.error().code != ErrorCode::unsupported) return compiled;
+  // What cannot be a stage keeps the plan in several kernels.
+  platform.persistent.reset();
+  log(LogLevel::warning, "--mode {}: {}; several kernels instead", options.mode,
+      compiled.error().message);
+  return compile_for(std::move(graph), options,
+                     {ModeRequest::Kind::kernels, {}, "no monolith: " + compiled.error().message},
+                     platform);
 }
 
 }  // namespace heddle::driver

@@ -29,7 +29,9 @@ struct CompileOptions {
   std::string locked;
   /// What f32 values are stored as, arithmetic staying f32: f32, f16 or bf16 (prim/precision.h).
   DType precision = DType::f32;
-  std::string mode = "kernels";  ///< kernels, monolith, auto
+  /// How the kernels run: "kernels" (one after another), "monolith" (all as one parallel region or
+  /// persistent kernel), "auto" (what measures faster); see driver/mode.h.
+  std::string mode = "auto";
   bool tf32 = false;  ///< CUDA: products of f32 are of values rounded to tf32, on tensor cores
   std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
   DimensionFacts facts;                 ///< "--dynamic total=past+seq"
@@ -63,6 +65,13 @@ struct PhaseTime {
   double seconds = 0;
 };
 
+/// Why a program runs as it does.
+struct ModeReport {
+  std::string chosen = "kernels";  ///< as --mode has it
+  std::string reason;
+  std::vector<std::pair<std::string, double>> measured;  ///< microseconds of a run
+};
+
 struct Compiled {
   std::shared_ptr<const runtime::Program> program;
   prim::Graph graph;  ///< after the passes
@@ -70,6 +79,7 @@ struct Compiled {
   std::vector<CompiledKernel> kernels;  ///< in execution order
   std::vector<PhaseTime> times;
   DType precision = DType::f32;  ///< CompileOptions::precision
+  ModeReport mode;
   plan::MeasureReport measured;  ///< what the budget was spent on
   bool from_cache = false;       ///< graph, plan and kernels are empty then
 };

@@ -26,7 +26,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Values that no kernel is slow or wrong on: small normal numbers, index 0, false.
+}  // namespace
+
 Tensor plain_values(const TensorType& type, std::mt19937_64& random) {
   Tensor tensor(type);
   std::normal_distribution<double> normal;
@@ -34,6 +35,8 @@ Tensor plain_values(const TensorType& type, std::mt19937_64& random) {
     for (std::int64_t i = 0; i < tensor.count(); ++i) tensor.set(i, normal(random));
   return tensor;
 }
+
+namespace {
 
 void push_out_of_caches([[maybe_unused]] const std::vector<Tensor>& constants) {
 #if defined(__x86_64__)

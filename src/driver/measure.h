@@ -1,9 +1,13 @@
 #pragma once
+#include <random>
+
 #include "driver/platform.h"
 #include "plan/measure.h"
 
 namespace heddle::driver {
 
+/// Values that no kernel is slow or wrong on: small normal numbers, index 0, false.
+Tensor plain_values(const TensorType& type, std::mt19937_64& random);
 /// "none" → 0, "full" → infinity, else seconds; a usage error for anything else.
 Result<double> budget_seconds(const std::string& budget);
 /// An error (missing) if this machine's vectors are narrower than those of the code.
@@ -20,8 +24,7 @@ Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& po
 /// candidates are lowered, compiled and timed alone, with constants cold (in a network other
 /// kernels have pushed them out of the caches) and values as the caches hold them.
 Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
-                                 const CompileOptions& options,
-                                 const Platform& platform, ThreadPool& pool,
-                                 plan::MeasureReport* report = nullptr);
+                                 const CompileOptions& options, const Platform& platform,
+                                 ThreadPool& pool, plan::MeasureReport* report = nullptr);
 
 }  // namespace heddle::driver

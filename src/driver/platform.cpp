@@ -94,7 +94,7 @@ Result<Platform> platform_for(const CompileOptions& options) {
     return fail(ErrorCode::usage, "--device: found '{}', want cpu, cuda or cuda:N", options.device);
   p.cuda = true;
   p.tf32 = options.tf32;
-  if (options.mode == "monolith") p.persistent.emplace();
+  if (options.mode.starts_with("monolith")) p.persistent.emplace();
   p.ordinal = *ordinal;
   const auto devices = runtime::cuda::devices(options.options.cuda_driver);
   if (devices && static_cast<std::size_t>(p.ordinal) >= devices->size())

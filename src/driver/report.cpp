@@ -147,6 +147,12 @@ std::string provenance_of(const Compiled& compiled) {
   return fmt::format("({} of {} kernels measured)", all - modelled, all);
 }
 
+json mode_json(const ModeReport& mode) {
+  json measured = json::array();
+  for (const auto& [name, us] : mode.measured) measured.push_back({{"mode", name}, {"us", us}});
+  return {{"chosen", mode.chosen}, {"reason", mode.reason}, {"measured", measured}};
+}
+
 json machine_json(const Platform& p) {
   if (!p.cuda) return {{"cpu", p.cpu.cpu}, {"vector_bytes", p.cpu.vector_bytes}};
   const plan::MachineModel m = p.model();
@@ -180,6 +186,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
                    {"regions", plan.stats.regions},
                    {"unique_regions", plan.stats.unique_regions},
                    {"cuts_per_node", plan.stats.cuts_per_node}}},
+                 {"mode", mode_json(compiled.mode)},
                  {"kernels", json::array()},
                  {"times", json::array()}};
   for (const CompiledKernel& kernel : compiled.kernels) {

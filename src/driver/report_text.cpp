@@ -88,6 +88,19 @@ std::string details(const json& kernel) {
 
 }  // namespace
 
+namespace {
+
+std::string mode_text(const json& mode) {
+  std::string text = fmt::format("mode: {} ({})\n", mode["chosen"].get<std::string>(),
+                                 mode["reason"].get<std::string>());
+  for (const json& m : mode["measured"])
+    text +=
+        fmt::format("{:>12.1f} us as {}\n", m["us"].get<double>(), m["mode"].get<std::string>());
+  return text;
+}
+
+}  // namespace
+
 Result<std::string> explain_text(const json& report, const std::string& node, int top) {
   const json& plan = report["plan"];
   std::string text = fmt::format(
@@ -109,6 +122,7 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
     text += "; arithmetic is f32\n";
   }
   if (report.contains("fusion")) text += fusion_text(report["fusion"]);
+  if (report.contains("mode")) text += mode_text(report["mode"]);
   const json& kernels = report["kernels"];
   const bool cuda = !kernels.empty() && kernels[0].contains("phases");
   if (cuda)

@@ -91,12 +91,29 @@ json unit_json(const UnitProduct& u) {
           {"matrices", matrices}};
 }
 
+json touches_json(const std::vector<Touch>& touches) {
+  json out = json::array();
+  for (const Touch& t : touches) out.push_back({t.arg, t.write, t.shares});
+  return out;
+}
+
+json layout_json(const StageLayout& s) {
+  return {{"grain", s.grain},
+          {"whole_ns", std::llround(1e9 * s.whole)},
+          {"depth_first", s.depth_first},
+          {"barriers", s.barriers}};
+}
+
 json launch_json(const Launch& launch) {
   json args = json::array(), phases = json::array();
   for (const Slot& slot : launch.args) args.push_back({static_cast<int>(slot.kind), slot.index});
   for (const Phase& phase : launch.phases)
-    phases.push_back({phase.symbol, phase.tasks, grid_json(phase.grid)});
-  json out = {{"name", launch.name}, {"args", args}, {"phases", phases}};
+    phases.push_back(
+        {phase.symbol, phase.tasks, grid_json(phase.grid), touches_json(phase.touches)});
+  json out = {{"name", launch.name},
+              {"args", args},
+              {"phases", phases},
+              {"ns", std::llround(1e9 * launch.seconds)}};
   if (launch.product) out["product"] = product_json(*launch.product);
   if (launch.unit) out["unit"] = unit_json(*launch.unit);
   return out;
@@ -125,6 +142,7 @@ json manifest_json(const Program& p) {
                        {"threads", p.persistent->threads},
                        {"blocks", p.persistent->blocks},
                        {"shared", p.persistent->shared_bytes}};
+  if (p.monolith) j["monolith"] = layout_json(*p.monolith);
   j["info"] = p.manifest;
   return j;
 }
@@ -249,11 +267,12 @@ Result<UnitProduct> unit_from(const json& j, std::size_t args, std::size_t objec
 
 Result<PersistentKernel> persistent_from(const json& j) {
   const PersistentKernel m{j.at("symbol").get<std::string>(), j.at("threads").get<int>(),
-                   j.at("blocks").get<int>(), j.at("shared").get<std::int64_t>()};
+                           j.at("blocks").get<int>(), j.at("shared").get<std::int64_t>()};
   if (m.threads < 1 || m.threads > 1024 || m.blocks < 1 || m.blocks > 32 || m.shared_bytes < 0 ||
       m.shared_bytes > (std::int64_t{1} << 30))
-    return fail("artefact: found a persistent kernel of {} blocks of {} threads, {} bytes of shared memory",
-                m.blocks, m.threads, m.shared_bytes);
+    return fail(
+        "artefact: found a persistent kernel of {} blocks of {} threads, {} bytes of shared memory",
+        m.blocks, m.threads, m.shared_bytes);
   return m;
 }
 
@@ -268,6 +287,38 @@ Status check_stages(const Program& p) {
   return Ok{};
 }
 
+constexpr std::size_t kMostShares = 4096;
+constexpr std::int64_t kMostNanoseconds = std::int64_t{1} << 50;
+
+/// Wrong spans would order less than they must: they lie inside the memory that they are of, and
+/// the code that is trusted to stay there, too, was made with them.
+Result<std::vector<Touch>> touches_from(const json& j, const Launch& launch, std::int64_t tasks) {
+  std::vector<Touch> touches;
+  std::size_t shares = 1;
+  for (const json& one : j) {
+    Touch t{one.at(0).get<int>(), one.at(1).get<bool>(),
+            one.at(2).get<std::vector<std::pair<std::int64_t, std::int64_t>>>()};
+    bool sound = t.arg >= 0 && static_cast<std::size_t>(t.arg) < launch.args.size() &&
+                 !t.shares.empty() && t.shares.size() <= kMostShares &&
+                 (t.shares.size() == 1 || std::ssize(t.shares) <= tasks) &&
+                 (t.shares.size() == 1 || shares == 1 || t.shares.size() == shares);
+    shares = std::max(shares, t.shares.size());
+    for (const auto& [begin, end] : t.shares)
+      sound = sound && begin >= 0 && begin <= kMaxTensorBytes && end >= 0 && end <= kMaxTensorBytes;
+    if (!sound) return fail("artefact: kernel '{}' touches what is malformed", launch.name);
+    touches.push_back(std::move(t));
+  }
+  return touches;
+}
+
+Result<StageLayout> layout_from(const json& j) {
+  const StageLayout s{j.at("grain").get<int>(), 1e-9 * j.at("whole_ns").get<double>(),
+                      j.at("depth_first").get<bool>(), j.at("barriers").get<bool>()};
+  if (s.grain < 1 || s.grain > 1024 || !(s.whole >= 0 && s.whole < 1e9))
+    return fail("artefact: found stages of {} items a worker", s.grain);
+  return s;
+}
+
 /// Fills in what the manifest says; constants and objects are in `p` already.
 Result<Program> program_from(const json& j, Program p) {
   p.arena_bytes = j.at("arena_bytes").get<std::int64_t>();
@@ -278,6 +329,7 @@ Result<Program> program_from(const json& j, Program p) {
       p.scratch_bytes > (std::int64_t{1} << 32) || p.threads < 1 || p.threads > 4096)
     return fail("artefact: found arena of {} bytes, scratch of {}, {} threads", p.arena_bytes,
                 p.scratch_bytes, p.threads);
+  if (j.contains("monolith")) p.monolith = HEDDLE_TRY(layout_from(j.at("monolith")));
   for (const json& port : j.at("inputs"))
     p.inputs.push_back({port.at("name").get<std::string>(), HEDDLE_TRY(type_from(port))});
   for (const json& port : j.at("outputs"))
@@ -285,9 +337,15 @@ Result<Program> program_from(const json& j, Program p) {
   for (const json& entry : j.at("launches")) {
     Launch launch{entry.at("name").get<std::string>(), {}, {}};
     for (const json& arg : entry.at("args")) launch.args.push_back(HEDDLE_TRY(slot_from(arg, p)));
-    for (const json& phase : entry.at("phases"))
-      launch.phases.push_back({phase.at(0).get<std::string>(), phase.at(1).get<std::int64_t>(),
-                               HEDDLE_TRY(grid_from(phase.at(2), launch.args.size()))});
+    for (const json& phase : entry.at("phases")) {
+      const auto tasks = phase.at(1).get<std::int64_t>();
+      launch.phases.push_back({phase.at(0).get<std::string>(), tasks,
+                               HEDDLE_TRY(grid_from(phase.at(2), launch.args.size())),
+                               HEDDLE_TRY(touches_from(phase.at(3), launch, tasks))});
+    }
+    const auto ns = entry.at("ns").get<std::int64_t>();
+    if (ns < 0 || ns > kMostNanoseconds) return fail("artefact: found a kernel of {} ns", ns);
+    launch.seconds = 1e-9 * static_cast<double>(ns);
     if (entry.contains("product"))
       launch.product = HEDDLE_TRY(product_from(entry.at("product"), launch.args.size()));
     if (entry.contains("unit"))

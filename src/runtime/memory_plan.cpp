@@ -8,7 +8,9 @@ namespace heddle::runtime {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 struct Placed {
   std::int64_t begin, end;
@@ -41,16 +43,18 @@ MemoryPlan plan_memory(const std::vector<Lifetime>& blocks) {
     const Lifetime& block = blocks[i];
     const std::int64_t offset = lowest_gap(placed, block);
     const Placed entry{offset, offset + aligned(block.bytes), block.first, block.last};
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), entry,
-                                   [](const Placed& a, const Placed& b) { return a.begin < b.begin; }),
-                  entry);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), entry,
+                         [](const Placed& a, const Placed& b) { return a.begin < b.begin; }),
+        entry);
     plan.offsets[i] = offset;
     plan.bytes = std::max(plan.bytes, entry.end);
     change[block.first] += aligned(block.bytes);
     change[block.last + 1] -= aligned(block.bytes);
   }
   std::int64_t alive = 0;
-  for (const auto& [step, delta] : change) plan.lower_bound = std::max(plan.lower_bound, alive += delta);
+  for (const auto& [step, delta] : change)
+    plan.lower_bound = std::max(plan.lower_bound, alive += delta);
   return plan;
 }
 

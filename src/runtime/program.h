@@ -43,8 +43,8 @@ struct Grid {
   std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
 };
-/// What tasks touch of one argument: bytes [first, second) of each of equal shares of a phase's tasks,
-/// in order (share i of n: tasks [T·i/n, T·(i+1)/n)), or once for all of them.
+/// What tasks touch of one argument: bytes [first, second) of each of equal shares of a phase's
+/// tasks, in order (share i of n: tasks [T·i/n, T·(i+1)/n)), or once for all of them.
 struct Touch {
   int arg = 0;
   bool write = false;
@@ -90,6 +90,21 @@ struct Port {
   bool operator==(const Port&) const = default;
 };
 
+/// How the stages of a monolith are laid out over its workers (runtime/schedule.h).
+struct StageLayout {
+  /// Items that a worker gets of a stage that is split: more let consumers begin earlier.
+  int grain = 1;
+  /// A stage of at most this many seconds is not split: one worker runs it, and others what does
+  /// not depend on it.
+  double whole = 0;
+  /// What can be run goes before what comes earlier in the program, so that tiles are consumed
+  /// while they are in the caches.
+  bool depth_first = false;
+  /// Every stage waits for all before it, as at a barrier.
+  bool barriers = false;
+  auto operator<=>(const StageLayout&) const = default;
+};
+
 /// Everything needed to run, free of any IR: plain records over one planned arena.
 struct Program {
   std::vector<Port> inputs, outputs;
@@ -99,6 +114,9 @@ struct Program {
   std::int64_t arena_bytes = 0;
   std::int64_t scratch_bytes = 0;  ///< per thread
   int threads = 1;
+  /// All launches as one parallel region (CPU) or one persistent kernel (CUDA), if that can be;
+  /// else one after another.
+  std::optional<StageLayout> monolith = {};
   std::string device = "cpu";  ///< or "cuda sm_90a": what the objects are for
   /// Object files that hold the symbols (CUDA: cubins, and the shared objects that launches name as
   /// their units).

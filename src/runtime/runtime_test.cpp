@@ -41,11 +41,12 @@ TEST(MemoryPlan, ChainReusesMemory) {
   EXPECT_EQ(plan_memory(blocks).bytes, 2048);
 }
 
-/// Two phases over 8 tasks of one element: y = x + c, then y = 2*y (of the mirrored task, so that the
-/// barrier between phases matters).
+/// Two phases over 8 tasks of one element: y = x + c, then y = 2*y (of the mirrored task, so that
+/// the barrier between phases matters).
 void add_phase(void* const* args, std::int64_t begin, std::int64_t end, void*) {
   for (std::int64_t i = begin; i < end; ++i)
-    static_cast<float*>(args[2])[i] = static_cast<float*>(args[0])[i] + static_cast<float*>(args[1])[i];
+    static_cast<float*>(args[2])[i] =
+        static_cast<float*>(args[0])[i] + static_cast<float*>(args[1])[i];
 }
 void mirror_phase(void* const* args, std::int64_t begin, std::int64_t end, void*) {
   for (std::int64_t i = begin; i < end; ++i)
@@ -65,7 +66,9 @@ Program small_program() {
   p.arena_bytes = 64;
   p.threads = 2;
   p.launches = {{"k",
-                 {{Slot::Kind::input, 0}, {Slot::Kind::constant, 0}, {Slot::Kind::arena, 0},
+                 {{Slot::Kind::input, 0},
+                  {Slot::Kind::constant, 0},
+                  {Slot::Kind::arena, 0},
                   {Slot::Kind::output, 0}},
                  {{"add", 8}, {"mirror", 8}}}};
   p.objects = {"not really code"};
@@ -73,16 +76,20 @@ Program small_program() {
   return p;
 }
 
-std::shared_ptr<Session> small_session(int threads) {
-  return *Session::create(std::make_shared<Program>(small_program()), link, nullptr,
+/// As a monolith its phases, which do not say what they touch, wait for all before them.
+std::shared_ptr<Session> small_session(int threads, bool monolith = false) {
+  Program p = small_program();
+  if (monolith) p.monolith = StageLayout{};
+  return *Session::create(std::make_shared<Program>(std::move(p)), link, nullptr,
                           std::make_shared<ThreadPool>(threads));
 }
 
 TEST(Session, RunsPhasesInOrderOnAnyNumberOfThreads) {
   const std::vector<float> x(8, 1.0f);
   const Tensor input = Tensor::from<float>(DType::f32, {8}, x);
-  for (int threads = 1; threads <= 3; ++threads) {
-    auto session = small_session(threads);
+  for (const int n : {1, 2, 3, 11, 12, 13}) {
+    const int threads = n % 10;
+    auto session = small_session(threads, n > 10);
     for (int run = 0; run < 100; ++run) {
       auto outputs = session->run(std::span(&input, 1));
       ASSERT_TRUE(outputs);

@@ -8,6 +8,8 @@ namespace heddle::runtime {
 namespace {
 
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+/// Of a stage whose shares are alike.
+constexpr std::int64_t kShares = 64;
 /// What it takes to see another worker's result: a cache line goes from core to core.
 constexpr double kHandOver = 2e-7;
 
@@ -38,7 +40,7 @@ struct Piece {
 
 class Scheduler {
  public:
-  Scheduler(const std::vector<Stage>& stages, int workers, const Layout& layout)
+  Scheduler(const std::vector<Stage>& stages, int workers, const StageLayout& layout)
       : stages_(stages), workers_(workers), layout_(layout) {}
 
   Schedule run() {
@@ -215,7 +217,7 @@ class Scheduler {
 
   const std::vector<Stage>& stages_;
   const int workers_;
-  const Layout layout_;
+  const StageLayout layout_;
   std::vector<Piece> pieces_;     ///< by stage
   std::vector<int> first_piece_;  ///< by stage
   std::vector<Place> place_;
@@ -259,13 +261,15 @@ std::vector<Stage> stages_of(const Program& program) {
         stage.shares = std::max<std::int64_t>(stage.shares, std::ssize(t.shares));
       }
       if (phase.touches.empty()) stage.touches = everything(launch);
+      // Shares that all touch the same can be told apart at will.
+      if (stage.shares == 1) stage.shares = std::clamp<std::int64_t>(stage.tasks, 1, kShares);
       stages.push_back(std::move(stage));
     }
   }
   return stages;
 }
 
-Schedule schedule(const std::vector<Stage>& stages, int workers, const Layout& layout) {
+Schedule schedule(const std::vector<Stage>& stages, int workers, const StageLayout& layout) {
   return Scheduler(stages, workers, layout).run();
 }
 

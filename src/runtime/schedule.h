@@ -52,22 +52,8 @@ struct Stage {
 /// Phases in order of execution. Where a phase does not say what it touches, it is everything.
 std::vector<Stage> stages_of(const Program& program);
 
-/// How stages are laid out over workers.
-struct Layout {
-  /// Items that a worker gets of a stage that is split: more let consumers begin earlier.
-  int grain = 1;
-  /// A stage of at most this many seconds is not split: one worker runs it, and others what does
-  /// not depend on it.
-  double whole = 0;
-  /// What can be run goes before what comes earlier in the program, so that tiles are consumed
-  /// while they are in the caches.
-  bool depth_first = false;
-  /// Every stage waits for all before it, as at a barrier.
-  bool barriers = false;
-  auto operator<=>(const Layout&) const = default;
-};
 /// List scheduling by the stages' seconds. Only waits that are not implied by others are made.
-Schedule schedule(const std::vector<Stage>& stages, int workers, const Layout& layout);
+Schedule schedule(const std::vector<Stage>& stages, int workers, const StageLayout& layout);
 
 /// Proof that a schedule computes what the stages in order do: every task runs once; some item can
 /// always run (no deadlock, if all workers are resident); of two items of different stages that

@@ -46,7 +46,7 @@ std::vector<Stage> random_stages(std::mt19937& rng) {
   }
   return out;
 }
-std::vector<Layout> layouts() {
+std::vector<StageLayout> layouts() {
   return {{}, {1, 5e-6}, {4, 0, true}, {3, 3e-6, true}, {1, 1}, {2, 0, false, true}};
 }
 
@@ -55,7 +55,7 @@ TEST(Schedule, RandomProgramsAreValid) {
   for (int i = 0; i < 300; ++i) {
     const std::vector<Stage> stages = random_stages(rng);
     for (const int workers : {1, 2, 3, 8})
-      for (const Layout& layout : layouts()) {
+      for (const StageLayout& layout : layouts()) {
         const Schedule s = schedule(stages, workers, layout);
         const Status valid = validate(stages, s);
         ASSERT_TRUE(valid.ok()) << i << ": " << valid.error().message;
@@ -128,7 +128,7 @@ TEST(Schedule, PlantedFaultsAreFound) {
   int wrong = 0, found = 0;
   for (int i = 0; i < 400; ++i) {
     const std::vector<Stage> stages = random_stages(rng);
-    const std::vector<Layout> choice = layouts();
+    const std::vector<StageLayout> choice = layouts();
     Schedule s = schedule(stages, 2 + static_cast<int>(rng() % 3), choice[rng() % choice.size()]);
     ASSERT_TRUE(runs_right(stages, s, rng));
     auto& list = s.items[rng() % s.items.size()];

@@ -1,8 +1,13 @@
 #include "runtime/session.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <optional>
+#include <set>
+
+#include "runtime/monolith.h"
 
 namespace heddle::runtime {
 namespace {
@@ -23,6 +28,7 @@ class CpuSession final : public Session {
                  std::vector<LaunchTime>* times) override;
   Status execute_telling(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                          const Ready& ready) override;
+  Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs) override;
 
  private:
   struct BoundPhase {
@@ -34,22 +40,29 @@ class CpuSession final : public Session {
   };
   /// Memory of one run in flight.
   struct Context {
-    Tensor arena;
-    Tensor scratch;
+    Tensor memory;  ///< the arena, then each thread's scratch
+    std::byte* scratch;
     std::vector<std::vector<void*>> args;  ///< by launch
     std::vector<std::vector<std::pair<std::size_t, std::size_t>>> inputs,
         outputs;  ///< (launch, arg)
+    Monolith::Progress progress;
   };
+  /// Bytes: a cache line more than asked for, so that threads never share one.
+  std::int64_t scratch_stride() const { return (program().scratch_bytes + 127) / 64 * 64; }
   std::unique_ptr<Context> acquire();
   void release(std::unique_ptr<Context> context);
   void bind(Context& context, std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
-  void run_region(Context& context, std::vector<LaunchTime>* times, const Ready& ready);
+  std::function<void(std::size_t)> teller(const Ready& ready) const;
+  void run_launches(Context& context, std::vector<LaunchTime>* times, const Ready& ready);
+  void run_monolith(Context& context, const Ready& ready,
+                    std::vector<std::vector<ItemTime>>* times = nullptr);
 
   std::shared_ptr<const void> code_;
   std::shared_ptr<ThreadPool> pool_;
   std::vector<BoundLaunch> launches_;
-  std::vector<std::vector<std::size_t>>
-      done_;  ///< by launch: the outputs that it is the last to use
+  std::optional<Monolith> monolith_;
+  std::vector<std::vector<std::size_t>> uses_;  ///< by launch: outputs
+  std::vector<int> users_;                      ///< by output: launches
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> idle_;
 };
@@ -65,12 +78,20 @@ Status CpuSession::link(const Linker& linker) {
     }
     launches_.push_back(std::move(bound));
   }
-  std::vector<std::size_t> last(program().outputs.size());
-  for (std::size_t l = 0; l < program().launches.size(); ++l)
-    for (const Slot& slot : program().launches[l].args)
-      if (slot.kind == Slot::Kind::output) last[static_cast<std::size_t>(slot.index)] = l;
-  done_.resize(program().launches.size());
-  for (std::size_t o = 0; o < last.size() && !done_.empty(); ++o) done_[last[o]].push_back(o);
+  if (program().monolith) {
+    std::vector<Task> tasks;
+    for (const BoundLaunch& launch : launches_)
+      for (const BoundPhase& phase : launch.phases) tasks.push_back(phase.task);
+    monolith_.emplace(program(), pool_->threads(), std::move(tasks));
+  }
+  users_.resize(program().outputs.size());
+  for (const Launch& launch : program().launches) {
+    std::set<std::size_t> outputs;
+    for (const Slot& slot : launch.args)
+      if (slot.kind == Slot::Kind::output) outputs.insert(static_cast<std::size_t>(slot.index));
+    for (const std::size_t output : outputs) ++users_[output];
+    uses_.emplace_back(outputs.begin(), outputs.end());
+  }
   return Ok{};
 }
 
@@ -83,11 +104,11 @@ std::unique_ptr<CpuSession::Context> CpuSession::acquire() {
       return context;
     }
   }
-  auto context = std::make_unique<Context>();
-  context->arena = Tensor({DType::u8, {program().arena_bytes}});
-  // A cache line more than asked for, so that threads never share one.
-  const std::int64_t scratch = (program().scratch_bytes + 127) / 64 * 64;
-  context->scratch = Tensor({DType::u8, {scratch * pool_->threads()}});
+  auto context = std::make_unique<Context>(
+      Context{{}, nullptr, {}, {}, {}, Monolith::Progress(pool_->threads())});
+  const std::int64_t arena = (program().arena_bytes + 63) / 64 * 64;
+  context->memory = Tensor::workspace(arena + scratch_stride() * pool_->threads());
+  context->scratch = context->memory.mutable_data() + arena;
   context->inputs.resize(program().inputs.size());
   context->outputs.resize(program().outputs.size());
   for (std::size_t l = 0; l < program().launches.size(); ++l) {
@@ -98,7 +119,7 @@ std::unique_ptr<CpuSession::Context> CpuSession::acquire() {
       void* pointer = nullptr;
       switch (slot.kind) {
         case Slot::Kind::arena:
-          pointer = context->arena.mutable_data() + slot.index;
+          pointer = context->memory.mutable_data() + slot.index;
           break;
         case Slot::Kind::constant:
           pointer = const_cast<std::byte*>(program().constants[index].data());
@@ -131,27 +152,42 @@ void CpuSession::bind(Context& context, std::span<const Tensor> inputs,
       context.args[launch][arg] = outputs[i].mutable_data();
 }
 
-void CpuSession::run_region(Context& context, std::vector<LaunchTime>* times, const Ready& ready) {
+/// What to call when a launch is complete: tells `ready` of outputs whose last user it was.
+std::function<void(std::size_t)> CpuSession::teller(const Ready& ready) const {
+  if (!ready) return [](std::size_t) {};
+  auto left = std::make_shared<std::vector<std::atomic<int>>>(users_.size());
+  for (std::size_t o = 0; o < users_.size(); ++o) (*left)[o].store(users_[o]);
+  return [this, left, &ready](std::size_t launch) {
+    for (const std::size_t output : uses_[launch])
+      if ((*left)[output].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(output);
+  };
+}
+
+void CpuSession::run_launches(Context& context, std::vector<LaunchTime>* times,
+                              const Ready& ready) {
   const int threads = pool_->threads();
-  SpinBarrier barrier(threads);
-  const std::int64_t scratch_stride = context.scratch.bytes() / threads;
+  const auto told = teller(ready);
   const double start = now();
-  pool_->run([&](int thread) {
-    void* scratch = context.scratch.mutable_data() + scratch_stride * thread;
-    for (std::size_t l = 0; l < launches_.size(); ++l) {
-      const double begin = times != nullptr ? now() : 0;
-      for (const BoundPhase& phase : launches_[l].phases) {
+  for (std::size_t l = 0; l < launches_.size(); ++l) {
+    const double begin = times != nullptr ? now() : 0;
+    for (const BoundPhase& phase : launches_[l].phases)
+      pool_->run([&](int thread) {
+        void* scratch = context.scratch + scratch_stride() * thread;
         const std::int64_t first = phase.tasks * thread / threads;
         const std::int64_t last = phase.tasks * (thread + 1) / threads;
         if (first < last) phase.task(context.args[l].data(), first, last, scratch);
-        if (threads > 1) barrier.wait();
-      }
-      if (times != nullptr && thread == 0)
-        times->push_back({program().launches[l].name, now() - begin, begin - start});
-      if (ready && thread == 0)
-        for (const std::size_t output : done_[l]) ready(output);
-    }
-  });
+      });
+    if (times != nullptr)
+      times->push_back({program().launches[l].name, now() - begin, begin - start});
+    told(l);
+  }
+}
+
+void CpuSession::run_monolith(Context& context, const Ready& ready,
+                              std::vector<std::vector<ItemTime>>* times) {
+  Monolith::Run run{&context.args, context.scratch, scratch_stride(), &context.progress, times, {}};
+  if (ready) run.done = teller(ready);
+  monolith_->run(*pool_, run);
 }
 
 Status CpuSession::execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
@@ -159,7 +195,10 @@ Status CpuSession::execute(std::span<const Tensor> inputs, std::span<Tensor> out
   std::unique_ptr<Context> context = acquire();
   bind(*context, inputs, outputs);
   if (times != nullptr) times->reserve(launches_.size());
-  run_region(*context, times, {});
+  if (monolith_ && times == nullptr)
+    run_monolith(*context, {});
+  else
+    run_launches(*context, times, {});
   release(std::move(context));
   return Ok{};
 }
@@ -168,9 +207,28 @@ Status CpuSession::execute_telling(std::span<const Tensor> inputs, std::span<Ten
                                    const Ready& ready) {
   std::unique_ptr<Context> context = acquire();
   bind(*context, inputs, outputs);
-  run_region(*context, nullptr, ready);
+  if (monolith_)
+    run_monolith(*context, ready);
+  else
+    run_launches(*context, nullptr, ready);
   release(std::move(context));
   return Ok{};
+}
+
+Result<std::vector<ItemTime>> CpuSession::timeline(std::span<const Tensor> inputs) {
+  if (!monolith_) return Session::timeline(inputs);
+  HEDDLE_TRY(check(inputs));
+  std::vector<Tensor> outputs = new_outputs();
+  std::vector<std::vector<ItemTime>> times(monolith_->schedule().items.size());
+  for (std::size_t w = 0; w < times.size(); ++w)
+    times[w].reserve(monolith_->schedule().items[w].size());
+  std::unique_ptr<Context> context = acquire();
+  bind(*context, inputs, outputs);
+  run_monolith(*context, {}, &times);
+  release(std::move(context));
+  std::vector<ItemTime> all;
+  for (const std::vector<ItemTime>& list : times) all.insert(all.end(), list.begin(), list.end());
+  return all;
 }
 
 }  // namespace
@@ -232,6 +290,14 @@ Result<std::vector<LaunchTime>> Session::profile(std::span<const Tensor> inputs)
   std::vector<LaunchTime> times;
   HEDDLE_TRY(execute(inputs, outputs, &times));
   return times;
+}
+
+Result<std::vector<ItemTime>> Session::timeline(std::span<const Tensor> inputs) {
+  std::vector<ItemTime> items;
+  int launch = 0;
+  for (const LaunchTime& time : HEDDLE_TRY(profile(inputs)))
+    items.push_back({0, launch++, 0, 0, 0, 0, time.begin, time.begin + time.seconds});
+  return items;
 }
 
 Result<std::vector<double>> Session::time_runs(std::span<const Tensor> inputs, int runs) {

@@ -34,9 +34,8 @@ struct ItemTime {
 class Session {
  public:
   /// A program for the CPU. `code` keeps the machine code alive; `pool` may be shared by sessions.
-  /// Each call has its own arena, and the pool runs one region at a time. The whole program is one
-  /// parallel region; threads meet at a barrier between phases. Results do not depend on the number
-  /// of threads.
+  /// Each call has its own arena, and the pool runs one region at a time: one for each phase, or,
+  /// if the program is a monolith, a single one. Results do not depend on the number of threads.
   static Result<std::shared_ptr<Session>> create(std::shared_ptr<const Program> program,
                                                  const Linker& linker,
                                                  std::shared_ptr<const void> code,
@@ -54,8 +53,11 @@ class Session {
   /// `ready` is called by a thread of the run, while others go on; it has to be quick.
   Status run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                   const Ready& ready = {});
-  /// One run with the time of each launch (CPU: a barrier on both sides of each; CUDA: by events).
+  /// One run with the time of each launch, one after another (CUDA: by events).
   Result<std::vector<LaunchTime>> profile(std::span<const Tensor> inputs);
+  /// One run as it is, with the time of each item of a monolith, by worker and in order; else of
+  /// each launch, as of one worker.
+  virtual Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs);
   /// Seconds of each of `runs` runs on the same inputs. On a GPU they lie in its memory already and
   /// outputs stay there: what a pipeline on the device sees, from launch to completion.
   virtual Result<std::vector<double>> time_runs(std::span<const Tensor> inputs, int runs);
@@ -69,10 +71,9 @@ class Session {
   virtual Status execute_telling(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                                  const Ready& ready);
   Status check(std::span<const Tensor> inputs) const;
-
- private:
   std::vector<Tensor> new_outputs() const;
 
+ private:
   std::shared_ptr<const Program> program_;
 };
 

@@ -118,16 +118,15 @@ TEST(ThreadPool, RegionsOfSeveralCallersDoNotMix) {
   EXPECT_LE(worst, 2);
 }
 
-TEST(SpinBarrier, SeparatesPhases) {
+TEST(SpinUntil, SeparatesPhases) {
   ThreadPool pool(2);
-  SpinBarrier barrier(2);
   std::atomic<int> phase[500] = {};
   bool late = false;
   pool.run([&](int) {
     for (int i = 0; i < 500; ++i) {
+      if (i > 0 && phase[i - 1] != 2) late = true;
       ++phase[i];
-      barrier.wait();
-      if (phase[i] != 2) late = true;
+      spin_until([&] { return phase[i] == 2; });
     }
   });
   EXPECT_FALSE(late);

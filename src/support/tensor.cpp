@@ -20,10 +20,11 @@ T saturate(double value) {
   return static_cast<T>(value);
 }
 
-/// Bytes on huge pages where they are many, so that strided access does not wait for page walks.
-void* allocate(std::size_t size) {
-  constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  const std::size_t alignment = size >= 2 * kHugePage ? kHugePage : 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// Bytes on huge pages where they are at least `many`.
+void* allocate(std::size_t size, std::size_t many) {
+  const std::size_t alignment = size >= many ? kHugePage : 64;
   const std::size_t whole = (size + 64 + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, whole);
   if (memory == nullptr) throw std::bad_alloc();
@@ -34,9 +35,17 @@ void* allocate(std::size_t size) {
 
 }  // namespace
 
-Tensor::Tensor(TensorType type) : type_(std::move(type)) {
+// Strided access to large tensors does not wait for page walks.
+Tensor::Tensor(TensorType type) : Tensor(std::move(type), 2 * kHugePage) {}
+
+// Parts of it meet in few sets of the caches or not as the system gave the pages, were they small.
+Tensor Tensor::workspace(std::int64_t bytes) {
+  return Tensor({DType::u8, {bytes}}, std::size_t{128} << 10);
+}
+
+Tensor::Tensor(TensorType type, std::size_t huge_from) : type_(std::move(type)) {
   const std::size_t size = static_cast<std::size_t>(bytes());
-  void* memory = allocate(size);
+  void* memory = allocate(size, huge_from);
   std::memset(memory, 0, size);
   owner_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
   data_ = static_cast<std::byte*>(memory);

@@ -17,6 +17,8 @@ class Tensor {
   Tensor() = default;
   /// Zero-filled, 64-byte aligned.
   explicit Tensor(TensorType type);
+  /// Bytes for temporary values, on huge pages unless they are few.
+  static Tensor workspace(std::int64_t bytes);
   /// Over bytes owned elsewhere (a mapped file); `data` holds the whole tensor.
   Tensor(TensorType type, std::shared_ptr<const void> owner, const std::byte* data)
       : type_(std::move(type)), owner_(std::move(owner)), data_(const_cast<std::byte*>(data)) {}
@@ -54,6 +56,8 @@ class Tensor {
   void set_int(std::int64_t i, std::int64_t value);
 
  private:
+  Tensor(TensorType type, std::size_t huge_from);
+
   TensorType type_;
   std::shared_ptr<const void> owner_;
   std::byte* data_ = nullptr;

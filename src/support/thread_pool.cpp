@@ -1,39 +1,12 @@
 #include "support/thread_pool.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace heddle {
 namespace {
 
-inline void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
-
 // About 50 µs of spinning: longer than the gap between two runs of a small model.
 constexpr int kSpinsBeforePark = 2000;
-// A thread that waits longer than this shares its core with somebody: let them run.
-constexpr int kSpinsBeforeYield = 4000;
 
 }  // namespace
-
-void SpinBarrier::wait() {
-  const int generation = generation_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    generation_.store(generation + 1, std::memory_order_release);
-    return;
-  }
-  for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
-    if (spins < kSpinsBeforeYield)
-      relax();
-    else
-      std::this_thread::yield();
-  }
-}
 
 ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
   for (int i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { work(i); });
@@ -79,12 +52,7 @@ void ThreadPool::run(const std::function<void(int)>& body) {
     wake_.notify_all();
   }
   body(0);
-  for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) {
-    if (spins < kSpinsBeforeYield)
-      relax();
-    else
-      std::this_thread::yield();
-  }
+  spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
 }
 
 void ThreadPool::for_each(std::int64_t count, const std::function<void(std::int64_t)>& body) {

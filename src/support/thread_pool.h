@@ -8,17 +8,25 @@
 
 namespace heddle {
 
-/// A meeting point for a fixed number of threads that are all running: spins, then yields.
-class SpinBarrier {
- public:
-  explicit SpinBarrier(int threads) : threads_(threads) {}
-  void wait();
+/// A moment's pause of a thread that waits in a loop.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 
- private:
-  const int threads_;
-  std::atomic<int> arrived_{0};
-  std::atomic<int> generation_{0};
-};
+/// Waits for a condition that another running thread makes true: spins, then yields.
+template <class F>
+void spin_until(F&& condition) {
+  // A thread that waits longer than this shares its core with somebody: let them run.
+  constexpr int kSpinsBeforeYield = 4000;
+  for (int spins = 0; !condition(); ++spins) {
+    if (spins < kSpinsBeforeYield)
+      relax();
+    else
+      std::this_thread::yield();
+  }
+}
 
 /// A pool for short parallel regions: workers spin for a while after a region, then park, so that
 /// back-to-back regions cost a fraction of a microsecond. The caller is thread 0. Regions from

@@ -52,6 +52,11 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
   verb.add_option("--strategy", flags.strategy,
                   "how kernels are chosen: single, operators, greedy, partition, recompute, full")
       ->capture_default_str();
+  verb.add_option("--mode", flags.mode,
+                  "how kernels run: kernels (one after another), monolith (all as one parallel "
+                  "region), auto (what measures faster), or a monolith laid out as "
+                  "monolith:grain=4,whole=2.5,depth,barriers")
+      ->capture_default_str();
   verb.add_option("--locked", flags.locked,
                   "file of measurements that decide the plan: made within the budget if it is not "
                   "there, else nothing is measured and the plan is the same again");
@@ -129,6 +134,7 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
   options.threads = flags.threads > 0 ? flags.threads : driver::machine_threads();
   options.budget = flags.budget;
   options.strategy = flags.strategy;
+  options.mode = flags.mode;
   options.locked = flags.locked;
   options.precision = flags.precision == "f16"    ? DType::f16
                       : flags.precision == "bf16" ? DType::bf16

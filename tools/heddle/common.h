@@ -29,6 +29,7 @@ struct ModelFlags {
   std::vector<std::string> shapes;
   std::vector<std::string> dynamic, sizes;
   int threads = 0;
+  std::string mode = "auto";
   std::string budget = "none";
   std::string strategy = "full";
   std::string precision = "f32";

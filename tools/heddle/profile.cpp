@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "common.h"
 #include "driver/measure.h"
@@ -17,20 +18,57 @@ struct ProfileFlags : ModelFlags {
   bool roofline = false;
 };
 
-Status write_trace(const std::string& path, const std::string& model,
-                   const std::vector<runtime::LaunchTime>& times) {
+/// One run as it is: a row for each worker, with what it ran and how long it waited before.
+json trace_of(const std::string& model, const runtime::Program& program,
+              const std::vector<runtime::ItemTime>& items) {
   json events = json::array();
-  for (const runtime::LaunchTime& time : times)
-    events.push_back({{"name", time.name},
+  std::set<int> workers;
+  const auto event = [&](const runtime::ItemTime& t, const std::string& name, double begin,
+                         double end) {
+    events.push_back({{"name", name},
                       {"ph", "X"},
                       {"pid", 0},
-                      {"tid", 0},
-                      {"ts", time.begin * 1e6},
-                      {"dur", time.seconds * 1e6}});
+                      {"tid", t.worker},
+                      {"ts", begin * 1e6},
+                      {"dur", (end - begin) * 1e6}});
+  };
+  for (const runtime::ItemTime& t : items) {
+    const runtime::Launch& launch = program.launches[static_cast<std::size_t>(t.launch)];
+    if (t.waited > 0) event(t, "wait", t.begin - t.waited, t.begin);
+    event(t, launch.name, t.begin, t.end);
+    if (t.last > t.first)
+      events.back()["args"] = {
+          {"phase", t.phase}, {"first task", t.first}, {"tasks", t.last - t.first}};
+    workers.insert(t.worker);
+  }
   events.push_back(
       {{"name", "process_name"}, {"ph", "M"}, {"pid", 0}, {"args", {{"name", model}}}});
+  const char* worker = program.device == "cpu" ? "thread" : "multiprocessor";
+  for (const int w : workers)
+    events.push_back({{"name", "thread_name"},
+                      {"ph", "M"},
+                      {"pid", 0},
+                      {"tid", w},
+                      {"args", {{"name", fmt::format("{} {}", worker, w)}}}});
+  return {{"traceEvents", events}, {"displayTimeUnit", "ns"}};
+}
+
+double length_of(const std::vector<runtime::ItemTime>& run) {
+  double end = 0;
+  for (const runtime::ItemTime& t : run) end = std::max(end, t.end);
+  return end;
+}
+
+/// The shortest of `runs` runs, as a Chrome trace.
+Status write_trace(const std::string& path, const std::string& name, const Model& model,
+                   const std::vector<Tensor>& inputs, int runs) {
+  std::vector<runtime::ItemTime> shortest;
+  for (int i = 0; i < runs; ++i) {
+    auto run = HEDDLE_TRY(model.session->timeline(inputs));
+    if (i == 0 || length_of(run) < length_of(shortest)) shortest = std::move(run);
+  }
   std::ofstream file(path);
-  file << json{{"traceEvents", events}, {"displayTimeUnit", "ns"}};
+  file << trace_of(name, *model.program, shortest);
   file.close();
   if (!file) return fail("{}: cannot write", path);
   return Ok{};
@@ -38,25 +76,16 @@ Status write_trace(const std::string& path, const std::string& model,
 
 using Times = std::vector<runtime::LaunchTime>;
 
-struct Profiles {
-  Times best;      ///< each kernel's best time, of whichever run
-  Times shortest;  ///< of the shortest run
-};
-
-double length_of(const Times& run) {
-  return run.empty() ? 0 : run.back().begin + run.back().seconds;
-}
-
-Result<Profiles> profiles(const Model& model, const std::vector<Tensor>& inputs, int runs) {
-  Profiles p;
+/// Each kernel's best time, of whichever run.
+Result<Times> best_times(const Model& model, const std::vector<Tensor>& inputs, int runs) {
+  Times best;
   for (int i = 0; i < runs; ++i) {
     Times times = HEDDLE_TRY(model.session->profile(inputs));
-    if (i == 0) p.best = p.shortest = times;
+    if (i == 0) best = times;
     for (std::size_t k = 0; k < times.size(); ++k)
-      if (times[k].seconds < p.best[k].seconds) p.best[k] = times[k];
-    if (length_of(times) < length_of(p.shortest)) p.shortest = std::move(times);
+      if (times[k].seconds < best[k].seconds) best[k] = times[k];
   }
-  return p;
+  return best;
 }
 
 json rows_of(const std::vector<runtime::LaunchTime>& best, const json& report) {
@@ -154,9 +183,10 @@ Status run(const ProfileFlags& flags) {
                        flags.model);
   const Inputs inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
   const json report = json::parse(model.program->manifest, nullptr, false);
-  const Profiles measured = HEDDLE_TRY(profiles(model, inputs.values, flags.iterations));
-  if (!flags.trace.empty()) HEDDLE_TRY(write_trace(flags.trace, flags.model, measured.shortest));
-  json rows = rows_of(measured.best, report);
+  const Times best = HEDDLE_TRY(best_times(model, inputs.values, flags.iterations));
+  if (!flags.trace.empty())
+    HEDDLE_TRY(write_trace(flags.trace, flags.model, model, inputs.values, flags.iterations));
+  json rows = rows_of(best, report);
   json result = {{"model", flags.model}, {"inputs", inputs.from}, {"total_us", sum_of(rows, "us")}};
   if (flags.roofline) {
     if (!report.is_object() || report["kernels"].size() != rows.size())

@@ -69,6 +69,7 @@ class CudaSession final : public Session {
       : Session(std::move(program)), code_(std::move(code)), options_(options) {}
   Status prepare();
   Result<std::vector<double>> time_runs(std::span<const Tensor> inputs, int runs) override;
+  Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs) override;
 
  protected:
   Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
@@ -483,6 +484,17 @@ Result<std::vector<double>> CudaSession::time_runs(std::span<const Tensor> input
   }
   release(std::move(run));
   return seconds;
+}
+
+Result<std::vector<ItemTime>> CudaSession::timeline(std::span<const Tensor> inputs) {
+  if (!monolith_) return Session::timeline(inputs);
+  HEDDLE_TRY(Session::check(inputs));
+  const Current current(*gpu());
+  std::unique_ptr<Run> run = HEDDLE_TRY(acquire());
+  HEDDLE_TRY(copy_in(*run, inputs));
+  auto items = HEDDLE_TRY(monolith_->launch_timed(run->monolith, run->stream.get()));
+  release(std::move(run));
+  return items;
 }
 
 }  // namespace

@@ -1,0 +1,174 @@
+#include "driver/mode.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+
+#include "driver/measure.h"
+#include "support/log.h"
+
+namespace heddle::driver {
+namespace {
+
+using runtime::StageLayout;
+
+constexpr double kSeconds = 0.3;  ///< for timing candidates in turns
+constexpr int kFewestTurns = 3, kMostTurns = 200;
+constexpr int kProfiles = 3;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Seconds of each launch, all tasks on one worker: the best of a few runs as a monolith.
+Status take_times(runtime::Program& program, runtime::Session& session,
+                  const std::vector<Tensor>& inputs) {
+  std::vector<double> best(program.launches.size(), 1e30);
+  for (int i = 0; i < kProfiles; ++i) {
+    std::vector<double> seconds(program.launches.size());
+    for (const runtime::ItemTime& t : HEDDLE_TRY(session.timeline(inputs)))
+      seconds[static_cast<std::size_t>(t.launch)] += t.end - t.begin;
+    for (std::size_t l = 0; l < best.size(); ++l) best[l] = std::min(best[l], seconds[l]);
+  }
+  for (std::size_t l = 0; l < best.size(); ++l) program.launches[l].seconds = best[l];
+  return Ok{};
+}
+
+struct Candidate {
+  std::optional<StageLayout> layout;
+  std::shared_ptr<runtime::Session> session;
+  std::vector<double> seconds = {};
+  double median() {
+    std::ranges::sort(seconds);
+    return seconds[seconds.size() / 2];
+  }
+};
+
+std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request, int threads) {
+  if (request.layout) return {request.layout};
+  std::vector<std::optional<StageLayout>> out = {StageLayout{}};
+  if (threads > 1)
+    for (const double whole : {1e-6, 4e-6, 16e-6}) out.push_back(StageLayout{1, whole});
+  out.push_back(StageLayout{4, 0, true});
+  if (threads > 1) out.push_back(StageLayout{1, 0, false, true});
+  if (request.kind == ModeRequest::Kind::automatic) out.emplace_back(std::nullopt);
+  return out;
+}
+
+Status time_in_turns(std::vector<Candidate>& list, const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> outputs;
+  for (Candidate& c : list) outputs = HEDDLE_TRY(c.session->run(inputs));
+  const double begin = now();
+  for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && now() - begin < kSeconds); ++turn)
+    for (Candidate& c : list) {
+      const double start = now();
+      HEDDLE_TRY(c.session->run_into(inputs, outputs));
+      c.seconds.push_back(now() - start);
+    }
+  return Ok{};
+}
+
+std::vector<Tensor> plain_inputs(const runtime::Program& program) {
+  std::mt19937_64 random(1);
+  std::vector<Tensor> inputs;
+  for (const runtime::Port& port : program.inputs)
+    inputs.push_back(plain_values(port.type, random));
+  return inputs;
+}
+
+}  // namespace
+
+Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
+                               const Platform& platform, const CompileOptions& options) {
+  ModeReport report;
+  if (request.kind == ModeRequest::Kind::kernels) {
+    report.reason = request.reason;
+    return report;
+  }
+  if (platform.cuda && request.kind == ModeRequest::Kind::automatic) {
+    report.reason = "auto: not measured on a GPU";
+    return report;
+  }
+  std::vector<std::optional<StageLayout>> layouts = candidates(request, platform.threads);
+  program.monolith = layouts[0];
+  if (layouts.size() == 1 || platform.cuda || !runs_here(platform.cpu).ok()) {
+    report.chosen = to_string(program.monolith);
+    report.reason = request.layout ? "asked for" : "not measured";
+    return report;
+  }
+  const std::vector<Tensor> inputs = plain_inputs(program);
+  const auto executor = HEDDLE_TRY(executor_for(program, options));
+  const auto session_of = [&](const std::optional<StageLayout>& layout) {
+    auto variant = std::make_shared<runtime::Program>(program);
+    variant->monolith = layout;
+    return executor->session(std::move(variant));
+  };
+  HEDDLE_TRY(take_times(program, *HEDDLE_TRY(session_of(layouts[0])), inputs));
+  std::vector<Candidate> list;
+  for (const auto& layout : layouts) list.push_back({layout, HEDDLE_TRY(session_of(layout))});
+  HEDDLE_TRY(time_in_turns(list, inputs));
+  for (Candidate& c : list) report.measured.emplace_back(to_string(c.layout), 1e6 * c.median());
+  for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
+  const auto best = std::ranges::min_element(list, {}, [](Candidate& c) { return c.median(); });
+  program.monolith = best->layout;
+  report.chosen = to_string(best->layout);
+  report.reason =
+      fmt::format("fastest of {} measured, {} turns", list.size(), best->seconds.size());
+  return report;
+}
+
+std::string to_string(const std::optional<StageLayout>& layout) {
+  if (!layout) return "kernels";
+  std::string text;
+  const auto add = [&](std::string part) { text += (text.empty() ? ":" : ",") + std::move(part); };
+  if (layout->grain != 1) add(fmt::format("grain={}", layout->grain));
+  if (layout->whole > 0) add(fmt::format("whole={:g}", 1e6 * layout->whole));
+  if (layout->depth_first) add("depth");
+  if (layout->barriers) add("barriers");
+  return "monolith" + text;
+}
+
+namespace {
+
+Result<double> number(const std::string& part, std::size_t from) {
+  char* end = nullptr;
+  const double value = std::strtod(part.c_str() + from, &end);
+  if (part.size() == from || *end != '\0' || !(value >= 0 && value <= 1e6))
+    return fail(ErrorCode::usage, "--mode: found '{}', want a number", part);
+  return value;
+}
+
+}  // namespace
+
+Result<ModeRequest> parse_mode(const std::string& text) {
+  using Kind = ModeRequest::Kind;
+  if (text == "kernels") return ModeRequest{Kind::kernels};
+  if (text == "auto") return ModeRequest{Kind::automatic};
+  if (text == "monolith") return ModeRequest{Kind::monolith};
+  if (!text.starts_with("monolith:"))
+    return fail(ErrorCode::usage,
+                "--mode: found '{}', want kernels, monolith, auto, or "
+                "monolith:grain=4,whole=2.5,depth,barriers",
+                text);
+  StageLayout layout;
+  for (std::size_t at = 9; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, end - at);
+    if (part.starts_with("grain="))
+      layout.grain = std::clamp(static_cast<int>(HEDDLE_TRY(number(part, 6))), 1, 1024);
+    else if (part.starts_with("whole="))
+      layout.whole = 1e-9 * std::round(1e3 * HEDDLE_TRY(number(part, 6)));
+    else if (part == "depth")
+      layout.depth_first = true;
+    else if (part == "barriers")
+      layout.barriers = true;
+    else
+      return fail(ErrorCode::usage, "--mode: found '{}', want grain=N, whole=US, depth or barriers",
+                  part);
+    at = end + 1;
+  }
+  return ModeRequest{Kind::monolith, layout, "asked for"};
+}
+
+}  // namespace heddle::driver

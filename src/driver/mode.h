@@ -1,0 +1,28 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "driver/driver.h"
+#include "driver/platform.h"
+
+namespace heddle::driver {
+
+/// What --mode asks for.
+struct ModeRequest {
+  enum class Kind { kernels, monolith, automatic } kind = Kind::automatic;
+  std::optional<runtime::StageLayout> layout = {};  ///< monolith: this one and no other
+  std::string reason = "asked for";                 ///< for it
+};
+/// "kernels", "monolith", "auto", or a monolith of a given layout:
+/// "monolith:grain=4,whole=2.5,depth,barriers" (whole in microseconds; each part may be left out).
+Result<ModeRequest> parse_mode(const std::string& text);
+/// The same text; "kernels" for none.
+std::string to_string(const std::optional<runtime::StageLayout>& layout);
+
+/// Decides how an assembled program runs, and notes why. Candidates are whole programs, timed one
+/// after another in turns; before, a run gives the seconds of each stage by which layouts are made.
+/// Code that cannot run here is a monolith of the first layout.
+Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
+                               const Platform& platform, const CompileOptions& options);
+
+}  // namespace heddle::driver
