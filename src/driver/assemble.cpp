@@ -35,6 +35,7 @@ class ConstantPool {
 
 /// Parts of a phase's tasks that are told apart: enough that each thread can have several.
 constexpr std::int64_t kShares = 32;
+constexpr std::int64_t kBlockShares = 264;  ///< the same for blocks of a GPU
 /// Values up to this size never share memory in a monolith, as long as all of them fit here.
 constexpr std::int64_t kSmall = 16 << 10, kSmallTogether = 1 << 20;
 
@@ -53,10 +54,14 @@ void add_touches(const CompiledKernel& kernel, runtime::Launch& launch) {
     arg_of.push_back(is_local ? local++ : b.argument);
   }
   for (std::size_t p = 0; p < loops.size(); ++p)
-    for (const kernel::Touch& t : kernel::touches_of(k, *loops[p], kShares)) {
+    for (const kernel::Touch& t : kernel::touches_of(
+             k, *loops[p], launch.phases[p].grid.function >= 0 ? kBlockShares : kShares)) {
       const int arg = arg_of[static_cast<std::size_t>(t.buffer.value)];
       const Slot::Kind kind = launch.args[static_cast<std::size_t>(arg)].kind;
-      if (kind != Slot::Kind::arena && kind != Slot::Kind::output) continue;
+      // Of constants it is what a GPU's blocks ask for in time.
+      if (kind != Slot::Kind::arena && kind != Slot::Kind::output &&
+          (kind != Slot::Kind::constant || launch.phases[p].grid.function < 0))
+        continue;
       const std::int64_t width = size_of(k.buffers[t.buffer].dtype);
       runtime::Touch& touch = launch.phases[p].touches.emplace_back();
       touch.arg = arg, touch.write = t.write;
@@ -81,6 +86,7 @@ class Assembler {
     for (std::size_t k = 0; monolith && k < kernels_.size(); ++k)
       add_touches(kernels_[k], program_.launches[k]);
     check_outputs();
+    if (!kernels_.empty()) program_.persistent = kernels_.front().code.persistent;
     program_.objects = std::move(objects);
     program_.threads = threads;
     return std::move(program_);
@@ -238,6 +244,7 @@ SingleKernel single_kernel(const prim::Graph& graph, const CompiledKernel& kerne
   launch.phases = kernel.code.phases;
   launch.product = kernel.lowered.library;
   launch.unit = kernel.code.unit;
+  p.persistent = kernel.code.persistent;
   p.scratch_bytes = kernel.code.scratch_bytes;
   p.launches.push_back(std::move(launch));
   p.objects = std::move(objects);

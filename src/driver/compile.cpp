@@ -87,6 +87,11 @@ Result<std::vector<std::string>> generate(std::vector<CompiledKernel>& kernels,
 Result<std::vector<std::string>> generate_cubins(std::vector<CompiledKernel>& kernels,
                                                  const Platform& platform,
                                                  const CompileOptions& options, ThreadPool& pool) {
+  if (platform.persistent) {
+    std::vector<KernelCode*> codes;
+    for (CompiledKernel& kernel : kernels) codes.push_back(&kernel.code);
+    return compile_persistent(codes, platform, options.options);
+  }
   std::unordered_map<std::string, std::size_t> index;
   std::vector<KernelCode> unique;
   for (const CompiledKernel& kernel : kernels)
@@ -190,9 +195,10 @@ Result<Compiled> plan_only(prim::Graph graph, const CompileOptions& options) {
   return lower_graph(std::move(graph), options, platform, dumper, pool);
 }
 
-Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
-  const ModeRequest mode = HEDDLE_TRY(parse_mode(options.mode));
-  const Platform platform = HEDDLE_TRY(platform_for(options));
+namespace {
+
+Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
+                             const ModeRequest& mode, const Platform& platform) {
   Dumper dumper(options.options);
   ThreadPool pool(platform.threads);
   std::vector<std::string> objects;
@@ -206,8 +212,8 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
                    HEDDLE_TRY(source_of(kernel, platform)));
   watch.lap("code");
 
-  const bool monolith = platform.cuda ? mode.kind == ModeRequest::Kind::monolith
-                                      : mode.kind != ModeRequest::Kind::kernels;
+  const bool monolith =
+      platform.cuda ? platform.persistent.has_value() : mode.kind != ModeRequest::Kind::kernels;
   runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(objects),
                                       platform.threads, platform.name(), monolith);
   watch.lap("assemble");
@@ -216,6 +222,23 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   program.manifest = report_of(compiled, platform).dump();
   compiled.program = std::make_shared<runtime::Program>(std::move(program));
   return compiled;
+}
+
+}  // namespace
+
+Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
+  const ModeRequest mode = HEDDLE_TRY(parse_mode(options.mode));
+  Platform platform = HEDDLE_TRY(platform_for(options));
+  if (!platform.persistent) return compile_for(std::move(graph), options, mode, platform);
+  Result<Compiled> compiled = compile_for(graph, options, mode, platform);
+  if (compiled || compiled.error().code != ErrorCode::unsupported) return compiled;
+  // What cannot be a stage keeps the plan in several kernels.
+  platform.persistent.reset();
+  log(LogLevel::warning, "--mode {}: {}; several kernels instead", options.mode,
+      compiled.error().message);
+  return compile_for(std::move(graph), options,
+                     {ModeRequest::Kind::kernels, {}, "no monolith: " + compiled.error().message},
+                     platform);
 }
 
 }  // namespace heddle::driver

@@ -1,5 +1,7 @@
 #include "driver/cuda_code.h"
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 
 #include "codegen/cuda/cuda.h"
@@ -39,19 +41,22 @@ runtime::Phase to_phase(const codegen::cuda::PhaseInfo& info) {
 Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platform) {
   const kernel::Kernel nameless = without_names(kernel);
   const std::string prefix = "k" + to_string(hash_bytes(kernel::to_string(nameless))).substr(0, 16);
-  codegen::cuda::KernelText text = HEDDLE_TRY(codegen::cuda::to_text(nameless, prefix));
+  codegen::cuda::KernelText text =
+      HEDDLE_TRY(platform.persistent ? codegen::cuda::to_stages(nameless, "s" + prefix)
+                                     : codegen::cuda::to_text(nameless, prefix));
+  const int most_threads = platform.persistent ? platform.persistent->threads : kMostThreads;
+  const std::int64_t most_shared = platform.target().shared_bytes;
   KernelCode code;
   code.source = std::move(text.text);
   code.lines = std::move(text.origins);
   code.local_bytes = std::move(text.local_bytes);
   for (const codegen::cuda::PhaseInfo& info : text.phases) {
-    if (info.threads > kMostThreads || info.tasks > kMostBlocks ||
-        info.shared_bytes > platform.gpu.shared_per_block)
+    if (info.threads > most_threads || info.tasks > kMostBlocks || info.shared_bytes > most_shared)
       return unsupported(
           "a launch of {} blocks of {} threads with {} bytes of shared memory, {} has at most {} "
           "threads and {} bytes",
-          info.tasks, info.threads, info.shared_bytes, platform.gpu.name, kMostThreads,
-          platform.gpu.shared_per_block);
+          info.tasks, info.threads, info.shared_bytes, platform.gpu.name, most_threads,
+          most_shared);
     code.phases.push_back(to_phase(info));
   }
   return code;
@@ -87,6 +92,48 @@ Result<std::vector<std::string>> compile_cuda(std::vector<KernelCode>& kernels,
   });
   if (failure) return *failure;
   return objects;
+}
+
+Result<std::vector<std::string>> compile_persistent(std::vector<KernelCode*>& kernels,
+                                                    const Platform& platform,
+                                                    const Options& options) {
+  std::string text = codegen::cuda::unit_header();
+  std::map<std::string, int> numbers;  // of functions
+  std::vector<std::string> symbols;
+  runtime::PersistentKernel persistent{"", platform.persistent->threads,
+                                       platform.persistent->blocks, 0};
+  for (KernelCode* kernel : kernels) {
+    bool fresh = false;
+    for (runtime::Phase& phase : kernel->phases) {
+      const auto [at, added] = numbers.try_emplace(phase.symbol, static_cast<int>(symbols.size()));
+      if (added) symbols.push_back(phase.symbol);
+      fresh = added;
+      phase.grid.function = at->second;
+      phase.grid.threads = std::max(1, phase.grid.threads);
+      persistent.shared_bytes = std::max(persistent.shared_bytes, phase.grid.shared_bytes);
+    }
+    if (fresh) text += kernel->source;
+  }
+  persistent.symbol = "monolith_" + to_string(hash_bytes(text)).substr(0, 16);
+  text += codegen::cuda::monolith_text(symbols, persistent.symbol, persistent.threads,
+                                       persistent.blocks);
+  codegen::cuda::Cubin cubin = HEDDLE_TRY(
+      codegen::cuda::compile(text, {platform.gpu.arch(), options.nvrtc, options.cache_dir}));
+  int registers = 0;
+  for (const auto& f : cubin.functions)
+    if (f.symbol == persistent.symbol) registers = f.registers;
+  for (KernelCode* kernel : kernels) {
+    kernel->persistent = persistent;
+    for (const runtime::Phase& phase : kernel->phases) {
+      auto info =
+          std::ranges::find(cubin.functions, phase.symbol, &codegen::cuda::FunctionInfo::symbol);
+      codegen::cuda::FunctionInfo own =
+          info != cubin.functions.end() ? *info : codegen::cuda::FunctionInfo{phase.symbol};
+      own.registers = registers;  // a kernel has as many as its hungriest function
+      kernel->functions.push_back(std::move(own));
+    }
+  }
+  return std::vector<std::string>{std::move(cubin.bytes)};
 }
 
 void add_units(std::span<CompiledKernel> kernels, std::vector<std::string>& objects,

@@ -17,6 +17,11 @@ Result<std::vector<std::string>> compile_cuda(std::vector<KernelCode>& kernels,
                                               ThreadPool& pool,
                                               const std::function<void(double share)>& progress);
 
+/// The same for stages: one cubin with one persistent kernel, in which equal functions are one.
+Result<std::vector<std::string>> compile_persistent(std::vector<KernelCode*>& kernels,
+                                                    const Platform& platform,
+                                                    const Options& options);
+
 /// Units with these products, compiled where the platform has a compiler for them or known.
 codegen::cuda::UnitObjects compile_units(std::span<const codegen::cuda::UnitEntry> entries,
                                          const Platform& platform, const CompileOptions& options);

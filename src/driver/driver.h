@@ -46,9 +46,10 @@ struct KernelCode {
   std::int64_t scratch_bytes = 0;         ///< per CPU thread
   std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
   std::string source;                     ///< CUDA text, without the prelude
-  std::vector<std::int32_t> lines;        ///< by line of it: the primitive computed, -1 if none alone
+  std::vector<std::int32_t> lines;  ///< by line of it: the primitive computed, -1 if none alone
   std::vector<codegen::cuda::FunctionInfo> functions;  ///< CUDA: by phase
   std::optional<UnitProduct> unit;  ///< CUDA: what runs instead, in an object of the program
+  std::optional<runtime::PersistentKernel> persistent;  ///< CUDA: of which the phases are stages
 };
 
 /// One kernel of a compiled program, with what is needed to explain, check and time it alone.

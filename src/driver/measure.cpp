@@ -88,6 +88,11 @@ struct Timer {
   std::shared_ptr<ThreadPool> session_pool{&pool, [](ThreadPool*) {}};
 
   Result<std::vector<std::string>> code_for(CompiledKernel& kernel) {
+    if (platform.persistent) {
+      kernel.code = HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform));
+      std::vector<KernelCode*> codes{&kernel.code};
+      return compile_persistent(codes, platform, options.options);
+    }
     if (platform.cuda) {
       std::vector<KernelCode> codes = {HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform))};
       auto objects = HEDDLE_TRY(compile_cuda(codes, platform, options.options, pool, {}));

@@ -90,7 +90,7 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
                                const Platform& platform, const CompileOptions& options) {
   ModeReport report;
   if (request.kind == ModeRequest::Kind::kernels) {
-    report.reason = "asked for";
+    report.reason = request.reason;
     return report;
   }
   if (platform.cuda && request.kind == ModeRequest::Kind::automatic) {
@@ -149,9 +149,9 @@ Result<double> number(const std::string& part, std::size_t from) {
 
 Result<ModeRequest> parse_mode(const std::string& text) {
   using Kind = ModeRequest::Kind;
-  if (text == "kernels") return ModeRequest{Kind::kernels, {}};
-  if (text == "auto") return ModeRequest{Kind::automatic, {}};
-  if (text == "monolith") return ModeRequest{Kind::monolith, {}};
+  if (text == "kernels") return ModeRequest{Kind::kernels};
+  if (text == "auto") return ModeRequest{Kind::automatic};
+  if (text == "monolith") return ModeRequest{Kind::monolith};
   if (!text.starts_with("monolith:"))
     return fail(ErrorCode::usage,
                 "--mode: found '{}', want kernels, monolith, auto, or "
@@ -174,7 +174,7 @@ Result<ModeRequest> parse_mode(const std::string& text) {
                   part);
     at = end + 1;
   }
-  return ModeRequest{Kind::monolith, layout};
+  return ModeRequest{Kind::monolith, layout, "asked for"};
 }
 
 }  // namespace heddle::driver

@@ -10,7 +10,8 @@ namespace heddle::driver {
 /// What --mode asks for.
 struct ModeRequest {
   enum class Kind { kernels, monolith, automatic } kind = Kind::automatic;
-  std::optional<runtime::StageLayout> layout;  ///< monolith: this one and no other
+  std::optional<runtime::StageLayout> layout = {};  ///< monolith: this one and no other
+  std::string reason = "asked for";                 ///< for it
 };
 /// "kernels", "monolith", "auto", or a monolith of a given layout:
 /// "monolith:grain=4,whole=2.5,depth,barriers" (whole in microseconds; each part may be left out).

@@ -1,5 +1,6 @@
 #include "driver/platform.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
@@ -17,6 +18,13 @@ lower::Target Platform::target() const {
     target.tf32 = tf32;
     target.grid_barriers = gpu.cooperative;
     target.cutlass = units;
+    if (persistent) {
+      target.stage_threads = persistent->threads;
+      target.library = target.cutlass = target.grid_barriers = false;
+      constexpr int kReserved = 1024;  // of each block
+      target.shared_bytes = std::min(
+          gpu.shared_per_block, gpu.shared_per_multiprocessor / persistent->blocks - kReserved);
+    }
     return target;
   }
   lower::Target target;
@@ -50,8 +58,10 @@ plan::MachineModel Platform::model() const {
 std::string Platform::machine_name(bool with_units) const {
   if (cuda)
     return fmt::format("{}, {}, {} multiprocessors{}{}", gpu.name, gpu.arch(), gpu.multiprocessors,
-                       library ? ", cuBLASLt" : "", tf32 ? ", tf32" : "") +
-           (with_units ? ", CUTLASS" : "");
+                       library && !persistent ? ", cuBLASLt" : "", tf32 ? ", tf32" : "") +
+           (with_units && !persistent ? ", CUTLASS" : "") +
+           (persistent ? fmt::format(", stages {}x{}", persistent->threads, persistent->blocks)
+                       : std::string());
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
@@ -84,6 +94,7 @@ Result<Platform> platform_for(const CompileOptions& options) {
     return fail(ErrorCode::usage, "--device: found '{}', want cpu, cuda or cuda:N", options.device);
   p.cuda = true;
   p.tf32 = options.tf32;
+  if (options.mode.starts_with("monolith")) p.persistent.emplace();
   p.ordinal = *ordinal;
   const auto devices = runtime::cuda::devices(options.options.cuda_driver);
   if (devices && static_cast<std::size_t>(p.ordinal) >= devices->size())

@@ -21,6 +21,13 @@ struct Platform {
   bool units = false;                             ///< which the budget allows
   bool tf32 = false;                              ///< CompileOptions::tf32
   int ordinal = 0;
+  /// CompileOptions::mode: what kernels are stages of, if they are not launches of their own.
+  struct Persistent {
+    int threads = 256;  ///< of a block
+    int blocks = 1;     ///< of a multiprocessor
+    auto operator<=>(const Persistent&) const = default;
+  };
+  std::optional<Persistent> persistent;
 
   int capability() const { return 10 * gpu.major + gpu.minor; }
   /// runtime::Program::device: "cpu", "cuda sm_90a".

@@ -39,6 +39,9 @@ struct Target {
   bool tf32 = false;                      ///< products of f32 may round operands to tf32
   bool grid_barriers = true;              ///< all blocks of a launch can be resident (cooperative)
   bool cutlass = false;                   ///< so is CUTLASS, and units may be compiled
+  /// Kernels become stages of a persistent kernel with blocks of this many threads (at least 256):
+  /// no clusters, no roles of threads; 0: launches of their own.
+  int stage_threads = 0;
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;

@@ -59,8 +59,11 @@ json grid_json(const Grid& grid) {
   if (grid == Grid{}) return json::object();
   json maps = json::array();
   for (const TensorMap& map : grid.maps) maps.push_back(map_json(map));
-  return {{"threads", grid.threads},   {"shared", grid.shared_bytes},     {"cluster", grid.cluster},
-          {"resident", grid.resident}, {"cooperative", grid.cooperative}, {"maps", maps}};
+  json j = {{"threads", grid.threads},         {"shared", grid.shared_bytes},
+            {"cluster", grid.cluster},         {"resident", grid.resident},
+            {"cooperative", grid.cooperative}, {"maps", maps}};
+  if (grid.function >= 0) j["function"] = grid.function;
+  return j;
 }
 
 json matrix_json(const LibraryProduct::Matrix& m) {
@@ -134,6 +137,11 @@ json manifest_json(const Program& p) {
   for (const Launch& launch : p.launches) j["launches"].push_back(launch_json(launch));
   for (const Tensor& c : p.constants)
     j["constants"].push_back({{"dtype", name_of(c.dtype())}, {"shape", c.shape()}});
+  if (p.persistent)
+    j["persistent"] = {{"symbol", p.persistent->symbol},
+                       {"threads", p.persistent->threads},
+                       {"blocks", p.persistent->blocks},
+                       {"shared", p.persistent->shared_bytes}};
   if (p.monolith) j["monolith"] = layout_json(*p.monolith);
   j["info"] = p.manifest;
   return j;
@@ -181,13 +189,18 @@ Result<TensorMap> map_from(const json& j, std::size_t args) {
 
 Result<Grid> grid_from(const json& j, std::size_t args) {
   if (j.empty()) return Grid{};
-  Grid grid{j.at("threads").get<int>(),      j.at("shared").get<std::int64_t>(),
-            j.at("cluster").get<int>(),      j.at("resident").get<bool>(),
-            j.at("cooperative").get<bool>(), {}};
+  Grid grid{j.at("threads").get<int>(),
+            j.at("shared").get<std::int64_t>(),
+            j.at("cluster").get<int>(),
+            j.at("resident").get<bool>(),
+            j.at("cooperative").get<bool>(),
+            j.value("function", -1),
+            {}};
   if (grid.threads < 1 || grid.threads > 1024 || grid.shared_bytes < 0 ||
       grid.shared_bytes > (std::int64_t{1} << 30) || grid.cluster < 1 || grid.cluster > 16)
     return fail("artefact: found a launch of {} threads, {} bytes of shared memory, clusters of {}",
                 grid.threads, grid.shared_bytes, grid.cluster);
+  if (grid.function < -1) return fail("artefact: found function {}", grid.function);
   for (const json& map : j.at("maps")) grid.maps.push_back(HEDDLE_TRY(map_from(map, args)));
   return grid;
 }
@@ -250,6 +263,28 @@ Result<UnitProduct> unit_from(const json& j, std::size_t args, std::size_t objec
     u.matrices.push_back(m);
   }
   return u;
+}
+
+Result<PersistentKernel> persistent_from(const json& j) {
+  const PersistentKernel m{j.at("symbol").get<std::string>(), j.at("threads").get<int>(),
+                           j.at("blocks").get<int>(), j.at("shared").get<std::int64_t>()};
+  if (m.threads < 1 || m.threads > 1024 || m.blocks < 1 || m.blocks > 32 || m.shared_bytes < 0 ||
+      m.shared_bytes > (std::int64_t{1} << 30))
+    return fail(
+        "artefact: found a persistent kernel of {} blocks of {} threads, {} bytes of shared memory",
+        m.blocks, m.threads, m.shared_bytes);
+  return m;
+}
+
+/// Every phase is a stage of the persistent kernel that there is, or none is.
+Status check_stages(const Program& p) {
+  for (const Launch& launch : p.launches)
+    for (const Phase& phase : launch.phases)
+      if ((phase.grid.function >= 0) != p.persistent.has_value() ||
+          (p.persistent && (phase.grid.threads > p.persistent->threads ||
+                            phase.grid.shared_bytes > p.persistent->shared_bytes)))
+        return fail("artefact: phase '{}' is no stage of the persistent kernel", phase.symbol);
+  return Ok{};
 }
 
 constexpr std::size_t kMostShares = 4096;
@@ -317,6 +352,8 @@ Result<Program> program_from(const json& j, Program p) {
       launch.unit = HEDDLE_TRY(unit_from(entry.at("unit"), launch.args.size(), p.objects.size()));
     p.launches.push_back(std::move(launch));
   }
+  if (j.contains("persistent")) p.persistent = HEDDLE_TRY(persistent_from(j.at("persistent")));
+  HEDDLE_TRY(check_stages(p));
   p.manifest = j.at("info").get<std::string>();
   return p;
 }

@@ -38,6 +38,8 @@ struct Grid {
   int cluster = 1;                ///< blocks of a cluster; divides the number of blocks
   bool resident = false;          ///< as many blocks as fit at once, at most one a task
   bool cooperative = false;       ///< resident, and the blocks meet at grid barriers
+  /// The number of the program's persistent kernel's function that does the tasks; -1: a launch.
+  int function = -1;
   std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
 };
@@ -71,6 +73,16 @@ struct Launch {
   /// CUDA: a unit of products does, where it can be loaded.
   std::optional<UnitProduct> unit = {};
 };
+/// CUDA: the cooperative kernel of which all phases are functions. It does them as a schedule says
+/// that is made for the blocks which the GPU holds at once (`extern "C" __global__`, one parameter
+/// hd::Monolith).
+struct PersistentKernel {
+  std::string symbol;
+  int threads = 0;                ///< of a block
+  int blocks = 1;                 ///< of a multiprocessor, at most
+  std::int64_t shared_bytes = 0;  ///< dynamic: the most that a phase needs
+  bool operator==(const PersistentKernel&) const = default;
+};
 /// A graph input or output; strides are row-major.
 struct Port {
   std::string name;
@@ -97,6 +109,7 @@ struct StageLayout {
 struct Program {
   std::vector<Port> inputs, outputs;
   std::vector<Launch> launches;
+  std::optional<PersistentKernel> persistent = {};
   std::vector<Tensor> constants;
   std::int64_t arena_bytes = 0;
   std::int64_t scratch_bytes = 0;  ///< per thread

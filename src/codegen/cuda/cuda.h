@@ -39,10 +39,25 @@ struct KernelText {
   std::vector<std::int64_t> local_bytes;  ///< local grid-scope buffers, after the arguments
 };
 
+/// How a phase is written as a stage of a persistent kernel.
+struct StageForm {
+  int factor = 1;  ///< tasks whose loads are in flight together
+};
+
 /// What every unit of generated text begins with: includes the prelude.
 std::string unit_header();
 /// Text of a kernel with thread loops; `prefix` makes symbols unique. Deterministic. Errors: a
 /// phase that has no thread loops, a routine that has no device code.
 Result<KernelText> to_text(const kernel::Kernel& k, const std::string& prefix);
+
+/// The same kernel's phases as device functions of a persistent kernel (prelude/monolith.cuh): each
+/// takes an array of pointers and does tasks [first, last) with its threads; maps are none. Errors:
+/// what no stage can do (clusters, roles of threads, tile copies).
+Result<KernelText> to_stages(const kernel::Kernel& k, const std::string& prefix,
+                             const StageForm& form = {});
+/// A persistent kernel of `threads` a block, `blocks` at once on a multiprocessor, whose functions are
+/// `stages` (symbols, in their order); their texts come before.
+std::string monolith_text(const std::vector<std::string>& stages, const std::string& symbol,
+                          int threads, int blocks);
 
 }  // namespace heddle::codegen::cuda

@@ -13,11 +13,11 @@ void PhaseEmitter::routine(const Routine& x) {
     error_ = fmt::format("routine '{}' has no device code", x.name);
     return;
   }
-  line("hd::block_sync();");
+  line(meet_);
   const std::string start = index(x.integers[4]);
-  line(fmt::format("hdk::sort_positions(b{0} + {2}, b{1} + {2}, {3}, {4});", x.buffers[0].value,
-                   x.buffers[1].value, start, index(x.integers[0]),
-                   x.integers[2].is_constant(0) ? "false" : "true"));
+  line(fmt::format("hdk::sort_positions<{5}>(b{0} + {2}, b{1} + {2}, {3}, {4}{6});",
+                   x.buffers[0].value, x.buffers[1].value, start, index(x.integers[0]),
+                   x.integers[2].is_constant(0) ? "false" : "true", info_.threads, meeting_));
 }
 
 void PhaseEmitter::copy(const Copy& x) {

@@ -52,8 +52,8 @@ bool waits(const Stmt& s) {
 std::string type_of(DType t) { return fmt::format("hd::{}", name_of(t)); }
 
 PhaseEmitter::PhaseEmitter(const Kernel& k, const std::vector<BufferId>& parameters,
-                           const For& phase)
-    : k_(k), parameters_(parameters), phase_(phase) {
+                           const For& phase, std::optional<StageForm> stage)
+    : k_(k), parameters_(parameters), phase_(phase), stage_(stage) {
   info_.tasks = phase.end;
   info_.threads = threads_of(phase);
   if (info_.threads > kBlockThreads) {
@@ -61,6 +61,9 @@ PhaseEmitter::PhaseEmitter(const Kernel& k, const std::vector<BufferId>& paramet
     info_.threads = kBlockThreads;
     info_.tasks *= info_.cluster;
   }
+  if (!stage_) return;
+  meet_ = fmt::format("hd::named_sync(1, {});", info_.threads);
+  meeting_ = fmt::format(", hdk::Threads<{}>{{}}", info_.threads);
 }
 
 void PhaseEmitter::line(const std::string& text) {
@@ -81,7 +84,7 @@ void PhaseEmitter::close(const std::string& tail) {
 bool PhaseEmitter::is_wide() const {
   ir::Ranges ranges;
   // The last step of blocks that take tasks in turn leads past the end.
-  double largest = static_cast<double>(phase_.end) * (k_.resident ? 2 : 1);
+  double largest = static_cast<double>(phase_.end) * (k_.resident && !stage_ ? 2 : 1);
   const auto look = [&](const Expr& e) { largest = std::max(largest, magnitude(e, ranges)); };
   set_range(ranges, phase_.var, ir::Interval{0, std::max<std::int64_t>(0, phase_.end - 1)});
   for_each_stmt(*phase_.body, [&](const Stmt& s) {
@@ -102,19 +105,43 @@ bool PhaseEmitter::is_wide() const {
 Result<PhaseText> PhaseEmitter::run() {
   if (info_.threads == 0 && phase_.end > 0)
     return unsupported("kernel '{}': a phase without threads on a GPU", k_.name);
+  if (stage_) check_stage();
+  if (!error_.empty()) return unsupported("kernel '{}': {}", k_.name, error_);
   wide_ = is_wide();
   scopes_.emplace_back();
   place_shared();
   if (phase_.end > 0) tasks();
   if (!error_.empty()) return unsupported("kernel '{}': {}", k_.name, error_);
-  return PhaseText{std::move(info_), std::move(text_), std::move(origins_),
-                   stored_in(*phase_.body), shares_registers_};
+  return PhaseText{std::move(info_), std::move(text_), std::move(origins_), stored_in(*phase_.body),
+                   shares_registers_};
+}
+
+/// Blocks of a stage are neighbours by chance, barriers in memory are in use when the next stage
+/// needs the room, and registers stay with their threads.
+void PhaseEmitter::check_stage() {
+  if (info_.cluster > 1) error_ = "a cluster of blocks is no stage of a persistent kernel";
+  bool meets = false;
+  for_each_stmt(*phase_.body, [&](const Stmt& s) {
+    if (std::holds_alternative<Roles>(s.op) || std::holds_alternative<TileCopy>(s.op) ||
+        std::holds_alternative<Event>(s.op))
+      error_ = "roles of threads and tile copies are no stage of a persistent kernel";
+    meets = meets || is_collective(s);
+  });
+  if (meets && info_.threads % kWarp != 0)
+    error_ = fmt::format("{} threads that meet are no stage of a persistent kernel", info_.threads);
 }
 
 /// A block's own task, or those that it takes in turn.
 void PhaseEmitter::tasks() {
   set_range(ranges_, phase_.var, ir::Interval{0, phase_.end - 1});
   const std::string type = wide_ ? "long long" : "int", name = fmt::format("d{}", phase_.var.index);
+  if (stage_) {
+    if (stage_->factor > 1) line(fmt::format("HD_UNROLL_BY({})", stage_->factor));
+    open(fmt::format("for ({0} {1} = first; {1} < last; ++{1}) {{", type, name));
+    body(*phase_.body);
+    if (info_.shared_bytes > 0) line(meet_);  // the next task writes it
+    return close();
+  }
   if (!k_.resident) {
     line(fmt::format("const {} {} = blockIdx.x{};", type, name,
                      info_.cluster > 1 ? fmt::format(" / {}", info_.cluster) : ""));
@@ -328,7 +355,7 @@ void PhaseEmitter::statement(const Stmt& s) {
       },
       [&](const Barrier& x) {
         if (x.async) line("hd::fence_async();");
-        line(x.scope == BufferScope::warp ? "hd::warp_sync();" : "hd::block_sync();");
+        line(x.scope == BufferScope::warp ? "hd::warp_sync();" : meet_);
       },
       [&](const Combine& x) { combine(x); }, [&](const Routine& x) { routine(x); },
       [&](const Copy& x) { copy(x); },
@@ -480,9 +507,9 @@ void PhaseEmitter::combine(const Combine& x) {
   const std::string scratch =
       alone ? fmt::format("static_cast<{}*>(nullptr)", type)
             : fmt::format("reinterpret_cast<{}*>(shared + {})", type, scratch_at_);
-  line(fmt::format("hdk::combine<{}, {}, {}, {}>(b{} + {}, hd::{}{{}}, {});",
-                   wide ? info_.threads : x.width, x.stride, info_.threads, x.count,
-                   x.buffer.value, x.offset, kOps.at(x.fn), scratch));
+  line(fmt::format("hdk::combine<{}, {}, {}, {}>(b{} + {}, hd::{}{{}}, {}{});",
+                   wide ? info_.threads : x.width, x.stride, info_.threads, x.count, x.buffer.value,
+                   x.offset, kOps.at(x.fn), scratch, alone ? "" : meeting_));
   if (wide)
     line(fmt::format("hdk::combine_cluster<{}, {}>(b{} + {}, hd::{}{{}}, {});", info_.cluster,
                      x.count, x.buffer.value, x.offset, kOps.at(x.fn), scratch));

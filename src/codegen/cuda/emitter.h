@@ -20,8 +20,9 @@ struct PhaseText {
 /// Writes one phase.
 class PhaseEmitter {
  public:
+  /// `stage`: a function that does tasks [first, last), for some of a block's threads.
   PhaseEmitter(const kernel::Kernel& k, const std::vector<kernel::BufferId>& parameters,
-               const kernel::For& phase);
+               const kernel::For& phase, std::optional<StageForm> stage = {});
   Result<PhaseText> run();
 
  private:
@@ -68,12 +69,16 @@ class PhaseEmitter {
   std::string fresh(char letter) { return fmt::format("{}{}", letter, ++names_); }
 
   void tasks();
+  void check_stage();
   bool is_wide() const;
 
   const kernel::Kernel& k_;
   const std::vector<kernel::BufferId>& parameters_;
   const kernel::For& phase_;
+  const std::optional<StageForm> stage_;
   PhaseInfo info_;
+  /// The phase's threads meet; the type of that as an argument.
+  std::string meet_ = "hd::block_sync();", meeting_;
   std::string text_;
   std::vector<std::int32_t> origins_;  ///< of the lines of text_
   std::int32_t origin_ = -1;           ///< of the line being written

@@ -22,11 +22,20 @@ HD_FN T floor_rem(T a, T b) {
 }
 HD_FN i64 clamped(i64 at, i64 extent) { return at < 0 ? 0 : at >= extent ? extent - 1 : at; }
 
+/// Who meets: the block, or as many of its threads as do a stage.
+struct WholeBlock {
+  HD_FN void operator()() const { block_sync(); }
+};
+template <int kThreads>
+struct Threads {
+  HD_FN void operator()() const { named_sync(1, kThreads); }
+};
+
 /// Combines each v[i] over teams of kWidth threads, kStride apart, in a block of kThreads; every
 /// member gets the result. First inside warps, then the warps' parts, always in the same order.
 /// `scratch`: kCount * kThreads values, unused inside a warp.
-template <int kWidth, int kStride, int kThreads, int kCount, class T, class Op>
-HD_FN void combine(T* v, Op op, T* scratch) {
+template <int kWidth, int kStride, int kThreads, int kCount, class T, class Op, class Meet = WholeBlock>
+HD_FN void combine(T* v, Op op, T* scratch, Meet meet = {}) {
   constexpr int kRun = kWidth * kStride < 32 ? kWidth * kStride : 32;
   HD_UNROLL
   for (int i = 0; i < kCount; ++i) {
@@ -50,7 +59,7 @@ HD_FN void combine(T* v, Op op, T* scratch) {
       HD_UNROLL
       for (int i = 0; i < kCount; ++i) scratch[i * kSlots + own] = v[i];
     }
-    block_sync();
+    meet();
     const auto total = [&](int i) {
       T sum = scratch[i * kSlots + team];
       HD_UNROLL
@@ -62,11 +71,11 @@ HD_FN void combine(T* v, Op op, T* scratch) {
       for (int i = 0; i < kCount; ++i) v[i] = total(i);
     } else {
       for (int i = member; i < kCount; i += kWidth) scratch[i * kSlots + team] = total(i);
-      block_sync();
+      meet();
       HD_UNROLL
       for (int i = 0; i < kCount; ++i) v[i] = scratch[i * kSlots + team];
     }
-    block_sync();
+    meet();
   }
 }
 
@@ -103,11 +112,11 @@ HD_FN bool key_before(T a, T b) {
 }
 /// Positions 0..n-1 in the order of their keys (a NaN is the largest; equal keys by position), by
 /// all threads of the block: odd-even merge sort of positions (Batcher 1968), any n.
-template <class T>
-HD_FN void sort_positions(const T* keys, i64* order, i64 n, bool descending) {
-  const i64 t = threadIdx.x, threads = blockDim.x;
+template <i64 threads, class T, class Meet = WholeBlock>
+HD_FN void sort_positions(const T* keys, i64* order, i64 n, bool descending, Meet meet = {}) {
+  const i64 t = threadIdx.x;
   for (i64 i = t; i < n; i += threads) order[i] = i;
-  block_sync();
+  meet();
   for (i64 p = 1; p < n; p *= 2) {
     for (i64 k = p; k >= 1; k /= 2) {
       for (i64 i = t; i + k < n; i += threads) {
@@ -119,7 +128,7 @@ HD_FN void sort_positions(const T* keys, i64* order, i64 n, bool descending) {
         const bool in_order = key_before(x, y) || (!key_before(y, x) && a < b);
         if (!in_order) order[i] = b, order[i + k] = a;
       }
-      block_sync();
+      meet();
     }
   }
 }

@@ -122,14 +122,25 @@ int number_before(std::string_view line, std::string_view what) {
 
 std::vector<FunctionInfo> functions_from_log(std::string_view log) {
   std::vector<FunctionInfo> out;
+  std::size_t entry = 0, current = 0;  // device functions follow the kernel that calls them
+  const auto name_after = [](const std::string& line, std::size_t begin, char end) {
+    return line.substr(begin, line.find_first_of(std::string{end, '\r'}, begin) - begin);
+  };
   for (const std::string& line : lines_of(log)) {
     constexpr std::string_view kEntry = "Compiling entry function '";
     if (const std::size_t at = line.find(kEntry); at != std::string::npos) {
-      const std::size_t begin = at + kEntry.size();
-      out.push_back({line.substr(begin, line.find('\'', begin) - begin)});
+      out.push_back({name_after(line, at + kEntry.size(), '\'')});
+      entry = current = out.size() - 1;
     }
     if (out.empty()) continue;
-    FunctionInfo& f = out.back();
+    constexpr std::string_view kFunction = "Function properties for ";
+    if (const std::size_t at = line.find(kFunction); at != std::string::npos) {
+      const std::string name = name_after(line, at + kFunction.size(), ' ');
+      current = static_cast<std::size_t>(
+          std::ranges::find(out, name, &FunctionInfo::symbol) - out.begin());
+      if (current == out.size()) out.push_back({name});
+    }
+    FunctionInfo& f = out[line.find(" registers") != std::string::npos ? entry : current];
     if (line.find("bytes stack frame") != std::string::npos) {
       f.stack_bytes = number_before(line, " bytes stack frame");
       f.spill_bytes = number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");

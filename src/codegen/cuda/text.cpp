@@ -53,19 +53,61 @@ void append_function(KernelText& out, const Kernel& k, const std::vector<BufferI
 
 }  // namespace
 
-Result<KernelText> to_text(const Kernel& k, const std::string& prefix) {
-  KernelText out;
+namespace {
+
+/// The arguments in their order, then the kernel's own buffers, whose sizes `out` gets.
+std::vector<BufferId> parameters_of(const Kernel& k, KernelText& out) {
   std::vector<BufferId> parameters(static_cast<std::size_t>(k.arguments()));
-  std::vector<BufferId> locals;
   for (std::int32_t i = 0; i < k.buffers.size(); ++i) {
     const Buffer& b = k.buffers[BufferId{i}];
     if (b.argument >= 0) parameters[static_cast<std::size_t>(b.argument)] = BufferId{i};
     if (b.argument < 0 && b.scope == Scope::grid) {
-      locals.push_back(BufferId{i});
+      parameters.push_back(BufferId{i});
       out.local_bytes.push_back(b.size * size_of(b.dtype));
     }
   }
-  parameters.insert(parameters.end(), locals.begin(), locals.end());
+  return parameters;
+}
+
+/// A device function of a phase, and what unpacks its arguments.
+void append_stage(KernelText& out, const Kernel& k, const std::vector<BufferId>& parameters,
+                  const For& loop, PhaseText phase, std::string symbol) {
+  Kernel one = k;
+  one.body = {Stmt{loop}};
+  const std::vector<bool> used = used_buffers(one);
+  std::string declared, given, names;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const BufferId id = parameters[i];
+    if (!used[static_cast<std::size_t>(id.value)]) continue;
+    const std::string type =
+        (phase.stored.contains(id.value) ? "" : "const ") + type_of(k.buffers[id].dtype);
+    declared += fmt::format("{}* __restrict__ b{},\n    ", type, id.value);
+    given += fmt::format("static_cast<{}*>(args[{}]), ", type, i);
+    names += fmt::format("{}b{}", names.empty() ? "" : ", ", id.value);
+  }
+  const std::string head =
+      fmt::format("HD_STAGE void {}({}int first, int last) {{\n  hd::assume_global({});\n", symbol,
+                  declared, names);
+  const std::string tail = fmt::format(
+      "}}\nHD_FN void {0}_stage(void* const* args, int first, int last) {{\n  {0}({1}first, "
+      "last);\n}}\n",
+      symbol, given);
+  const auto lines = [](const std::string& text) {
+    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  };
+  out.text += head + phase.text + tail;
+  out.origins.insert(out.origins.end(), lines(head), -1);
+  out.origins.insert(out.origins.end(), phase.origins.begin(), phase.origins.end());
+  out.origins.insert(out.origins.end(), lines(tail), -1);
+  phase.info.symbol = std::move(symbol);
+  out.phases.push_back(std::move(phase.info));
+}
+
+}  // namespace
+
+Result<KernelText> to_text(const Kernel& k, const std::string& prefix) {
+  KernelText out;
+  const std::vector<BufferId> parameters = parameters_of(k, out);
   out.text = fmt::format("\n// {}\n", k.name);
   out.origins = {-1, -1};
   std::vector<PhaseText> phases;
@@ -79,6 +121,33 @@ Result<KernelText> to_text(const Kernel& k, const std::string& prefix) {
   }
   if (k.resident) append_function(out, k, parameters, std::move(phases), prefix + "_0");
   return out;
+}
+
+Result<KernelText> to_stages(const Kernel& k, const std::string& prefix, const StageForm& form) {
+  KernelText out;
+  const std::vector<BufferId> parameters = parameters_of(k, out);
+  out.text = fmt::format("\n// {}\n", k.name);
+  out.origins = {-1, -1};
+  for (const Stmt& s : k.body)
+    if (const For* phase = std::get_if<For>(&s.op))
+      append_stage(out, k, parameters, *phase,
+                   HEDDLE_TRY(PhaseEmitter(k, parameters, *phase, form).run()),
+                   fmt::format("{}_{}", prefix, out.phases.size()));
+  return out;
+}
+
+std::string monolith_text(const std::vector<std::string>& stages, const std::string& symbol,
+                          int threads, int blocks) {
+  std::string text = fmt::format(
+      "\nextern \"C\" __global__ void __launch_bounds__({}, {}) {}(const __grid_constant__ "
+      "hd::Monolith m) {{\n"
+      "  hd::monolith_walk(m, [](int function, void* const* args, int first, int last) {{\n"
+      "    switch (function) {{\n",
+      threads, blocks, symbol);
+  for (std::size_t i = 0; i < stages.size(); ++i)
+    text +=
+        fmt::format("      case {}:\n        return {}_stage(args, first, last);\n", i, stages[i]);
+  return text + "    }\n  });\n}\n";
 }
 
 }  // namespace heddle::codegen::cuda

@@ -126,8 +126,7 @@ HEDDLE_FAKE int cuMemAllocHost_v2(void** memory, std::size_t bytes) {
   const Call call("cuMemAllocHost");
   if (call.code != 0) return call.code;
   if (bytes == 0) return fake::kInvalidValue;
-  *memory = ::operator new(bytes, std::align_val_t{256});
-  std::memset(*memory, 0xff, bytes);
+  *memory = allocate(static_cast<std::int64_t>(bytes));  // kernels see it, too
   state().pinned[*memory] = bytes;
   return 0;
 }
@@ -135,7 +134,7 @@ HEDDLE_FAKE int cuMemFreeHost(void* memory) {
   const Call call("cuMemFreeHost", Call::nothing);
   if (state().pinned.erase(memory) == 0) return fake::kInvalidValue;
   for (fake::Stream* stream : state().streams) state().drain(*stream);
-  ::operator delete(memory, std::align_val_t{256});
+  release(static_cast<std::byte*>(memory));
   return 0;
 }
 HEDDLE_FAKE int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {

@@ -24,6 +24,7 @@ void set(Settings& s, const std::string& key, const std::string& value) {
     s.order = value == "reverse"  ? Order::reverse
               : value == "random" ? Order::random
                                   : Order::forward;
+  if (key == "seed") s.seed = static_cast<unsigned>(number());
   if (key == "races") s.races = number() != 0;
   if (key == "cache") s.cache = value;
   if (key == "fail") {

@@ -44,6 +44,7 @@ struct Settings {
   int capability = 90, multiprocessors = 4, devices = 1;
   std::int64_t memory = std::int64_t{1} << 32;
   Order order = Order::forward;
+  unsigned seed = 1;  ///< of the random order
   int unit_ms = 0;  ///< that products of units take longer
   bool races = false;
   std::string cache, fail_name;

@@ -51,6 +51,7 @@ Shape shape_of(const Config& c, const Function& f) {
   s.launch.block = {c.block[0], c.block[1], c.block[2]};
   s.launch.shared_bytes = c.shared_bytes;
   s.launch.order = state().settings.order;
+  s.launch.seed = state().settings.seed;
   for (unsigned i = 0; i < c.count; ++i) {
     if (c.attributes[i].id == kCooperative) s.launch.cooperative = c.attributes[i].value[0] != 0;
     if (c.attributes[i].id == kCluster)

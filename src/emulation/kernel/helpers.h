@@ -80,6 +80,17 @@ HEDDLE_EMU void fence_device() { emu::runtime.fence(1); }
   __builtin_unreachable();
 }
 
+// monolith.cuh
+HEDDLE_EMU void prefetch_l2(const void*) {}
+HEDDLE_EMU u64 emulated_clock() {
+  static u64 ticks = 0;
+  return ++ticks;
+}
+HEDDLE_EMU u64 clock_cycles() { return emulated_clock(); }
+HEDDLE_EMU u64 clock_nanoseconds() { return emulated_clock(); }
+HEDDLE_EMU u32 multiprocessor() { return emu::self->block.x; }
+HEDDLE_EMU void fence_system() { emu::runtime.fence(1); }
+
 // collective.cuh
 HEDDLE_EMU void block_sync(emu::Site site = emu::here()) { emu::runtime.barrier(0, 0, site); }
 HEDDLE_EMU void warp_sync(emu::Site site = emu::here()) {

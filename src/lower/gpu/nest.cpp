@@ -44,6 +44,7 @@ int power_above(std::int64_t n, int most) {
 int cluster_team(const Target& target, std::int64_t rows, std::int64_t terms, int lanes) {
   constexpr int kClusters = 90;                                     // compute capability
   constexpr std::int64_t kLongest = 1 << 19, kLongAlone = 1 << 17;  // terms
+  if (target.stage_threads > 0) return 0;
   if (target.capability < kClusters || rows < 1 || rows * 2 > target.multiprocessors) return 0;
   // Very few rows leave most of the machine idle even so.
   if (terms > (rows * kernel::kClusterBlocks * 2 >= target.multiprocessors ? kLongest : kLongAlone))

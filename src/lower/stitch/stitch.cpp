@@ -136,7 +136,10 @@ Result<Lowered> lower(const Request& request) {
     return unsupported("no stitched kernel for the cluster of{}", nodes);
   }
   if (!request.target.is_gpu()) return Phases(request).run();
+  if (const int threads = request.target.stage_threads; threads > 0)
+    if (auto stages = Phases(request, threads).run()) return *std::move(stages);
   Lowered lowered = HEDDLE_TRY(Phases(request).run());
+  if (request.target.stage_threads > 0) return lowered;
   if (auto resident = with_resident_blocks(request, lowered)) lowered = *std::move(resident);
   // Every access is inside its buffer and every barrier is reached by all threads, provably.
   auto sound = kernel::with_proven_bounds(lowered.kernel);

@@ -88,8 +88,7 @@ Result<std::optional<BlasProduct>> BlasProduct::prepare(std::shared_ptr<Blas> bl
 Status BlasProduct::describe(const LibraryProduct& p, std::span<const DevicePtr> args) {
   const BlasLibrary& l = blas_->library();
   const auto address = [&](int argument, std::int64_t start, DType type) {
-    return args[static_cast<std::size_t>(argument)] +
-           static_cast<DevicePtr>(start * size_of(type));
+    return args[static_cast<std::size_t>(argument)] + static_cast<DevicePtr>(start * size_of(type));
   };
   const auto layout = [&](const LibraryProduct::Matrix& m, std::int64_t rows, std::int64_t columns,
                           DType type) -> Result<Owned<Handle>> {
@@ -107,10 +106,9 @@ Status BlasProduct::describe(const LibraryProduct& p, std::span<const DevicePtr>
                      "batch stride"));
     return made;
   };
-  desc_ = HEDDLE_TRY(
-      owned(*blas_, "cublasLtMatmulDescCreate", l.MatmulDescDestroy, [&](Handle* h) {
-        return l.MatmulDescCreate(h, p.tf32 ? kCompute32FastTf32 : kCompute32, kF32);
-      }));
+  desc_ = HEDDLE_TRY(owned(*blas_, "cublasLtMatmulDescCreate", l.MatmulDescDestroy, [&](Handle* h) {
+    return l.MatmulDescCreate(h, p.tf32 ? kCompute32FastTf32 : kCompute32, kF32);
+  }));
   const auto set = [&](int attribute, auto value) {
     return check(l.MatmulDescSetAttribute(desc_.get(), attribute, &value, sizeof value),
                  "cublasLtMatmulDescSetAttribute");
@@ -134,13 +132,11 @@ Status BlasProduct::describe(const LibraryProduct& p, std::span<const DevicePtr>
 
 Result<bool> BlasProduct::choose() {
   const BlasLibrary& l = blas_->library();
-  const auto preference =
-      HEDDLE_TRY(owned(*blas_, "cublasLtMatmulPreferenceCreate", l.MatmulPreferenceDestroy,
-                       l.MatmulPreferenceCreate));
+  const auto preference = HEDDLE_TRY(owned(*blas_, "cublasLtMatmulPreferenceCreate",
+                                           l.MatmulPreferenceDestroy, l.MatmulPreferenceCreate));
   const auto set = [&](int attribute, auto value) {
-    return check(
-        l.MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
-        "cublasLtMatmulPreferenceSetAttribute");
+    return check(l.MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+                 "cublasLtMatmulPreferenceSetAttribute");
   };
   HEDDLE_TRY(set(kMaxWorkspace, kWorkspace));
   HEDDLE_TRY(set(kAlignmentA, alignment_of(a_)));
@@ -158,11 +154,11 @@ Result<bool> BlasProduct::choose() {
 
 Status BlasProduct::launch(DevicePtr workspace, Handle stream) const {
   const float alpha = 1, beta = 0;
-  return check(blas_->library().Matmul(blas_->handle(), desc_.get(), &alpha, a_, a_layout_.get(),
-                                       b_, b_layout_.get(), &beta, d_, d_layout_.get(), d_,
-                                       d_layout_.get(), choice_.algorithm, workspace,
-                                       choice_.workspace, stream),
-               "cublasLtMatmul");
+  return check(
+      blas_->library().Matmul(blas_->handle(), desc_.get(), &alpha, a_, a_layout_.get(), b_,
+                              b_layout_.get(), &beta, d_, d_layout_.get(), d_, d_layout_.get(),
+                              choice_.algorithm, workspace, choice_.workspace, stream),
+      "cublasLtMatmul");
 }
 
 }  // namespace heddle::runtime::cuda

@@ -66,7 +66,8 @@ struct Driver {
   int (*EventDestroy)(Handle event);
   int (*EventRecord)(Handle event, Handle stream);
   int (*EventElapsedTime)(float* milliseconds, Handle begin, Handle end);
-  int (*LaunchKernelEx)(const LaunchConfig* config, Handle function, void** parameters, void** extra);
+  int (*LaunchKernelEx)(const LaunchConfig* config, Handle function, void** parameters,
+                        void** extra);
   int (*TensorMapEncodeTiled)(EncodedMap* map, int type, unsigned rank, void* base,
                               const std::uint64_t* extents, const std::uint64_t* strides,
                               const unsigned* box, const unsigned* element_strides, int interleave,

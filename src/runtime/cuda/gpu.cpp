@@ -76,16 +76,21 @@ Status Code::load(const Program& program) {
         gpu_, "cuModuleLoadData", driver.ModuleUnload,
         [&](Handle* module) { return driver.ModuleLoadData(module, program.objects[o].data()); })));
   }
+  if (program.persistent) return bind(program.persistent->symbol);
   for (const Launch& launch : program.launches)
-    for (const Phase& phase : launch.phases)
-      for (const Owned<Handle>& module : modules_) {
-        Handle function = nullptr;
-        if (functions_.contains(phase.symbol)) break;
-        const int code = driver.ModuleGetFunction(&function, module.get(), phase.symbol.c_str());
-        if (code == kNotFound) continue;
-        HEDDLE_TRY(gpu_->check(code, "cuModuleGetFunction"));
-        functions_[phase.symbol] = function;
-      }
+    for (const Phase& phase : launch.phases) HEDDLE_TRY(bind(phase.symbol));
+  return Ok{};
+}
+
+Status Code::bind(const std::string& symbol) {
+  for (const Owned<Handle>& module : modules_) {
+    Handle function = nullptr;
+    if (functions_.contains(symbol)) break;
+    const int code = gpu_->driver().ModuleGetFunction(&function, module.get(), symbol.c_str());
+    if (code == kNotFound) continue;
+    HEDDLE_TRY(gpu_->check(code, "cuModuleGetFunction"));
+    functions_[symbol] = function;
+  }
   return Ok{};
 }
 

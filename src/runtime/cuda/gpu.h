@@ -102,6 +102,7 @@ class Code {
 
  private:
   void load_units(const Program& program);
+  Status bind(const std::string& symbol);
   std::shared_ptr<Gpu> gpu_;
   std::vector<Owned<Handle>> modules_;
   std::map<std::string, Handle> functions_;

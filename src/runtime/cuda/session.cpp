@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/cuda/blas.h"
+#include "runtime/cuda/monolith.h"
 #include "runtime/cuda/unit.h"
 #include "support/log.h"
 
@@ -56,6 +57,7 @@ struct Run {
   Memory arena, ports, workspace;
   Owned<void*> staging;
   std::vector<Bound> launches;
+  Persistent::Run monolith;  ///< in the place of launches
   std::optional<Owned<Handle>> graph;
   bool warm = false;  ///< ran once: kernels are loaded
 };
@@ -67,6 +69,7 @@ class CudaSession final : public Session {
       : Session(std::move(program)), code_(std::move(code)), options_(options) {}
   Status prepare();
   Result<std::vector<double>> time_runs(std::span<const Tensor> inputs, int runs) override;
+  Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs) override;
 
  protected:
   Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
@@ -90,6 +93,8 @@ class CudaSession final : public Session {
   Status bind(Run& run);
   DevicePtr address(const Slot& slot, const Run& run) const;
   Status launch(const Run& run, std::size_t number) const;
+  Status launch_each(const Run& run) const;
+  Status finish(const Run& run) const;
   Status launch_all(Run& run);
   Status launch_timed(Run& run, std::vector<LaunchTime>& times);
   Status capture(Run& run);
@@ -98,6 +103,7 @@ class CudaSession final : public Session {
   std::shared_ptr<Code> code_;
   SessionOptions options_;
   std::vector<std::vector<BoundPhase>> launches_;
+  std::unique_ptr<Persistent> monolith_;  ///< in the place of launches_
   std::shared_ptr<Blas> blas_;
   std::int64_t counters_ = 0;  ///< phases with grid barriers
   Memory constants_;
@@ -110,9 +116,16 @@ class CudaSession final : public Session {
 Status CudaSession::prepare() {
   const Current current(*gpu());
   place_ports();
-  open_blas();
-  HEDDLE_TRY(bind_phases());
   HEDDLE_TRY(upload_constants());
+  if (program().persistent) {
+    std::vector<DevicePtr> constants;
+    for (std::int64_t at : constant_at_)
+      constants.push_back(constants_.get() + static_cast<DevicePtr>(at));
+    monolith_ = HEDDLE_TRY(Persistent::prepare(code_, program(), constants, options_.blocks));
+  } else {
+    open_blas();
+    HEDDLE_TRY(bind_phases());
+  }
   release(HEDDLE_TRY(new_run()));  // what cannot fit is known now
   return Ok{};
 }
@@ -250,6 +263,9 @@ Result<std::unique_ptr<Run>> CudaSession::new_run() {
   run->staging = HEDDLE_TRY(
       Owned<void*>::make(gpu(), fmt::format("{} bytes of pinned memory", bytes), d.MemFreeHost,
                          [&](void** memory) { return d.MemAllocHost(memory, bytes); }));
+  if (monolith_)
+    run->monolith = HEDDLE_TRY(
+        monolith_->bind([&](const Slot& slot) { return address(slot, *run); }, run->stream.get()));
   HEDDLE_TRY(bind(*run));
   HEDDLE_TRY(bind_products(*run));
   if (counters_ > 0) {
@@ -340,12 +356,25 @@ Status CudaSession::launch(const Run& run, std::size_t number) const {
   return Ok{};
 }
 
+Status CudaSession::launch_each(const Run& run) const {
+  if (monolith_) return monolith_->launch(run.monolith, run.stream.get());
+  for (std::size_t l = 0; l < launches_.size(); ++l) HEDDLE_TRY(launch(run, l));
+  return Ok{};
+}
+
+/// What a monolith says of its end is worth more than that of the driver.
+Status CudaSession::finish(const Run& run) const {
+  Status done = check(driver().StreamSynchronize(run.stream.get()), "run");
+  if (!done && monolith_)
+    if (auto why = monolith_->failure(run.monolith)) return *std::move(why);
+  return done;
+}
+
 Status CudaSession::capture(Run& run) {
   const Driver& d = driver();
   const Handle stream = run.stream.get();
   HEDDLE_TRY(check(d.StreamBeginCapture(stream, kThreadLocal), "cuStreamBeginCapture"));
-  Status launched = Ok{};
-  for (std::size_t l = 0; launched && l < launches_.size(); ++l) launched = launch(run, l);
+  Status launched = launch_each(run);
   // A capture that was begun must end, or the stream is lost.
   Result<Owned<Handle>> graph =
       Owned<Handle>::make(gpu(), "cuStreamEndCapture", d.GraphDestroy,
@@ -360,16 +389,21 @@ Status CudaSession::capture(Run& run) {
 
 /// The first run launches kernel by kernel, which loads them: that is not allowed in a capture.
 Status CudaSession::launch_all(Run& run) {
-  if (options_.graph && run.warm && !launches_.empty()) {
+  if (options_.graph && run.warm && !program().launches.empty()) {
     if (!run.graph) HEDDLE_TRY(capture(run));
     return check(driver().GraphLaunch(run.graph->get(), run.stream.get()), "cuGraphLaunch");
   }
-  for (std::size_t l = 0; l < launches_.size(); ++l) HEDDLE_TRY(launch(run, l));
+  HEDDLE_TRY(launch_each(run));
   run.warm = true;
   return Ok{};
 }
 
 Status CudaSession::launch_timed(Run& run, std::vector<LaunchTime>& times) {
+  if (monolith_) {
+    times = launch_times(program(),
+                         HEDDLE_TRY(monolith_->launch_timed(run.monolith, run.stream.get())));
+    return Ok{};
+  }
   const Driver& d = driver();
   const auto event = [&] {
     return Owned<Handle>::make(gpu(), "cuEventCreate", d.EventDestroy,
@@ -424,7 +458,7 @@ Status CudaSession::execute(std::span<const Tensor> inputs, std::span<Tensor> ou
                   staging + input_bytes_, run->ports.get() + static_cast<DevicePtr>(input_bytes_),
                   static_cast<std::size_t>(port_bytes_ - input_bytes_), run->stream.get()),
               "copy of outputs"));
-  HEDDLE_TRY(check(driver().StreamSynchronize(run->stream.get()), "run"));
+  HEDDLE_TRY(finish(*run));
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i].bytes() > 0)
       std::memcpy(outputs[i].mutable_data(), staging + output_at_[i],
@@ -438,9 +472,7 @@ Result<std::vector<double>> CudaSession::time_runs(std::span<const Tensor> input
   const Current current(*gpu());
   std::unique_ptr<Run> run = HEDDLE_TRY(acquire());
   HEDDLE_TRY(copy_in(*run, inputs));
-  const auto synchronise = [&] {
-    return check(driver().StreamSynchronize(run->stream.get()), "run");
-  };
+  const auto synchronise = [&] { return finish(*run); };
   for (int warm = 0; warm < 2; ++warm) HEDDLE_TRY(launch_all(*run));
   HEDDLE_TRY(synchronise());
   std::vector<double> seconds;
@@ -452,6 +484,17 @@ Result<std::vector<double>> CudaSession::time_runs(std::span<const Tensor> input
   }
   release(std::move(run));
   return seconds;
+}
+
+Result<std::vector<ItemTime>> CudaSession::timeline(std::span<const Tensor> inputs) {
+  if (!monolith_) return Session::timeline(inputs);
+  HEDDLE_TRY(Session::check(inputs));
+  const Current current(*gpu());
+  std::unique_ptr<Run> run = HEDDLE_TRY(acquire());
+  HEDDLE_TRY(copy_in(*run, inputs));
+  auto items = HEDDLE_TRY(monolith_->launch_timed(run->monolith, run->stream.get()));
+  release(std::move(run));
+  return items;
 }
 
 }  // namespace

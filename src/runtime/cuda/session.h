@@ -18,6 +18,7 @@ struct SessionOptions {
   /// cuBLASLt, for launches that name a product; where it cannot be loaded, or has no algorithm,
   /// their own phases run. Empty: none.
   std::string cublaslt = {};
+  int blocks = 0;  ///< of a monolith's grid; 0: all that are resident
 };
 /// Makes a program ready to run with kernels of `code`. Constants are copied to the GPU once; each
 /// run in flight has a stream, an arena, and pinned memory for inputs and outputs of its own, kept

@@ -1,5 +1,5 @@
-// A driver for device_test: describes two devices, the second only in part. The count comes from the
-// caller through set_devices.
+// A driver for device_test: describes two devices, the second only in part. The count comes from
+// the caller through set_devices.
 #include <cstddef>
 #include <cstdio>
 
@@ -14,11 +14,17 @@ EXPORT int cuGetErrorString(int code, const char** text) {
   return 0;
 }
 EXPORT int cuDeviceGetCount(int* count) { return *count = device_count, 0; }
-EXPORT int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, ordinal == 0 ? 0 : 101; }
+EXPORT int cuDeviceGet(int* device, int ordinal) {
+  return *device = ordinal, ordinal == 0 ? 0 : 101;
+}
 EXPORT int cuDeviceGetName(char* text, int bytes, int) {
   return std::snprintf(text, static_cast<std::size_t>(bytes), "stand-in"), 0;
 }
 EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = std::size_t{1} << 33, 0; }
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
-  return *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 95 ? 1 : 1000 + attribute, 0;
+  return *value = attribute == 75   ? 9
+                  : attribute == 76 ? 0
+                  : attribute == 95 ? 1
+                                    : 1000 + attribute,
+         0;
 }

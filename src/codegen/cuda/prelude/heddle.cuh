@@ -19,3 +19,4 @@
 #include "mma.cuh"
 #include "hopper.cuh"
 #include "philox.cuh"
+#include "monolith.cuh"

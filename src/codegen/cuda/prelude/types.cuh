@@ -6,6 +6,12 @@
 #define HD_FN __device__ __forceinline__
 #endif
 #define HD_UNROLL _Pragma("unroll")
+#define HD_PRAGMA(text) _Pragma(#text)
+#ifdef HEDDLE_EMULATE
+#define HD_UNROLL_BY(n)
+#else
+#define HD_UNROLL_BY(n) HD_PRAGMA(unroll n)
+#endif
 
 namespace hd {
 

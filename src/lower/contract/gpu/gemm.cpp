@@ -98,7 +98,8 @@ struct Maker {
         g.m.extent >= kWarpgroupRows && g.n.extent >= kWarpgroupRows / 2 && chunked(g.m) &&
         chunked(g.n)) {
       g.possible.push_back(Unit::wgmma);
-      if ((packs(g.m) || view_of(g.m)) && (packs(g.n) || view_of(g.n)))
+      if (p.request.target.stage_threads == 0 && (packs(g.m) || view_of(g.m)) &&
+          (packs(g.n) || view_of(g.n)))
         g.possible.push_back(Unit::tma);
     }
     g.unit = unit.value_or(g.unit);

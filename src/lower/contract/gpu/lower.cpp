@@ -111,7 +111,8 @@ std::vector<Tuning> tuning_space(Product& product) {
       if (choice.gemm->possible.size() > 1)
         one.emplace_back("unit", static_cast<std::int64_t>(choice.gemm->unit));
       out.push_back(std::move(one));
-      if (t.splits > 1 && may_share_launch(choice.gemm->unit)) {
+      if (t.splits > 1 && may_share_launch(choice.gemm->unit) &&
+          product.request.target.grid_barriers) {
         out.push_back(out.back());
         out.back().emplace_back("resident", 0);
       }

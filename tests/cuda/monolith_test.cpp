@@ -1,0 +1,265 @@
+// Whole networks as one persistent kernel, under the emulation and through the stand-in for the
+// driver.
+#include "monolith.h"
+
+#include <dlfcn.h>
+
+#include <set>
+
+#include "codegen/cuda/nvrtc.h"
+#include "cuda_emulation/mutants.h"
+#include "runtime/artefact.h"
+#include "runtime/cuda/session.h"
+#include "runtime/schedule.h"
+
+namespace heddle::driver {
+namespace {
+
+using emulation::Order;
+
+struct Made {
+  Network network;
+  Compiled compiled;
+  std::vector<runtime::Stage> stages;
+  std::string text;
+};
+std::unique_ptr<Made> make(const NamedNetwork& which, int blocks) {
+  auto made = std::make_unique<Made>();
+  which.build(made->network);
+  auto compiled = compile(made->network.g, stand_in("monolith"));
+  EXPECT_TRUE(compiled.ok()) << which.name << ": " << compiled.error().message;
+  if (!compiled) return nullptr;
+  made->compiled = *std::move(compiled);
+  EXPECT_TRUE(made->compiled.program->persistent.has_value());
+  made->stages = runtime::cuda::spread(runtime::stages_of(*made->compiled.program), blocks);
+  made->text = text_of(made->compiled.program->objects.at(0));
+  return made;
+}
+
+TEST(Monolith, AgreesInEveryOrderWithoutRaces) {
+  constexpr int kBlocks = 3;
+  for (const NamedNetwork& which : kNetworks) {
+    SCOPED_TRACE(which.name);
+    const auto made = make(which, kBlocks);
+    ASSERT_TRUE(made);
+    std::size_t tasks = 0;
+    for (const runtime::Stage& stage : made->stages) tasks += static_cast<std::size_t>(stage.tasks);
+    EXPECT_GT(tasks, made->stages.size());
+    const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+    ASSERT_TRUE(runtime::validate(made->stages, schedule, 32).ok());
+    EXPECT_GT(schedule.waits.size(), 0u);
+    const auto module = emulation::compile(made->text, {.races = true});
+    ASSERT_TRUE(module.ok()) << module.error().message;
+    EmulatedMonolith monolith(*made->compiled.program, runtime::cuda::tables_of(schedule, {}, 0),
+                              kBlocks);
+    unsigned seed = 0;
+    for (Order order :
+         {Order::forward, Order::reverse, Order::random, Order::random, Order::random}) {
+      const auto inputs = inputs_of(made->network.g, ++seed);
+      const auto wanted = prim::interpret(made->network.g, inputs);
+      ASSERT_TRUE(wanted.ok());
+      const auto found = monolith.run(*module, order, seed, inputs);
+      ASSERT_TRUE(found.ok()) << found.error().message;
+      EXPECT_EQ(difference(*found, *wanted), "");
+    }
+  }
+}
+
+/// Runs with a schedule's tables in all orders; "" or what the first error says.
+std::string notice(const Made& made, const std::string& text, const runtime::Schedule& schedule,
+                   int blocks) {
+  const auto module = emulation::compile(text, {.races = true});
+  EXPECT_TRUE(module.ok()) << module.error().message;
+  if (!module) return "";
+  const auto inputs = inputs_of(made.network.g, 1);
+  const auto wanted = prim::interpret(made.network.g, inputs);
+  return first_notice([&](Order order) -> std::string {
+    EmulatedMonolith monolith(*made.compiled.program, runtime::cuda::tables_of(schedule, {}, 0),
+                              blocks);
+    const auto found = monolith.run(*module, order, 7, inputs);
+    return found ? difference(*found, *wanted) : found.error().message;
+  });
+}
+
+TEST(Monolith, EveryWaitIsNeeded) {
+  constexpr int kBlocks = 2;
+  const auto made = make({"mlp", mlp}, kBlocks);
+  ASSERT_TRUE(made);
+  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  ASSERT_EQ(notice(*made, made->text, schedule, kBlocks), "");
+  int count = 0;
+  for (std::size_t w = 0; w < schedule.items.size(); ++w)
+    for (std::size_t i = 0; i < schedule.items[w].size(); ++i) {
+      if (schedule.items[w][i].wait < 0) continue;
+      runtime::Schedule without = schedule;
+      without.items[w][i].wait = -1;
+      EXPECT_NE(notice(*made, made->text, without, kBlocks), "") << w << " " << i;
+      EXPECT_FALSE(runtime::validate(made->stages, without, 32).ok()) << w << " " << i;
+      ++count;
+    }
+  EXPECT_GE(count, 4);
+}
+
+/// The text with the prelude's functions of monoliths written out in it.
+std::string with_own_walk(const std::string& text) {
+  std::string header;
+  for (const codegen::cuda::Header& h : codegen::cuda::prelude())
+    if (std::string(h.name) == "monolith.cuh") header = h.text;
+  const std::size_t begin = header.find("/// Until the blocks of wait");
+  const std::string include = "#include \"heddle.cuh\"\n";
+  const std::string functions = header.substr(begin, header.rfind("}  // namespace hd") - begin);
+  return include + "namespace own {\nusing namespace hd;\n" +
+         renamed(renamed(functions, "monolith_wait(", "own_wait("), "monolith_walk(", "own_walk(") +
+         "}\n// end\n" +
+         renamed(text.substr(text.find(include) + include.size()), "hd::monolith_walk(",
+                 "own::own_walk(");
+}
+
+TEST(Monolith, EverySynchronisationOfTheWalkIsNeeded) {
+  constexpr int kBlocks = 2;
+  // Norms have no shared memory, whose barriers would stand in for those of the walk.
+  const auto made = make({"transformer", transformer}, kBlocks);
+  ASSERT_TRUE(made);
+  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const std::string text = with_own_walk(made->text);
+  ASSERT_EQ(notice(*made, text, schedule, kBlocks), "");
+  const std::size_t end = text.find("// end");
+  std::vector<Mutant> mutants = mutants_of(text, R"(block_sync\(\);)", 0, end);
+  ASSERT_EQ(mutants.size(), 2u);
+  for (Mutant& m : mutants_of(
+           text, R"((own_wait\(m, run|if \(threadIdx.x == 0\) store_release\()[^;]*\);)", 0, end))
+    mutants.push_back(std::move(m));
+  ASSERT_EQ(mutants.size(), 4u);
+  // Weakened to what orders nothing.
+  mutants.push_back({renamed(text, "load_acquire(&m", "load_relaxed(&m"), "acquire"});
+  mutants.push_back(
+      {renamed(text, "store_release(&own.items, base + static_cast<u32>(i - begin) + 1)",
+               "add_relaxed(&own.items, 1u)"),
+       "release"});
+  for (const Mutant& m : mutants) {
+    ASSERT_NE(m.text, text) << m.what;
+    EXPECT_NE(notice(*made, m.text, schedule, kBlocks), "") << m.what;
+  }
+}
+
+TEST(Monolith, CountersGoRound) {
+  constexpr int kBlocks = 2;
+  const auto made = make({"decode", decode}, kBlocks);
+  ASSERT_TRUE(made);
+  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const auto module = emulation::compile(made->text, {.races = true});
+  ASSERT_TRUE(module.ok());
+  EmulatedMonolith monolith(*made->compiled.program, runtime::cuda::tables_of(schedule, {}, 0),
+                            kBlocks);
+  const auto items = static_cast<unsigned>(schedule.items[0].size());
+  // Counters pass 2^31, then 2^32, during the runs.
+  for (unsigned runs : {0x7fffffffu / items, 0xffffffffu / items, 0xfffffffeu}) {
+    monolith.set_runs(runs);
+    for (unsigned run = 0; run < 3; ++run) {
+      const auto inputs = inputs_of(made->network.g, run);
+      const auto found = monolith.run(*module, Order::random, run, inputs);
+      ASSERT_TRUE(found.ok()) << found.error().message;
+      EXPECT_EQ(difference(*found, *prim::interpret(made->network.g, inputs)), "");
+    }
+  }
+}
+
+TEST(Monolith, AWaitInVainEnds) {
+  constexpr int kBlocks = 2;
+  const auto made = make({"mlp", mlp}, kBlocks);
+  ASSERT_TRUE(made);
+  runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const auto tables = runtime::cuda::tables_of(schedule, {}, 0);
+  auto broken = tables;
+  broken.waits.back().items += 100;
+  const auto module = emulation::compile(made->text);
+  ASSERT_TRUE(module.ok());
+  EmulatedMonolith monolith(*made->compiled.program, broken, kBlocks);
+  monolith.patience = 50;
+  const auto found = monolith.run(*module, Order::forward, 1, inputs_of(made->network.g, 1));
+  ASSERT_FALSE(found.ok());
+  EXPECT_NE(found.error().message.find("trap"), std::string::npos) << found.error().message;
+  const auto failure = monolith.failure();
+  ASSERT_EQ(failure.failed, 1u);
+  const std::string said =
+      runtime::cuda::describe(failure, *made->compiled.program, made->stages, tables);
+  EXPECT_NE(said.find("waited in vain for block"), std::string::npos) << said;
+}
+
+// Through the stand-in for the driver.
+
+Result<std::shared_ptr<runtime::Session>> session_of(const runtime::Program& program, int blocks) {
+  auto code = HEDDLE_TRY(runtime::cuda::load_code(FAKE_CUDA, 0, program));
+  runtime::cuda::SessionOptions options;
+  options.blocks = blocks;
+  return runtime::cuda::create_session(std::make_shared<runtime::Program>(program), code, options);
+}
+void set(const char* text) {
+  static const auto call = reinterpret_cast<void (*)(const char*)>(
+      ::dlsym(::dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL), "heddle_fake_set"));
+  call(text);
+}
+int launches() {
+  static const auto call = reinterpret_cast<int (*)(const char*)>(
+      ::dlsym(::dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL), "heddle_fake_calls"));
+  return call("cuLaunchKernelEx");
+}
+
+TEST(Monolith, RunsAsOneLaunchAndFromAFile) {
+  for (const NamedNetwork& which : kNetworks) {
+    SCOPED_TRACE(which.name);
+    set("sms=3,order=random,seed=5");
+    const auto made = make(which, 3);
+    ASSERT_TRUE(made);
+    const std::string path = ::testing::TempDir() + "/monolith.heddle";
+    ASSERT_TRUE(runtime::write_artefact(*made->compiled.program, path).ok());
+    const auto read = runtime::read_artefact(path);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(read->persistent, made->compiled.program->persistent);
+    const auto session = session_of(*read, 0);
+    ASSERT_TRUE(session.ok()) << session.error().message;
+    const int before = launches();
+    for (unsigned run = 0; run < 4; ++run) {  // the second one is captured
+      const auto inputs = inputs_of(made->network.g, run);
+      const auto found = (*session)->run(inputs);
+      ASSERT_TRUE(found.ok()) << found.error().message;
+      EXPECT_EQ(difference(*found, *prim::interpret(made->network.g, inputs)), "");
+    }
+    EXPECT_EQ(launches(), before + 2);
+    const auto times = (*session)->profile(inputs_of(made->network.g, 1));
+    ASSERT_TRUE(times.ok()) << times.error().message;
+    EXPECT_EQ(times->size(), made->compiled.program->launches.size());
+    for (const auto& t : *times) EXPECT_GT(t.seconds, 0) << t.name;
+  }
+  set("");
+}
+
+TEST(Monolith, MoreBlocksThanAreResidentAreAnError) {
+  set("sms=2");
+  const auto made = make({"mlp", mlp}, 2);
+  ASSERT_TRUE(made);
+  const auto most = session_of(*made->compiled.program, 1 << 20);
+  ASSERT_FALSE(most.ok());
+  EXPECT_NE(most.error().message.find("are resident at once"), std::string::npos)
+      << most.error().message;
+  EXPECT_TRUE(session_of(*made->compiled.program, 1).ok());
+  set("");
+}
+
+TEST(Monolith, EqualFunctionsAreOne) {
+  const auto made = make({"mlp", mlp}, 2);  // three hidden layers, two of them alike
+  ASSERT_TRUE(made);
+  std::set<std::string> symbols;
+  for (const auto& launch : made->compiled.program->launches)
+    for (const auto& phase : launch.phases) symbols.insert(phase.symbol);
+  EXPECT_LT(symbols.size(), made->stages.size());
+  for (const std::string& symbol : symbols) {
+    const std::string head = "HD_STAGE void " + symbol + "(";
+    const std::size_t at = made->text.find(head);
+    ASSERT_NE(at, std::string::npos);
+    EXPECT_EQ(made->text.find(head, at + 1), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::driver
