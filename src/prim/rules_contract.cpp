@@ -242,6 +242,63 @@ Rewritten scale_before_bias(RewriteContext& c, const Node& n) {
   return c.b.map(s->fn, {product, c.b.map(m->fn, {sum.args[1], n.args[1]})});
 }
 
+/// low <= d + offset - step·r < high for a reduction r and a dimension d of the result: for each d
+/// only `count` neighbouring r can hold.
+struct FewTerms {
+  std::size_t dim;
+  std::int64_t step, offset, low, count;
+};
+std::optional<FewTerms> few_terms(const ir::Condition& condition, Var r, const Shape& shape) {
+  const auto along = ir::coefficient_of(condition.expr, r);
+  if (!along || std::abs(*along) < 2) return std::nullopt;
+  const bool negative = *along > 0;
+  const Expr e = negative ? Expr(0) - condition.expr : condition.expr;
+  const std::int64_t step = std::abs(*along);
+  const std::int64_t low = negative ? 1 - condition.high : condition.low;
+  const std::int64_t high = negative ? 1 - condition.low : condition.high;
+  const Expr rest = e + Expr(r) * Expr(step);
+  std::vector<Var> vars;
+  ir::collect_variables(rest, vars);
+  if (vars.size() != 1 || static_cast<std::size_t>(vars[0].index) >= shape.size())
+    return std::nullopt;
+  const auto dim = static_cast<std::size_t>(vars[0].index);
+  const auto offset = (rest - Expr(vars[0])).constant();
+  if (!offset || shape[dim] % step != 0 || shape[dim] == step || high <= low) return std::nullopt;
+  return FewTerms{dim, step, *offset, low, (high - 1 - low) / step + 1};
+}
+
+/// With d = step·q + p, r = q + ⌊(p + offset - low) / step⌋ - t for 0 <= t < count.
+Rewritten contract_few_terms(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr) return std::nullopt;
+  const std::size_t rank = n.type.shape.size();
+  const auto var = [](std::size_t i) { return Expr(Var{static_cast<std::int32_t>(i)}); };
+  for (std::size_t j = 0; j < k->reduced.size(); ++j) {
+    std::optional<FewTerms> few;
+    for (const Access* a : {&k->lhs, &k->rhs})
+      for (const ir::Condition& condition : a->inside)
+        if (!few)
+          few = few_terms(condition, Var{static_cast<std::int32_t>(rank + j)}, n.type.shape);
+    if (!few || 2 * few->count > k->reduced[j]) continue;
+    const std::size_t d = few->dim;
+    std::vector<Expr> to;
+    for (std::size_t v = 0; v < rank + k->reduced.size(); ++v) to.push_back(var(v > d ? v + 1 : v));
+    to[d] = var(d) * Expr(few->step) + var(d + 1);
+    to[rank + j] = var(d) + ir::floor_div(var(d + 1) + Expr(few->offset - few->low), few->step) -
+                   var(rank + 1 + j);
+    Shape shape = n.type.shape, reduced = k->reduced;
+    shape[d] /= few->step;
+    shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, few->step);
+    Access lhs = substitute(k->lhs, to), rhs = substitute(k->rhs, to);
+    for (Access* a : {&lhs, &rhs}) a->inside.push_back({to[rank + j], 0, reduced[j]});
+    reduced[j] = few->count;
+    return c.b.reshape(c.b.contract(n.args[0], n.args[1], shape, reduced, std::move(lhs),
+                                    std::move(rhs), n.type.dtype),
+                       n.type.shape);
+  }
+  return std::nullopt;
+}
+
 /// A permutation that takes another dimension to the end: the product makes it so at once. Only of
 /// values that are computed: a constant operand decides the vectors, wherever the result goes.
 Rewritten transpose_of_contract(RewriteContext& c, const Node& n) {
@@ -303,6 +360,13 @@ constexpr RewriteRule kRules[] = {
        return b.contract(x_of(b, {3, 4, 5}), weight(b, {20, 6}), {3, 6}, {20},
                          {{Var{0}, ir::floor_div(r, 5), ir::floor_mod(r, 5)}, {}},
                          {{r, Var{1}}, {}}, DType::f32);
+     }},
+    {"contract-few-terms", "sum over r where low <= d - s*r < high -> over those r alone",
+     contract_few_terms,
+     [](Builder& b) {
+       const Expr at = Expr(Var{1}) - Expr(Var{2}) * Expr(2) + Expr(1);
+       return b.contract(x_of(b, {3, 8}), weight(b, {3}), {3, 16}, {8}, {{Var{0}, Var{2}}, {}},
+                         {{at}, {{at, 0, 3}}}, DType::f32);
      }},
     {"transpose-of-contract", "transpose(x @ y) -> the product with its dimensions exchanged",
      transpose_of_contract,

@@ -178,6 +178,38 @@ Problem analyse(const prim::Graph& g, NodeId contract) {
 
 namespace {
 
+/// Dimensions of the result that share a coordinate with a longer reduction: taps of a filter whose
+/// gradient this is.
+std::vector<Axis> taps_of(const Problem& p, const Access& a) {
+  std::vector<Axis> taps;
+  for (const Axis& tap : p.axes) {
+    if (tap.role == Role::k) continue;
+    for (const Expr& e : a.index)
+      for (const Axis& k : p.of(Role::k))
+        if (ir::depends_on(e, tap.var) && ir::depends_on(e, k.var) && tap.extent < k.extent)
+          taps.push_back(tap);
+  }
+  return taps;
+}
+
+}  // namespace
+
+void put_taps_into_rows(const prim::Graph& g, Problem& p) {
+  constexpr std::int64_t kLong = 4096;
+  const auto plain = [&](NodeId id) {
+    return g[id].type.dtype == DType::f32 && !g.constant_of(id);
+  };
+  if (!plain(p.a) || !plain(p.b) || p.count(Role::k) < kLong) return;
+  if (taps_of(p, p.b_access).size() != 2 || !taps_of(p, p.a_access).empty()) return;
+  std::swap(p.a, p.b);
+  std::swap(p.a_access, p.b_access);
+  for (Axis& axis : p.axes)
+    if (axis.role == Role::m || axis.role == Role::n)
+      axis.role = axis.role == Role::m ? Role::n : Role::m;
+}
+
+namespace {
+
 /// e / n, if n divides e whatever its variables are.
 std::optional<Expr> divided(const Expr& e, int n) {
   if (const auto c = e.constant()) return *c % n == 0 ? std::optional<Expr>(*c / n) : std::nullopt;

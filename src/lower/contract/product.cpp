@@ -79,6 +79,7 @@ class Maker {
     columns();
     choose_b();
     choose_a();
+    join_taps();
     reductions();
     extents();
     return std::move(out_);
@@ -300,6 +301,32 @@ class Maker {
     out_->box = std::move(*box);
   }
 
+  /// Two short axes that slide over a box (a filter's taps) are one register tile: t / width, t %
+  /// width are numbers where its rows are written out.
+  void join_taps() {
+    constexpr std::int64_t kMostRows = 12;
+    if (out_->base.a != ASource::box || !out_->row || !out_->tile) return;
+    const Axis rows = *out_->row, columns = *out_->tile;
+    if (rows.extent * columns.extent > kMostRows) return;
+    const Axis both{out_->kernel.new_var(), rows.extent * columns.extent, Role::m};
+    const auto apart = [&](Var v) -> std::optional<Expr> {
+      if (v == rows.var) return ir::floor_div(Expr(both.var), columns.extent);
+      if (v == columns.var) return ir::floor_mod(Expr(both.var), columns.extent);
+      return std::nullopt;
+    };
+    for (Output& o : out_->outputs) {
+      o.offset = ir::substitute(o.offset, apart);
+      o.value = kernel::substitute(o.value, apart);
+    }
+    for (Box::Dim& dim : out_->box->dims) {
+      dim.low = ir::substitute(dim.low, apart);
+      dim.local = ir::substitute(dim.local, apart);
+    }
+    out_->a = kernel::substitute(out_->a, apart);
+    out_->row.reset();
+    out_->tile = both;
+  }
+
   /// Orders the dimensions as the source holds them, seen through whatever the prologue is.
   void order_box(Box& box) {
     std::vector<Expr> place;
@@ -384,6 +411,8 @@ class Maker {
     e.a_halo_bytes = volume(1) - e.a_row_bytes;
   }
   static void kernel_range(ir::Ranges& ranges, Var v, std::int64_t extent) {
+    if (ranges.size() <= static_cast<std::size_t>(v.index))
+      ranges.resize(static_cast<std::size_t>(v.index) + 1);
     ranges[static_cast<std::size_t>(v.index)] = ir::Interval{0, extent - 1};
   }
 
@@ -440,6 +469,7 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, bool joine
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
   Problem problem = analyse(*request.graph, *contract);
+  if (!request.target.is_gpu()) put_taps_into_rows(*request.graph, problem);
   if (joined && !request.target.is_gpu()) join_reductions(*request.graph, request.target, problem);
   return Maker(request, std::move(problem)).run();
 }
