@@ -103,6 +103,7 @@ class Emitter {
   kernel::Stmt input_transform();
   kernel::Stmt store_products(const Variant& v, kernel::BufferId acc);
   kernel::Stmt output_transform();
+  kernel::Stmt filter_phase();
   Tensor pack_winograd() const;
 
   // Strassen's product (emit_strassen.cpp).

@@ -194,13 +194,17 @@ std::vector<Axis> taps_of(const Problem& p, const Access& a) {
 
 }  // namespace
 
-void put_taps_into_rows(const prim::Graph& g, Problem& p) {
+void choose_sides(const prim::Graph& g, Problem& p) {
   constexpr std::int64_t kLong = 4096;
   const auto plain = [&](NodeId id) {
     return g[id].type.dtype == DType::f32 && !g.constant_of(id);
   };
-  if (!plain(p.a) || !plain(p.b) || p.count(Role::k) < kLong) return;
-  if (taps_of(p, p.b_access).size() != 2 || !taps_of(p, p.a_access).empty()) return;
+  if (!plain(p.a) || !plain(p.b)) return;
+  const bool taps = taps_of(p, p.b_access).size() == 2 && p.count(Role::k) >= kLong;
+  const bool image = p.of(Role::n).size() >= 3 && p.of(Role::m).size() == 1 &&
+                     p.count(Role::batch) == 1 && taps_of(p, p.b_access).empty();
+  if (!taps && !image) return;
+  if (!taps_of(p, p.a_access).empty()) return;
   std::swap(p.a, p.b);
   std::swap(p.a_access, p.b_access);
   for (Axis& axis : p.axes)

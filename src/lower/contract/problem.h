@@ -54,9 +54,10 @@ struct Problem {
 };
 
 Problem analyse(const prim::Graph& g, NodeId contract);
-/// Of the gradient of a filter over many positions, the operand under the filter becomes `a`: a row
-/// for each tap of a box that is copied once, where vectors would need a copy for each tap.
-void put_taps_into_rows(const prim::Graph& g, Problem& p);
+/// Of two operands that are computed, the image is `a` and the filter's channels are the vectors,
+/// as with constant filters; of the gradient of a filter over many positions, the operand under the
+/// filter is `a`: a row for each tap of a box that is copied once.
+void choose_sides(const prim::Graph& g, Problem& p);
 /// Sets Problem::parts where operands, accesses and the machine's instructions allow it, and
 /// divides that reduction.
 void join_reductions(const prim::Graph& g, const Target& target, Problem& p);

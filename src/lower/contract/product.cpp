@@ -308,6 +308,7 @@ class Maker {
     if (out_->base.a != ASource::box || !out_->row || !out_->tile) return;
     const Axis rows = *out_->row, columns = *out_->tile;
     if (rows.extent * columns.extent > kMostRows) return;
+    out_->extents.whole = true;
     const Axis both{out_->kernel.new_var(), rows.extent * columns.extent, Role::m};
     const auto apart = [&](Var v) -> std::optional<Expr> {
       if (v == rows.var) return ir::floor_div(Expr(both.var), columns.extent);
@@ -469,7 +470,7 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, bool joine
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
   Problem problem = analyse(*request.graph, *contract);
-  if (!request.target.is_gpu()) put_taps_into_rows(*request.graph, problem);
+  if (!request.target.is_gpu()) choose_sides(*request.graph, problem);
   if (joined && !request.target.is_gpu()) join_reductions(*request.graph, request.target, problem);
   return Maker(request, std::move(problem)).run();
 }
