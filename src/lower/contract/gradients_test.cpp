@@ -73,12 +73,54 @@ TEST(Convolution, WinogradOfFiltersThatAreComputed) {
           gradient ? prim::Access{{v(4), v(1), ir::Expr(2) - v(5), ir::Expr(2) - v(6)}, {}}
                    : prim::Access{{v(1), v(4), v(5), v(6)}, {}};
       const NodeId w = c.input(gradient ? Shape{from, to, 3, 3} : Shape{to, from, 3, 3});
-      c.output(c.b.relu(
-          c.b.contract(x, w, {2, to, height, width}, {from, 3, 3}, image, filter, DType::f32)));
+      const NodeId out = c.b.relu(
+          c.b.contract(x, w, {2, to, height, width}, {from, 3, 3}, image, filter, DType::f32));
+      c.output(out);
+      c.output(c.b.reduce_sum(out, {0, 2, 3}, false));
       ASSERT_NO_FATAL_FAILURE(check(c));
       EXPECT_TRUE(c.schedule.starts_with(fmt::format("winograd F({0}x{0}", m))) << c.schedule;
       EXPECT_NE(c.schedule.find("b=phase-packed"), std::string::npos) << c.schedule;
     }
+}
+
+/// A bias' and a scale's gradient ride in the epilogue of the product that makes what they sum:
+/// tiles of two sizes, partial vectors, several tasks, several row axes.
+TEST(ColumnSums, InTheEpilogue) {
+  const Tuning tunings[] = {{}, {{"mr", 3}, {"nv", 2}, {"panels", 1}, {"tiles", 2}}};
+  for (const std::int64_t columns : {16, 21, 70})
+    for (const Tuning& tuning : tunings) {
+      Case c;
+      c.tuning = tuning;
+      const NodeId x = c.input({29, 18}), y = c.b.matmul(x, c.input({18, columns}));
+      const NodeId z = c.b.mul(y, c.input({29, columns}));
+      c.output(z);
+      c.output(c.b.reduce_sum(z, {0}, false));
+      c.output(c.b.reduce_sum(c.b.mul(z, c.input({29, columns})), {0}, false));
+      SCOPED_TRACE(columns);
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  Case image;
+  const NodeId x = image.input({3, 8, 7, 6});
+  const NodeId y = image.b.conv(x, image.input({20, 8, 3, 3}), conv(2, 1, 1));
+  image.output(y);
+  image.output(image.b.reduce_sum(y, {0, 2, 3}, false));
+  ASSERT_NO_FATAL_FAILURE(check(image));
+}
+
+/// Sums along the columns, of other numbers, or that something in the kernel reads.
+TEST(ColumnSums, OnlyOverRows) {
+  const auto supported = [](auto&& make) {
+    Case c;
+    const NodeId y = c.b.matmul(c.input({29, 18}), c.input({18, 32}));
+    c.output(y);
+    make(c, y);
+    return contract::supports(c.g, request_of(c).cluster);
+  };
+  EXPECT_TRUE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {0}, false)); }));
+  EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {1}, false)); }));
+  EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_max(y, {0})); }));
+  EXPECT_FALSE(
+      supported([](Case& c, NodeId y) { c.output(c.b.sqrt(c.b.reduce_sum(y, {0}, false))); }));
 }
 
 }  // namespace

@@ -289,6 +289,31 @@ kernel::Value Problem::product(kernel::Value x, kernel::Value y) const {
   return kernel::apply(multiply, {std::move(x), std::move(y)}, type);
 }
 
+std::optional<ColumnSum> column_sum(const prim::Graph& g, const std::vector<Image>& images,
+                                    const Problem& problem, NodeId node) {
+  const auto* reduce = std::get_if<prim::Reduce>(&g[node].op);
+  if (!reduce || reduce->fn != ir::Monoid::sum || problem.count(Role::batch) > 1)
+    return std::nullopt;
+  const NodeId arg = g[node].args[0];
+  if (g[arg].type.dtype != DType::f32 || g[node].type.dtype != DType::f32) return std::nullopt;
+  const auto image =
+      std::find_if(images.begin(), images.end(), [&](const Image& x) { return x.node == arg; });
+  if (image == images.end()) return std::nullopt;
+  ColumnSum sum{node, arg, image->index, {}};
+  const auto along = [&](const Expr& e, Role role) {
+    return std::any_of(problem.axes.begin(), problem.axes.end(), [&](const Axis& axis) {
+      return axis.role == role && ir::depends_on(e, axis.var);
+    });
+  };
+  for (std::size_t d = 0; d < image->index.size(); ++d) {
+    const bool gone = std::find(reduce->axes.begin(), reduce->axes.end(), static_cast<int>(d)) !=
+                      reduce->axes.end();
+    if (along(image->index[d], gone ? Role::n : Role::m)) return std::nullopt;
+    if (!gone) sum.index.push_back(image->index[d]);
+  }
+  return sum;
+}
+
 std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
                                          const Problem& problem) {
   std::vector<Image> out{{problem.contract, problem.out}};
@@ -300,6 +325,7 @@ std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
   };
   for (NodeId id : c.nodes) {
     const prim::Node& node = g[id];
+    if (column_sum(g, out, problem, id)) continue;
     std::optional<std::vector<Expr>> index;
     for (NodeId arg : node.args) {
       const Image* source = image_of(arg);

@@ -71,4 +71,13 @@ struct Image {
 std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
                                          const Problem& problem);
 
+/// A sum of an image over all rows, which rides in the epilogue (a bias' gradient): what is added
+/// up, at a position of the result, and where the sum has its element.
+struct ColumnSum {
+  NodeId node, arg;
+  std::vector<ir::Expr> arg_index, index;
+};
+std::optional<ColumnSum> column_sum(const prim::Graph& g, const std::vector<Image>& images,
+                                    const Problem& problem, NodeId node);
+
 }  // namespace heddle::lower::contract

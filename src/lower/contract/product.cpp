@@ -77,6 +77,8 @@ class Maker {
     HEDDLE_TRY(outputs());
     rows();
     columns();
+    if (out_->sums() && out_->n_axes.size() != p_.of(Role::n).size())
+      return unsupported("contraction: columns of a sum that are no single axis");
     choose_b();
     choose_a();
     join_taps();
@@ -130,13 +132,18 @@ class Maker {
       for (std::size_t i = 0; i < cluster.outputs.size(); ++i)
         if (cluster.outputs[i] == image.node) output(image, i);
     }
+    for (std::size_t i = 0; i < cluster.outputs.size(); ++i)
+      if (const auto sum = column_sum(g_, *all, p_, cluster.outputs[i])) {
+        output({sum->node, sum->index}, i, out_->values.at(sum->arg, sum->arg_index));
+        out_->outputs.back().summed = true;
+      }
     if (out_->outputs.size() != cluster.outputs.size())
       return unsupported("contraction: an output does not depend on it");
     if (moved) return unsupported("contraction: the epilogue reads it at another position");
     return Ok{};
   }
 
-  void output(const Image& image, std::size_t position) {
+  void output(const Image& image, std::size_t position, Value value = nullptr) {
     Output o;
     o.position = position;
     o.node = image.node;
@@ -146,7 +153,7 @@ class Maker {
     for (std::size_t d = 0; d < image.index.size(); ++d)
       o.offset = o.offset + image.index[d] * Expr(o.layout.strides[d]);
     o.offset = ir::simplify(o.offset, p_.ranges());
-    o.value = out_->values.at(image.node, image.index);
+    o.value = value ? std::move(value) : out_->values.at(image.node, image.index);
     kernel::Buffer buffer;
     buffer.name = fmt::format("v{}", image.node.value);
     buffer.dtype = g_[image.node].type.dtype;
