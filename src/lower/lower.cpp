@@ -42,6 +42,11 @@ bool has_main_loop(const prim::Graph& g, const Cluster& c) {
 
 bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
   if (attention::supports(g, c, target)) return true;
+  const bool reduces = std::any_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) {
+    return std::holds_alternative<prim::Reduce>(g[id].op);
+  });
+  // Sums in an epilogue are the CPU's: a GPU's tiles would have to meet.
+  if (reduces && target.is_gpu() && has_main_loop(g, c)) return false;
   return has_main_loop(g, c) ? contract::supports(g, c) : stitch::supports(g, c);
 }
 

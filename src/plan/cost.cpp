@@ -54,6 +54,7 @@ struct CostModel::State {
   double tasks = 0;
   double longest = 0;  // terms of all results of a reduction
   int barriers = 0;    // of the grid, inside the kernel
+  bool main_loop = false;
 
   State(const Facts& facts, const MachineModel& machine) : f(facts), m(machine) {
     local.resize(static_cast<std::size_t>(f.graph->size()), -1);
@@ -206,6 +207,12 @@ struct CostModel::State {
   void visit_reduce(NodeId id, const prim::Reduce& reduce, const std::vector<Use>& all, int depth) {
     const NodeId arg = f[id].args[0];
     const Shape& in_shape = f[arg].type.shape;
+    if (main_loop && local[static_cast<std::size_t>(arg.value)] >= 0) {
+      // A sum in the epilogue adds up what passes by.
+      vector_ops += f.elements_of(arg);
+      flops += f.elements_of(arg);
+      return;
+    }
     Shape over;
     for (int axis : reduce.axes) over.push_back(in_shape[static_cast<std::size_t>(axis)]);
     std::vector<std::uint64_t> done;
@@ -460,6 +467,8 @@ struct CostModel::State {
     vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = 0;
     tasks = longest = 0;
     barriers = 0;
+    main_loop =
+        std::any_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) { return f.is_main_loop(id); });
     for (std::size_t i = 0; i < c.nodes.size(); ++i) {
       local[static_cast<std::size_t>(c.nodes[i].value)] = static_cast<int>(i);
     }

@@ -114,6 +114,43 @@ struct Multi {
     }
   }
 
+  /// A product and the sums of what it makes: bias and norm gradients ride in its epilogue. One sum
+  /// each, and all of a root together.
+  void column_sums() {
+    std::map<NodeId, std::vector<const Candidate*>> sums_of;  // by what they read
+    for (const auto& [root, list] : by_root) {
+      if (!f.as<prim::Reduce>(root) || !is_wanted(root)) continue;
+      for (const Candidate* k : list)
+        for (NodeId in : k->inputs) sums_of[in].push_back(k);
+    }
+    for (const auto& [root, sums] : sums_of) {
+      const auto products = by_root.find(root);
+      if (products == by_root.end()) continue;
+      std::size_t tried = 0;
+      for (const Candidate* product : products->second) {
+        const auto& nodes = product->cluster.nodes;
+        if (std::none_of(nodes.begin(), nodes.end(), [&](NodeId n) { return f.is_main_loop(n); }))
+          continue;
+        if (++tried > kConesPerRoot) break;
+        std::vector<NodeId> all = nodes, outputs = {root};
+        for (const Candidate* sum : sums) {
+          const NodeId own = sum->cluster.outputs[0];
+          if (std::find(outputs.begin(), outputs.end(), own) != outputs.end()) continue;
+          const std::vector<NodeId> both = unite(nodes, sum->cluster.nodes);
+          if (!options.legality.supports(*f.graph, sorted_outputs(both, {root, own}))) continue;
+          offer(Candidate::Kind::aux_store, both, {root, own});
+          all = unite(all, sum->cluster.nodes);
+          outputs.push_back(own);
+        }
+        if (outputs.size() > 2) offer(Candidate::Kind::aux_store, all, outputs);
+      }
+    }
+  }
+  static Cluster sorted_outputs(std::vector<NodeId> nodes, std::vector<NodeId> outputs) {
+    std::sort(outputs.begin(), outputs.end());
+    return {std::move(nodes), std::move(outputs)};
+  }
+
   /// Cones that read a common large value and are independent.
   void siblings() {
     std::map<NodeId, std::set<NodeId>> roots_over;
@@ -197,6 +234,7 @@ std::vector<Candidate> multi_output(const Facts& facts, const Region& region,
                                     CostModel& cost) {
   Multi multi(facts, region, cones, options, cost);
   multi.aux_stores();
+  multi.column_sums();
   multi.siblings();
   multi.packs();
   return std::move(multi.out);

@@ -310,12 +310,39 @@ class Algebra {
     if (rng_() % 4 == 0) y = b_.concat({y, fresh({DType::f32, {rows, 2}})}, 1);
     return b_.matmul(y, pattern({b_.shape(y).back(), 3}));
   }
+  /// A window's gradient: taps run backwards, both operands have its conditions, and what a strided
+  /// one never reads is zero.
+  NodeId window_gradient(NodeId x) {
+    const std::int64_t k = b_.shape(x).back(), rows = element_count(b_.shape(x)) / k;
+    const std::int64_t width = pick<std::int64_t>({2, 3}), out = k + width - 1;
+    const ir::Expr at = ir::Expr(ir::Var{1}) - ir::Expr(ir::Var{3});
+    Tensor w({b_.dtype(x), {width}});
+    for (std::int64_t i = 0; i < width; ++i) w.set(i, static_cast<double>(i) - 0.5);
+    const ir::Condition inside{at, 0, k}, even{ir::Var{2}, 0, 1};
+    prim::Access own{{ir::Var{0}, at}, {inside}}, filter{{ir::Var{3}}, {inside}};
+    if (coin()) own.inside.push_back(even);
+    return b_.contract(b_.reshape(x, {rows, k}), b_.constant(w), {rows, out, 2}, {width},
+                       std::move(own), std::move(filter), b_.dtype(x));
+  }
+  /// Positions of two residues that meet taps of their own.
+  NodeId residue_contraction(NodeId x) {
+    const std::int64_t k = b_.shape(x).back(), rows = element_count(b_.shape(x)) / k;
+    const ir::Expr tap =
+        ir::Expr(ir::Var{3}) * ir::Expr(2) +
+        ir::floor_mod(ir::Expr(ir::Var{2}) + ir::Expr(pick<std::int64_t>({0, 1})), 2);
+    Tensor w({b_.dtype(x), {3}});
+    for (std::int64_t i = 0; i < 3; ++i) w.set(i, static_cast<double>(i) - 0.5);
+    return b_.contract(b_.reshape(x, {rows, k}), b_.constant(w), {rows, k, 2}, {2},
+                       {{ir::Var{0}, ir::Var{1}}, {}}, {{tap}, {{tap, 0, 3}}}, b_.dtype(x));
+  }
 
   /// With a constant that is all equal, or a shape that a split or merged dimension reaches.
   NodeId contraction(NodeId x) {
     if (b_.rank(x) == 3 && coin()) return divided_contraction(x);
     const std::int64_t k = b_.shape(x).back();
     if (rng_() % 4 == 0 && is_float(b_.dtype(x))) return spread_contraction(x);
+    if (rng_() % 4 == 0 && is_float(b_.dtype(x)))
+      return coin() ? window_gradient(x) : residue_contraction(x);
     if (coin()) return b_.matmul(x, b_.full({b_.dtype(x), {k, 3}}, 2));
     if (coin()) {
       const NodeId y = b_.matmul(x, fresh({b_.dtype(x), {k, 3}}));

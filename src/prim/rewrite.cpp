@@ -70,7 +70,7 @@ const std::vector<const RewriteRule*>& rewrite_rules() {
   static const std::vector<const RewriteRule*> kAll = [] {
     std::vector<const RewriteRule*> all;
     for (const auto rows : {algebra_rules(), view_rules(), reduce_rules(), contract_rules(),
-                            linear_rules(), integer_rules(), quantise_rules()})
+                            linear_rules(), window_rules(), integer_rules(), quantise_rules()})
       for (const RewriteRule& r : rows) all.push_back(&r);
     return all;
   }();

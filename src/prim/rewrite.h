@@ -43,6 +43,7 @@ std::span<const RewriteRule> view_rules();
 std::span<const RewriteRule> reduce_rules();
 std::span<const RewriteRule> contract_rules();
 std::span<const RewriteRule> linear_rules();
+std::span<const RewriteRule> window_rules();
 std::span<const RewriteRule> integer_rules();
 std::span<const RewriteRule> quantise_rules();
 /// The row that a machine with products of four bytes does without.

@@ -194,8 +194,8 @@ Result<Grid> grid_from(const json& j, std::size_t args) {
             j.at("cluster").get<int>(),
             j.at("resident").get<bool>(),
             j.at("cooperative").get<bool>(),
-            j.value("function", -1),
-            {}};
+            {},
+            j.value("function", -1)};
   if (grid.threads < 1 || grid.threads > 1024 || grid.shared_bytes < 0 ||
       grid.shared_bytes > (std::int64_t{1} << 30) || grid.cluster < 1 || grid.cluster > 16)
     return fail("artefact: found a launch of {} threads, {} bytes of shared memory, clusters of {}",

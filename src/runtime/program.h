@@ -38,9 +38,9 @@ struct Grid {
   int cluster = 1;                ///< blocks of a cluster; divides the number of blocks
   bool resident = false;          ///< as many blocks as fit at once, at most one a task
   bool cooperative = false;       ///< resident, and the blocks meet at grid barriers
+  std::vector<TensorMap> maps = {};
   /// The number of the program's persistent kernel's function that does the tasks; -1: a launch.
   int function = -1;
-  std::vector<TensorMap> maps = {};
   bool operator==(const Grid&) const = default;
 };
 /// What tasks touch of one argument: bytes [first, second) of each of equal shares of a phase's

@@ -16,7 +16,8 @@ bool elementwise(const prim::Node& node) {
          std::holds_alternative<prim::View>(node.op) ||
          std::holds_alternative<prim::Constant>(node.op) ||
          std::holds_alternative<prim::Iota>(node.op) ||
-         std::holds_alternative<prim::Gather>(node.op);
+         std::holds_alternative<prim::Gather>(node.op) ||
+         std::holds_alternative<prim::Reduce>(node.op);
 }
 
 /// Operand sources and copies once that costs are known.
@@ -69,7 +70,8 @@ void add_choices(const std::shared_ptr<Product>& product, bool written, const Tu
   };
   if (written && kind.value_or(0) == 0 && by_halves.value_or(0) == 0)
     add(schedules(p.extents, target, lanes, p.base, fixed, count));
-  if (written && kind.value_or(0) == 0 && by_halves.value_or(1) == 1 && target.strassen)
+  if (written && kind.value_or(0) == 0 && by_halves.value_or(1) == 1 && target.strassen &&
+      !p.sums())
     add(strassen_schedules(p, target, lanes, fixed, count));
   for (std::int64_t m : {2, 4})
     if (!written && m <= target.winograd && kind.value_or(m) == m && by_halves.value_or(0) == 0)
@@ -153,12 +155,27 @@ bool supports(const prim::Graph& g, const Cluster& c) {
       return false;
   }
   if (!contract || !worth_main_loop(g, *contract)) return false;
-  const auto all = images(g, c, analyse(g, *contract));
+  Problem problem = analyse(g, *contract);
+  choose_sides(g, problem);
+  const auto all = images(g, c, problem);
   if (!all) return false;
-  return std::all_of(c.outputs.begin(), c.outputs.end(), [&](NodeId output) {
-    return std::any_of(all->begin(), all->end(),
-                       [&](const Image& image) { return image.node == output; });
-  });
+  const auto is_image = [&](NodeId id) {
+    return std::any_of(all->begin(), all->end(), [&](const Image& x) { return x.node == id; });
+  };
+  // Reductions are sums over the rows, and nothing else in the kernel reads them.
+  for (NodeId id : c.nodes) {
+    if (std::holds_alternative<prim::Reduce>(g[id].op) &&
+        !std::binary_search(c.outputs.begin(), c.outputs.end(), id))
+      return false;
+    for (NodeId arg : g[id].args)
+      if (std::binary_search(c.nodes.begin(), c.nodes.end(), arg) &&
+          std::holds_alternative<prim::Reduce>(g[arg].op))
+        return false;
+  }
+  return std::any_of(c.outputs.begin(), c.outputs.end(), is_image) &&
+         std::all_of(c.outputs.begin(), c.outputs.end(), [&](NodeId output) {
+           return is_image(output) || column_sum(g, *all, problem, output);
+         });
 }
 
 Result<Lowered> lower(const Request& request) {

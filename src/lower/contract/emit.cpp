@@ -149,6 +149,10 @@ Body Emitter::task_body() {
   Body rows{kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))};
   if (p_.row)
     rows = {kernel::loop(row_loop_, 0, s_.rows_per_task, Binding::serial, std::move(rows))};
+  Body zeros = zero_sums();
+  rows.insert(rows.begin(), std::make_move_iterator(zeros.begin()),
+              std::make_move_iterator(zeros.end()));
+  for (kernel::Stmt& s : store_sums()) rows.push_back(std::move(s));
   body.push_back(
       kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(rows)));
   return body;
@@ -170,6 +174,7 @@ Lowered Emitter::run() {
   tile_ = p_.row ? Expr(tile_loop_) : m_block * Expr(s_.tiles_per_task) + Expr(tile_loop_);
   if (p_.row) set(env_, p_.row->var, row_);
 
+  plan_sums();
   plan_a();
   winograd_ ? plan_winograd() : strassen_ ? plan_strassen() : plan_b();
   Lowered out;
@@ -181,6 +186,10 @@ Lowered Emitter::run() {
   Body tasks = winograd_ ? winograd_body() : strassen_ ? strassen_body() : task_body();
   kernel_body.push_back(
       kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid, std::move(tasks)));
+  if (!sums_.empty()) {
+    kernel_body.push_back({kernel::Barrier{Scope::grid}});
+    kernel_body.push_back(add_sums());
+  }
   k_.body = std::move(kernel_body);
   k_.name = fmt::format("contract_{}", p_.problem.contract.value);
 

@@ -93,6 +93,12 @@ class Emitter {
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;
   kernel::Body epilogue(const Variant& v, kernel::BufferId acc);
+  // Sums over the rows (emit_sums.cpp): of a task's rows of one panel in its scratch, then of all
+  // tasks in a phase of their own, in order.
+  void plan_sums();
+  kernel::Body zero_sums();
+  kernel::Body store_sums();
+  kernel::Stmt add_sums();
   kernel::Stmt results(Env env, kernel::BufferId source, const ir::Expr& in_source,
                        const ir::Expr& column, std::int64_t lanes);
   ir::Expr a_tile_position(const Variant& v) const;
@@ -103,6 +109,7 @@ class Emitter {
   kernel::Stmt input_transform();
   kernel::Stmt store_products(const Variant& v, kernel::BufferId acc);
   kernel::Stmt output_transform();
+  kernel::Stmt filter_phase();
   Tensor pack_winograd() const;
 
   // Strassen's product (emit_strassen.cpp).
@@ -146,6 +153,11 @@ class Emitter {
   std::optional<Strassen> strassen_;
   bool halves_ = false;  ///< Winograd's products are of bf16
   ir::Var place_;        ///< one of the A², or seven, products
+  struct Sum {
+    std::size_t output;
+    kernel::BufferId task, parts;
+  };
+  std::vector<Sum> sums_;
   kernel::BufferId box_, transformed_, products_, factors_, inverses_;
 };
 

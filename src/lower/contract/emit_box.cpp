@@ -20,7 +20,10 @@ constexpr std::int64_t kFar = std::int64_t{1} << 40;  // beyond any coordinate
 void Emitter::plan_box() {
   ir::Ranges ranges = p_.problem.ranges();
   const auto limit = [&](const std::optional<Axis>& axis, std::int64_t count) {
-    if (axis) ranges[static_cast<std::size_t>(axis->var.index)] = ir::Interval{0, count - 1};
+    if (!axis) return;
+    const auto at = static_cast<std::size_t>(axis->var.index);
+    if (ranges.size() <= at) ranges.resize(at + 1);
+    ranges[at] = ir::Interval{0, count - 1};
   };
   limit(p_.row, s_.rows_per_task);
   std::int64_t across = p_.extents.tile;

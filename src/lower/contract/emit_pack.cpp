@@ -291,6 +291,7 @@ void Emitter::copy_panel(const Expr& panel, const Expr& base, Body& body) {
 
 std::optional<kernel::Stmt> Emitter::packing_phase() {
   if (s_.b != BSource::phase) return std::nullopt;
+  if (winograd_) return filter_phase();
   const Var task = k_.new_var();
   const Env saved = env_;
   std::int64_t below = 1;

@@ -210,7 +210,17 @@ kernel::Stmt Emitter::results(Env env, BufferId source, const Expr& in_source, c
       value = kernel::load(shared, Expr(l), value->dtype);
       with.emplace_back(o.stand_in, value);
     }
-    stores.push_back(kernel::store(o.buffer, at(o.offset, env), value));
+    const auto sum =
+        std::find_if(sums_.begin(), sums_.end(), [&](const Sum& x) { return x.output == i; });
+    if (sum == sums_.end()) {
+      stores.push_back(kernel::store(o.buffer, at(o.offset, env), value));
+      continue;
+    }
+    const Expr place = column * Expr(lanes_) + Expr(l);
+    stores.push_back(kernel::store(
+        sum->task, place,
+        kernel::apply(ScalarFn::add, {kernel::load(sum->task, place, value->dtype), value},
+                      value->dtype)));
   }
   return kernel::loop(l, 0, lanes, Binding::vector, std::move(stores));
 }

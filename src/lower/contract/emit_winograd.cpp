@@ -89,6 +89,10 @@ Body Emitter::winograd_body() {
       place_, 0, a * a, Binding::serial,
       {kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))})};
   panel.push_back(output_transform());
+  Body zeros = zero_sums();
+  panel.insert(panel.begin(), std::make_move_iterator(zeros.begin()),
+               std::make_move_iterator(zeros.end()));
+  for (kernel::Stmt& s : store_sums()) panel.push_back(std::move(s));
   body.push_back(
       kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(panel)));
   return body;
@@ -177,6 +181,53 @@ kernel::Stmt Emitter::output_transform() {
   body.push_back(kernel::loop(y, 0, m, Binding::serial, std::move(pixel)));
   body = {kernel::loop(tx, 0, across, Binding::serial, std::move(body))};
   return kernel::loop(ty, 0, down, Binding::serial, std::move(body));
+}
+
+/// The filter's transform G g Gᵀ where filters are not constant: a phase of its own, tasks of some
+/// channels of a panel.
+kernel::Stmt Emitter::filter_phase() {
+  constexpr std::int64_t kTaps = 3;
+  const DType type = p_.problem.type;
+  const std::int64_t a = s_.winograd + 2, channels = winograd_->channel.extent;
+  const std::int64_t width = s_.nv * lanes_, blocks = channels / lanes_;
+  const Var task = k_.new_var(), in_block = k_.new_var(), v = k_.new_var(), l = k_.new_var();
+  const Expr panel = ir::floor_div(Expr(task), blocks), in_panel = Expr(v) * lanes_ + Expr(l);
+  const Expr c = ir::floor_mod(Expr(task), blocks) * lanes_ + Expr(in_block);
+  const Expr n = panel * width + in_panel;
+  const auto read = [&](std::int64_t y, std::int64_t x) {
+    Env env;
+    set(env, winograd_->kh.var, y);
+    set(env, winograd_->kw.var, x);
+    set(env, winograd_->channel.var, c);
+    set(env, p_.n->var, n);
+    return at(p_.b, env);
+  };
+  const auto write = [&](std::int64_t y, std::int64_t x, const Value& value) {
+    const Expr place = panel * (a * a) + Expr(y * a + x);
+    return kernel::store(b_buffer_, (place * channels + c) * width + in_panel, value);
+  };
+  const auto line = [&](const std::vector<Value>& d) {
+    std::vector<Value> out;
+    for (const auto& g : filter_transform(s_.winograd)) {
+      Value sum;
+      for (std::size_t i = 0; i < g.size(); ++i) {
+        if (g[i] == 0) continue;
+        const Value term = kernel::apply(ir::ScalarFn::mul, {d[i], kernel::imm(type, g[i])}, type);
+        sum = sum ? kernel::apply(ir::ScalarFn::add, {sum, term}, type) : term;
+      }
+      out.push_back(sum);
+    }
+    return out;
+  };
+  const BufferId half = scratch("half", a * kTaps * lanes_, Scope::lane, lanes_);
+  Body body;
+  transform(kTaps, a, half, Expr(l), lanes_, type, line, read, write, body);
+  body = {kernel::loop(l, 0, lanes_, Binding::vector, std::move(body))};
+  if (p_.extents.n % width != 0)
+    body = {kernel::when({{panel * s_.nv + Expr(v), 0, p_.extents.n / lanes_}}, std::move(body))};
+  body = {kernel::loop(v, 0, s_.nv, Binding::serial, std::move(body))};
+  body = {kernel::loop(in_block, 0, lanes_, Binding::serial, std::move(body))};
+  return kernel::loop(task, 0, s_.panels * blocks, Binding::grid, std::move(body));
 }
 
 /// The filter's transform G g Gᵀ for every channel and filter, in doubles, rounded once.

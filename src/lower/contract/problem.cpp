@@ -178,6 +178,42 @@ Problem analyse(const prim::Graph& g, NodeId contract) {
 
 namespace {
 
+/// Dimensions of the result that share a coordinate with a longer reduction: taps of a filter whose
+/// gradient this is.
+std::vector<Axis> taps_of(const Problem& p, const Access& a) {
+  std::vector<Axis> taps;
+  for (const Axis& tap : p.axes) {
+    if (tap.role == Role::k) continue;
+    for (const Expr& e : a.index)
+      for (const Axis& k : p.of(Role::k))
+        if (ir::depends_on(e, tap.var) && ir::depends_on(e, k.var) && tap.extent < k.extent)
+          taps.push_back(tap);
+  }
+  return taps;
+}
+
+}  // namespace
+
+void choose_sides(const prim::Graph& g, Problem& p) {
+  constexpr std::int64_t kLong = 4096;
+  const auto plain = [&](NodeId id) {
+    return g[id].type.dtype == DType::f32 && !g.constant_of(id);
+  };
+  if (!plain(p.a) || !plain(p.b)) return;
+  const bool taps = taps_of(p, p.b_access).size() == 2 && p.count(Role::k) >= kLong;
+  const bool image = p.of(Role::n).size() >= 3 && p.of(Role::m).size() == 1 &&
+                     p.count(Role::batch) == 1 && taps_of(p, p.b_access).empty();
+  if (!taps && !image) return;
+  if (!taps_of(p, p.a_access).empty()) return;
+  std::swap(p.a, p.b);
+  std::swap(p.a_access, p.b_access);
+  for (Axis& axis : p.axes)
+    if (axis.role == Role::m || axis.role == Role::n)
+      axis.role = axis.role == Role::m ? Role::n : Role::m;
+}
+
+namespace {
+
 /// e / n, if n divides e whatever its variables are.
 std::optional<Expr> divided(const Expr& e, int n) {
   if (const auto c = e.constant()) return *c % n == 0 ? std::optional<Expr>(*c / n) : std::nullopt;
@@ -253,6 +289,31 @@ kernel::Value Problem::product(kernel::Value x, kernel::Value y) const {
   return kernel::apply(multiply, {std::move(x), std::move(y)}, type);
 }
 
+std::optional<ColumnSum> column_sum(const prim::Graph& g, const std::vector<Image>& images,
+                                    const Problem& problem, NodeId node) {
+  const auto* reduce = std::get_if<prim::Reduce>(&g[node].op);
+  if (!reduce || reduce->fn != ir::Monoid::sum || problem.count(Role::batch) > 1)
+    return std::nullopt;
+  const NodeId arg = g[node].args[0];
+  if (g[arg].type.dtype != DType::f32 || g[node].type.dtype != DType::f32) return std::nullopt;
+  const auto image =
+      std::find_if(images.begin(), images.end(), [&](const Image& x) { return x.node == arg; });
+  if (image == images.end()) return std::nullopt;
+  ColumnSum sum{node, arg, image->index, {}};
+  const auto along = [&](const Expr& e, Role role) {
+    return std::any_of(problem.axes.begin(), problem.axes.end(), [&](const Axis& axis) {
+      return axis.role == role && ir::depends_on(e, axis.var);
+    });
+  };
+  for (std::size_t d = 0; d < image->index.size(); ++d) {
+    const bool gone = std::find(reduce->axes.begin(), reduce->axes.end(), static_cast<int>(d)) !=
+                      reduce->axes.end();
+    if (along(image->index[d], gone ? Role::n : Role::m)) return std::nullopt;
+    if (!gone) sum.index.push_back(image->index[d]);
+  }
+  return sum;
+}
+
 std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
                                          const Problem& problem) {
   std::vector<Image> out{{problem.contract, problem.out}};
@@ -264,6 +325,7 @@ std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
   };
   for (NodeId id : c.nodes) {
     const prim::Node& node = g[id];
+    if (column_sum(g, out, problem, id)) continue;
     std::optional<std::vector<Expr>> index;
     for (NodeId arg : node.args) {
       const Image* source = image_of(arg);

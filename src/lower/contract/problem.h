@@ -54,6 +54,10 @@ struct Problem {
 };
 
 Problem analyse(const prim::Graph& g, NodeId contract);
+/// Of two operands that are computed, the image is `a` and the filter's channels are the vectors,
+/// as with constant filters; of the gradient of a filter over many positions, the operand under the
+/// filter is `a`: a row for each tap of a box that is copied once.
+void choose_sides(const prim::Graph& g, Problem& p);
 /// Sets Problem::parts where operands, accesses and the machine's instructions allow it, and
 /// divides that reduction.
 void join_reductions(const prim::Graph& g, const Target& target, Problem& p);
@@ -66,5 +70,14 @@ struct Image {
 };
 std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
                                          const Problem& problem);
+
+/// A sum of an image over all rows, which rides in the epilogue (a bias' gradient): what is added
+/// up, at a position of the result, and where the sum has its element.
+struct ColumnSum {
+  NodeId node, arg;
+  std::vector<ir::Expr> arg_index, index;
+};
+std::optional<ColumnSum> column_sum(const prim::Graph& g, const std::vector<Image>& images,
+                                    const Problem& problem, NodeId node);
 
 }  // namespace heddle::lower::contract

@@ -77,8 +77,11 @@ class Maker {
     HEDDLE_TRY(outputs());
     rows();
     columns();
+    if (out_->sums() && out_->n_axes.size() != p_.of(Role::n).size())
+      return unsupported("contraction: columns of a sum that are no single axis");
     choose_b();
     choose_a();
+    join_taps();
     reductions();
     extents();
     return std::move(out_);
@@ -129,13 +132,18 @@ class Maker {
       for (std::size_t i = 0; i < cluster.outputs.size(); ++i)
         if (cluster.outputs[i] == image.node) output(image, i);
     }
+    for (std::size_t i = 0; i < cluster.outputs.size(); ++i)
+      if (const auto sum = column_sum(g_, *all, p_, cluster.outputs[i])) {
+        output({sum->node, sum->index}, i, out_->values.at(sum->arg, sum->arg_index));
+        out_->outputs.back().summed = true;
+      }
     if (out_->outputs.size() != cluster.outputs.size())
       return unsupported("contraction: an output does not depend on it");
     if (moved) return unsupported("contraction: the epilogue reads it at another position");
     return Ok{};
   }
 
-  void output(const Image& image, std::size_t position) {
+  void output(const Image& image, std::size_t position, Value value = nullptr) {
     Output o;
     o.position = position;
     o.node = image.node;
@@ -145,7 +153,7 @@ class Maker {
     for (std::size_t d = 0; d < image.index.size(); ++d)
       o.offset = o.offset + image.index[d] * Expr(o.layout.strides[d]);
     o.offset = ir::simplify(o.offset, p_.ranges());
-    o.value = out_->values.at(image.node, image.index);
+    o.value = value ? std::move(value) : out_->values.at(image.node, image.index);
     kernel::Buffer buffer;
     buffer.name = fmt::format("v{}", image.node.value);
     buffer.dtype = g_[image.node].type.dtype;
@@ -300,6 +308,33 @@ class Maker {
     out_->box = std::move(*box);
   }
 
+  /// Two short axes that slide over a box (a filter's taps) are one register tile: t / width, t %
+  /// width are numbers where its rows are written out.
+  void join_taps() {
+    constexpr std::int64_t kMostRows = 12;
+    if (out_->base.a != ASource::box || !out_->row || !out_->tile) return;
+    const Axis rows = *out_->row, columns = *out_->tile;
+    if (rows.extent * columns.extent > kMostRows) return;
+    out_->extents.whole = true;
+    const Axis both{out_->kernel.new_var(), rows.extent * columns.extent, Role::m};
+    const auto apart = [&](Var v) -> std::optional<Expr> {
+      if (v == rows.var) return ir::floor_div(Expr(both.var), columns.extent);
+      if (v == columns.var) return ir::floor_mod(Expr(both.var), columns.extent);
+      return std::nullopt;
+    };
+    for (Output& o : out_->outputs) {
+      o.offset = ir::substitute(o.offset, apart);
+      o.value = kernel::substitute(o.value, apart);
+    }
+    for (Box::Dim& dim : out_->box->dims) {
+      dim.low = ir::substitute(dim.low, apart);
+      dim.local = ir::substitute(dim.local, apart);
+    }
+    out_->a = kernel::substitute(out_->a, apart);
+    out_->row.reset();
+    out_->tile = both;
+  }
+
   /// Orders the dimensions as the source holds them, seen through whatever the prologue is.
   void order_box(Box& box) {
     std::vector<Expr> place;
@@ -384,6 +419,8 @@ class Maker {
     e.a_halo_bytes = volume(1) - e.a_row_bytes;
   }
   static void kernel_range(ir::Ranges& ranges, Var v, std::int64_t extent) {
+    if (ranges.size() <= static_cast<std::size_t>(v.index))
+      ranges.resize(static_cast<std::size_t>(v.index) + 1);
     ranges[static_cast<std::size_t>(v.index)] = ir::Interval{0, extent - 1};
   }
 
@@ -440,6 +477,7 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, bool joine
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
   Problem problem = analyse(*request.graph, *contract);
+  if (!request.target.is_gpu()) choose_sides(*request.graph, problem);
   if (joined && !request.target.is_gpu()) join_reductions(*request.graph, request.target, problem);
   return make_product(request, std::move(problem));
 }

@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+
 #include "lower/contract/problem.h"
 #include "lower/contract/schedule.h"
 #include "lower/contract/values.h"
@@ -20,6 +22,7 @@ struct Output {
   Layout layout;
   ir::Expr offset;
   kernel::Value value;
+  bool summed = false;  ///< over all rows
 };
 
 /// A box that covers what a task reads of an operand. Each dimension of the operand is a function
@@ -50,6 +53,9 @@ struct Product {
   kernel::Value a, b;
   kernel::BufferId result;
   std::vector<Output> outputs;
+  bool sums() const {
+    return std::any_of(outputs.begin(), outputs.end(), [](const Output& o) { return o.summed; });
+  }
   std::vector<Axis> outer;  ///< batch axes and row axes that become tasks
   std::optional<Axis> row, tile, n;
   std::vector<Axis> n_axes;  ///< as in the problem, before merging

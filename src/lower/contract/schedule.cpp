@@ -98,7 +98,7 @@ void blockings(const Extents& e, const Target& t, int lanes, Schedule s, const T
                std::vector<Schedule>& out) {
   const bool by_rows = e.rows > 1;
   // A box must have one row distance, so it is cut only where all tiles are equal.
-  const bool cut_tiles = !by_rows && !(s.a == ASource::box && s.small > 0);
+  const bool cut_tiles = !by_rows && !e.whole && !(s.a == ASource::box && s.small > 0);
   std::vector<std::int64_t> m_blocks{by_rows ? e.rows : s.tiles()};
   if (by_rows) m_blocks = block_sizes(e.rows, pinned(fixed, "rows"));
   if (cut_tiles) m_blocks = block_sizes(s.tiles(), pinned(fixed, "tiles"));

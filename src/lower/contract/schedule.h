@@ -29,6 +29,7 @@ struct Extents {
   std::int64_t a_halo_bytes = 0;  ///< operand bytes a task reads beyond that
   double epilogue = 4;            ///< vector operations per result vector
   std::int64_t element_bytes = 4;
+  bool whole = false;      ///< every task has all tiles
   std::int64_t spare = 0;  ///< registers that products take before they are added
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernel/halves.h"
+
 namespace heddle::lower::contract {
 namespace {
 
@@ -21,6 +23,9 @@ Value minus(const Value& x, const Value& y) { return combine(ScalarFn::sub, x, y
 Value times(double c, const Value& x) {
   return combine(ScalarFn::mul, x, kernel::imm(x->dtype, c));
 }
+
+/// Of a vector of a transformed filter that is not constant, with what it takes to gather it.
+constexpr double kFilterCycles = 10;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -81,14 +86,21 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
   task += static_cast<double>(tiles) * vectors * transform_cycles(s.winograd, true);
   if (!near) task += transformed / rate;
   task += (rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes)) / 5;
-  return static_cast<double>(ceil_div(s.tasks(p.extents), t.threads)) * task;
+  const double filters = p.base.b == BSource::constant
+                             ? 0
+                             : k * static_cast<double>(e.n / lanes * a * a) * kFilterCycles;
+  return static_cast<double>(ceil_div(s.tasks(p.extents), t.threads)) * task +
+         filters / static_cast<double>(t.threads);
 }
 
 }  // namespace
 
 std::optional<Winograd> winograd_of(const Product& p, int lanes) {
-  if (p.problem.parts || p.problem.type != DType::f32 || p.base.b != BSource::constant || !p.box)
-    return std::nullopt;
+  if (p.problem.parts || p.problem.type != DType::f32 || !p.box) return std::nullopt;
+  const kernel::Load* filter = kernel::load_under_cast(p.b);
+  if (!filter || !filter->dynamic.empty()) return std::nullopt;
+  const bool constant = p.base.b == BSource::constant;
+  if (!constant && (*p.request.graph)[p.problem.b].type.dtype != DType::f32) return std::nullopt;
   if (!p.row || !p.tile || !p.n || p.n_axes.size() != 1 || p.k.size() != 3) return std::nullopt;
   for (const Axis& axis : p.outer)
     if (axis.role != Role::m) return std::nullopt;
@@ -110,6 +122,8 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes) {
   if (!kh || !kw || !channel || kh->extent != 3 || kw->extent != 3) return std::nullopt;
   if (p.box->order.back() != static_cast<int>(channel_dim)) return std::nullopt;
   if (channel->extent % lanes != 0 || p.n->extent % lanes != 0) return std::nullopt;
+  for (const Axis& axis : {*kh, *kw, *channel, *p.n})
+    if (!ir::coefficient_of(filter->offset, axis.var)) return std::nullopt;
   return Winograd{*kh, *kw, *channel, channel_dim};
 }
 
@@ -205,6 +219,7 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
         Schedule s = p.base;
         s.winograd = m;
         s.a = ASource::box;
+        if (s.b != BSource::constant) s.b = BSource::phase;
         s.rows_per_task = rows * m;
         const std::int64_t tiles = rows * across, blocks = ceil_div(tiles, mr);
         s.mr = ceil_div(tiles, blocks);

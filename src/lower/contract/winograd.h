@@ -13,7 +13,7 @@ struct Winograd {
   std::size_t channel_dim;  ///< of the box
 };
 
-/// nullopt unless the product is such a convolution with a constant filter, its operand read
+/// nullopt unless the product is such a convolution with a filter in memory, its operand read
 /// through a box whose innermost dimension is the channels, channels and filters whole vectors.
 std::optional<Winograd> winograd_of(const Product& p, int lanes);
 

@@ -179,14 +179,31 @@ void Nest::choose_order(const Traced& t) {
   });
 }
 
+/// Without loads from buffers much smaller than the largest: those stay in the first-level cache,
+/// however they are read.
+std::vector<Touch> Nest::large_touches() const {
+  constexpr std::int64_t kSmallShare = 256;
+  const auto size = [&](const Touch& t) {
+    return t.kind == Touch::Kind::other ? 0 : out_.kernel().buffers[t.buffer].size;
+  };
+  std::int64_t largest = 0;
+  for (const Touch& t : axes_.touches) largest = std::max(largest, size(t));
+  std::vector<Touch> out = axes_.touches;
+  std::erase_if(out, [&](const Touch& t) {
+    return t.kind == Touch::Kind::load && size(t) * kSmallShare <= largest;
+  });
+  return out;
+}
+
 void Nest::choose_vector() {
   double best = 0;
   width_ = out_.lanes();
   if (width_ == 1) return;
+  const std::vector<Touch> touches = large_touches();
   for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
     const Axis& a = axes_.loops[i];
     const double use = std::min(1.0, static_cast<double>(a.extent) / width_);
-    const double gain = vector_score(axes_.touches, a.var, 4);
+    const double gain = vector_score(touches, a.var, 4);
     // Terms of a reduction had better run along its own axis than be gathered.
     const bool needed =
         std::any_of(hoisted_.begin(), hoisted_.end(), [&](const Hoisted& h) { return h.needs[i]; });

@@ -56,6 +56,7 @@ class Nest {
  private:
   static bool is_nested(const Reduction& r, const Traced& t);
   void choose_order(const Traced& t);
+  std::vector<Touch> large_touches() const;
   void choose_vector();
   void tile_transpose();
   void keep_weights();

@@ -191,5 +191,19 @@ TEST(VectorAxis, GatheringBytesCostsNoLessThanWords) {
   EXPECT_GT(stitch::vector_score(touches, channel, 4), stitch::vector_score(touches, column, 4));
 }
 
+/// A batch-norm's gradient with the channels outermost: vectors along the channels would gather.
+TEST(VectorAxis, SmallVectorsDoNotDecideIt) {
+  prim::Graph g;
+  Builder b(g);
+  const Shape shape{64, 16384};
+  const auto per_channel = [&] { return b.broadcast(cases::in(g, {64, 1}), shape); };
+  NodeId x = cases::in(g, shape);
+  for (int i = 0; i < 4; ++i) x = b.add(b.mul(x, per_channel()), per_channel());
+  cases::out(g, b.add(x, b.broadcast(b.reduce_sum(x, {1}), shape)));
+  const auto lowered = stitch::lower({&g, whole(g), Target{}, {}, {}, {}});
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  EXPECT_GE(tasks_of_first_phase(*lowered), 8) << lowered->schedule;
+}
+
 }  // namespace
 }  // namespace heddle::lower

@@ -1,0 +1,127 @@
+#include "lower/contract/test_util.h"
+
+namespace heddle::lower {
+namespace {
+
+struct Row {
+  std::int64_t images, in, out, height, width, taps, stride, pad;
+};
+
+/// Odd channels, a stride, an even window; at least 4096 positions.
+const Row kRows[] = {
+    {4, 3, 20, 34, 37, 3, 1, 1},
+    {4, 2, 16, 64, 65, 3, 2, 1},
+    {9, 4, 7, 23, 24, 2, 1, 1},
+};
+
+/// Σ over images and positions of x under the taps and of dy: the gradient of a filter.
+NodeId filter_gradient(Case& c, const Row& row) {
+  const auto steps = [&](std::int64_t extent) {
+    return (extent + 2 * row.pad - row.taps) / row.stride + 1;
+  };
+  const std::int64_t rows = steps(row.height), columns = steps(row.width);
+  const NodeId x = c.input({row.images, row.in, row.height, row.width});
+  const NodeId dy = c.input({row.images, row.out, rows, columns});
+  const auto at = [&](int tap, int position) {
+    return ir::Expr(ir::Var{tap}) + ir::Expr(ir::Var{position}) * ir::Expr(row.stride) -
+           ir::Expr(row.pad);
+  };
+  const ir::Expr y = at(2, 5), z = at(3, 6);
+  return c.b.contract(x, dy, {row.out, row.in, row.taps, row.taps}, {row.images, rows, columns},
+                      {{ir::Var{4}, ir::Var{1}, y, z}, {{y, 0, row.height}, {z, 0, row.width}}},
+                      {{ir::Var{4}, ir::Var{0}, ir::Var{5}, ir::Var{6}}, {}}, DType::f32);
+}
+
+TEST(FilterGradient, TapsAreTheRowsOfOneTile) {
+  for (const Row& row : kRows) {
+    SCOPED_TRACE(fmt::format("{} to {} channels", row.in, row.out));
+    Case c;
+    c.output(filter_gradient(c, row));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    EXPECT_NE(c.schedule.find("rows=1 "), std::string::npos) << c.schedule;
+    EXPECT_NE(c.schedule.find("a=box b=phase-packed"), std::string::npos) << c.schedule;
+  }
+}
+
+/// The update of the weights rides in the epilogue, in their own layout.
+TEST(FilterGradient, WithAnUpdate) {
+  const Row row = kRows[0];
+  Case c;
+  const NodeId gradient = filter_gradient(c, row);
+  const NodeId weight = c.input({row.out, row.in, row.taps, row.taps});
+  c.output(c.b.sub(weight, c.b.mul(gradient, 0.01)));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  EXPECT_NE(c.schedule.find("a=box"), std::string::npos) << c.schedule;
+}
+
+/// Filters that are computed, as they are and reflected with the channels exchanged (the gradient
+/// of the input): transformed in a phase of the kernel. Several panels, the last not whole.
+TEST(Convolution, WinogradOfFiltersThatAreComputed) {
+  for (const std::int64_t m : {2, 4})
+    for (const bool gradient : {false, true}) {
+      SCOPED_TRACE(fmt::format("F({0}x{0}) gradient {1}", m, gradient));
+      Case c;
+      c.target.winograd = 4;
+      c.tuning = {{"winograd", m}, {"mr", 3}, {"nv", 2}, {"panels", 1}};
+      const std::int64_t from = 16, to = 24, height = 9, width = 6;
+      const NodeId x = c.input({2, from, height, width});
+      c.layouts[x] = ordered(c.g[x].type.shape, {0, 2, 3, 1});
+      const auto v = [](int i) { return ir::Expr(ir::Var{i}); };
+      const ir::Expr y = v(2) + v(5) - 1, z = v(3) + v(6) - 1;
+      const prim::Access image{{v(0), v(4), y, z}, {{y, 0, height}, {z, 0, width}}};
+      const prim::Access filter =
+          gradient ? prim::Access{{v(4), v(1), ir::Expr(2) - v(5), ir::Expr(2) - v(6)}, {}}
+                   : prim::Access{{v(1), v(4), v(5), v(6)}, {}};
+      const NodeId w = c.input(gradient ? Shape{from, to, 3, 3} : Shape{to, from, 3, 3});
+      const NodeId out = c.b.relu(
+          c.b.contract(x, w, {2, to, height, width}, {from, 3, 3}, image, filter, DType::f32));
+      c.output(out);
+      c.output(c.b.reduce_sum(out, {0, 2, 3}, false));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+      EXPECT_TRUE(c.schedule.starts_with(fmt::format("winograd F({0}x{0}", m))) << c.schedule;
+      EXPECT_NE(c.schedule.find("b=phase-packed"), std::string::npos) << c.schedule;
+    }
+}
+
+/// A bias' and a scale's gradient ride in the epilogue of the product that makes what they sum:
+/// tiles of two sizes, partial vectors, several tasks, several row axes.
+TEST(ColumnSums, InTheEpilogue) {
+  const Tuning tunings[] = {{}, {{"mr", 3}, {"nv", 2}, {"panels", 1}, {"tiles", 2}}};
+  for (const std::int64_t columns : {16, 21, 70})
+    for (const Tuning& tuning : tunings) {
+      Case c;
+      c.tuning = tuning;
+      const NodeId x = c.input({29, 18}), y = c.b.matmul(x, c.input({18, columns}));
+      const NodeId z = c.b.mul(y, c.input({29, columns}));
+      c.output(z);
+      c.output(c.b.reduce_sum(z, {0}, false));
+      c.output(c.b.reduce_sum(c.b.mul(z, c.input({29, columns})), {0}, false));
+      SCOPED_TRACE(columns);
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  Case image;
+  const NodeId x = image.input({3, 8, 7, 6});
+  const NodeId y = image.b.conv(x, image.input({20, 8, 3, 3}), conv(2, 1, 1));
+  image.output(y);
+  image.output(image.b.reduce_sum(y, {0, 2, 3}, false));
+  ASSERT_NO_FATAL_FAILURE(check(image));
+}
+
+/// Sums along the columns, of other numbers, or that something in the kernel reads.
+TEST(ColumnSums, OnlyOverRows) {
+  const auto supported = [](auto&& make) {
+    Case c;
+    const NodeId y = c.b.matmul(c.input({29, 18}), c.input({18, 32}));
+    c.output(y);
+    make(c, y);
+    return contract::supports(c.g, request_of(c).cluster);
+  };
+  EXPECT_TRUE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {0}, false)); }));
+  EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {1}, false)); }));
+  EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_max(y, {0})); }));
+  EXPECT_FALSE(
+      supported([](Case& c, NodeId y) { c.output(c.b.sqrt(c.b.reduce_sum(y, {0}, false))); }));
+}
+
+}  // namespace
+}  // namespace heddle::lower
