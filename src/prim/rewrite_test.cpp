@@ -75,7 +75,7 @@ Result<int> try_rule(const RewriteRule& rule, int graphs) {
 
 TEST(RewriteRules, AreSoundAndFire) {
   for (const RewriteRule* rule : rewrite_rules()) {
-    const auto fired = try_rule(*rule, 3000);
+    const auto fired = try_rule(*rule, 4000);
     EXPECT_TRUE(fired) << fired.error().message;
     if (fired) {
       // Its own example proves little: the row was written for it.
@@ -229,12 +229,12 @@ TEST(Canonicalize, TransposedConvolutionsSumWhatCounts) {
     const Graph after = canonicalize(g, kBytesInHalves);
     SCOPED_TRACE(row.in);
     EXPECT_EQ(compare(g, after, rng), "");
+    std::int64_t products = 0;
     for (const NodeId id : live_nodes(after))
-      if (const auto* k = std::get_if<Contract>(&after[id].op)) {
-        EXPECT_EQ(element_count(k->reduced), row.terms);
-        const std::int64_t extent = (row.out + row.stride - 1) / row.stride * row.stride;
-        EXPECT_EQ(element_count(after[id].type.shape), 16 * extent * extent);
-      }
+      if (const auto* k = std::get_if<Contract>(&after[id].op))
+        products += element_count(k->reduced) * element_count(after[id].type.shape);
+    EXPECT_LE(products, row.terms * 16 * row.out * row.out);
+    EXPECT_GT(products, 0);
   }
 }
 
