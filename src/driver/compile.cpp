@@ -217,7 +217,9 @@ Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
   runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(objects),
                                       platform.threads, platform.name(), monolith);
   watch.lap("assemble");
-  compiled.mode = HEDDLE_TRY(settle_mode(program, mode, platform, options));
+  double seconds = 0;
+  for (const PhaseTime& time : compiled.times) seconds += time.seconds;
+  compiled.mode = HEDDLE_TRY(settle_mode(program, mode, platform, options, seconds));
   watch.lap("mode");
   program.manifest = report_of(compiled, platform).dump();
   compiled.program = std::make_shared<runtime::Program>(std::move(program));

@@ -13,7 +13,8 @@ namespace {
 
 using runtime::StageLayout;
 
-constexpr double kSeconds = 0.3;  ///< for timing candidates in turns
+constexpr double kSeconds = 0.3;  ///< for timing candidates in turns, at most
+constexpr double kShare = 0.2;    ///< and of what compiling has taken
 constexpr double kLongRun = 0.02;
 constexpr int kFewestTurns = 3, kMostTurns = 200;
 constexpr int kProfiles = 3;
@@ -63,10 +64,10 @@ std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request, i
 }
 
 Status time_in_turns(std::vector<Candidate>& list, runtime::Session& session,
-                     const std::vector<Tensor>& inputs) {
+                     const std::vector<Tensor>& inputs, double seconds) {
   std::vector<Tensor> outputs = HEDDLE_TRY(session.run(inputs));
   const double begin = now();
-  for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && now() - begin < kSeconds); ++turn)
+  for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && now() - begin < seconds); ++turn)
     for (Candidate& c : list) {
       session.use(c.layout);
       const double start = now();
@@ -87,7 +88,8 @@ std::vector<Tensor> plain_inputs(const runtime::Program& program) {
 }  // namespace
 
 Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
-                               const Platform& platform, const CompileOptions& options) {
+                               const Platform& platform, const CompileOptions& options,
+                               double compile_seconds) {
   ModeReport report;
   if (request.kind == ModeRequest::Kind::kernels) {
     report.reason = request.reason;
@@ -113,7 +115,8 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   std::vector<Candidate> list;
   for (const auto& layout : candidates(request, platform.threads, run_seconds))
     list.push_back({layout});
-  HEDDLE_TRY(time_in_turns(list, *HEDDLE_TRY(session()), inputs));
+  HEDDLE_TRY(time_in_turns(list, *HEDDLE_TRY(session()), inputs,
+                           std::min(kSeconds, kShare * compile_seconds)));
   for (Candidate& c : list) report.measured.emplace_back(to_string(c.layout), 1e6 * c.median());
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
   const auto best = std::ranges::min_element(list, {}, [](Candidate& c) { return c.median(); });
