@@ -294,6 +294,29 @@ TEST(Monolith, EqualFunctionsAreOne) {
   }
 }
 
+/// NVRTC itself, for both architectures.
+TEST(Monolith, CompilesWithoutSpills) {
+  if (codegen::cuda::find_library("nvrtc", "").empty()) GTEST_SKIP() << "no NVRTC";
+  for (const char* arch : {"sm_80", "sm_90a"})
+    for (const NamedNetwork& which : kNetworks) {
+      Network n;
+      which.build(n);
+      CompileOptions options = stand_in("monolith");
+      options.arch = arch;
+      options.options.nvrtc.clear();
+      options.options.cuda_driver = "/nonexistent/libcuda.so.1";
+      options.precision = DType::bf16;
+      const auto compiled = compile(n.g, options);
+      ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+      ASSERT_TRUE(compiled->program->persistent.has_value()) << compiled->mode.reason;
+      for (const CompiledKernel& kernel : compiled->kernels)
+        for (const auto& f : kernel.code.functions) {
+          EXPECT_EQ(f.spill_bytes, 0) << arch << " " << which.name << " " << f.symbol;
+          EXPECT_GT(f.registers, 0);
+        }
+    }
+}
+
 /// Equal stages are timed once, settings apart; what is timed is a sum, not a product.
 TEST(GroupTuning, TimesEachGroupOnceForEachSetting) {
   const auto groups = [](const Platform::Persistent& setting) {
