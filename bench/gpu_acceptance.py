@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 
+import gpu_monolith
 import gpu_targets
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -293,6 +294,7 @@ def markdown(result, peers):
     if rows:
         lines += ["", f"Geometric mean over the fastest peer at batch 1: {mean:.2f}× ({rows} rows)."]
     lines += training_markdown(result["training"], [p for p in peers if p.startswith("torch")])
+    lines += gpu_monolith.markdown(result["monoliths"])
     lines += gpu_targets.markdown(result["measured"], result["targets"])
     return "\n".join(lines) + "\n"
 
@@ -325,14 +327,17 @@ def main():
     conformance(result, clock)
     print("conformance:", result["conformance"]["summary"], flush=True)
     result["measured"] = gpu_targets.measure(run, HEDDLE, ROOT / "build/acceptance", clock, arguments)
-    result["zoo_error"] = make_zoo(models, clock)
+    others = [n for n in gpu_monolith.NETWORKS if n not in models and n != "llama-like"]
+    result["zoo_error"] = make_zoo(models + others, clock)
     correctness(result, models, clock)
     templates(result, clock)
     print("CUTLASS:", result["templates"], flush=True)
+    result["monoliths"] = gpu_monolith.measure(run, HEDDLE, clock, arguments)
     sanitizer(result, clock)
     benchmarks(result, models, arguments, clock)
     training(result, arguments, clock)
     result["targets"] = gpu_targets.verdicts(result["measured"], mean_over_peers(result)[0])
+    result["targets"] += gpu_monolith.verdicts(result["monoliths"], result["measured"]["copy_gbs"], arguments.scale == 1)
     for target in result["targets"]:
         print(f"{target['target']}: {target['state']} ({gpu_targets.number(target['found'])}, wanted {target['wanted']})")
 

@@ -10,6 +10,7 @@
 #include "driver/cuda_code.h"
 #include "driver/driver.h"
 #include "driver/dump.h"
+#include "driver/group_tuning.h"
 #include "driver/lower_plan.h"
 #include "driver/measure.h"
 #include "driver/mode.h"
@@ -226,6 +227,20 @@ Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
   return compiled;
 }
 
+/// Where the GPU is here and the budget allows it: the setting of resources under which the stages
+/// alone take least.
+Result<Compiled> with_tuned_groups(Compiled compiled, const prim::Graph& graph,
+                                   const CompileOptions& options, const ModeRequest& mode,
+                                   Platform platform) {
+  const double budget = HEDDLE_TRY(budget_seconds(options.budget));
+  if (budget == 0 || !platform.found) return compiled;
+  const GroupTuning tuned = HEDDLE_TRY(tune_monolith(compiled, platform, options, budget));
+  platform.persistent = tuned.setting;
+  ModeRequest with = mode;
+  with.reason = to_string(tuned);
+  return compile_for(graph, options, with, platform);
+}
+
 }  // namespace
 
 Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
@@ -233,6 +248,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   Platform platform = HEDDLE_TRY(platform_for(options));
   if (!platform.persistent) return compile_for(std::move(graph), options, mode, platform);
   Result<Compiled> compiled = compile_for(graph, options, mode, platform);
+  if (compiled) compiled = with_tuned_groups(*std::move(compiled), graph, options, mode, platform);
   if (compiled || compiled.error().code != ErrorCode::unsupported) return compiled;
   // What cannot be a stage keeps the plan in several kernels.
   platform.persistent.reset();

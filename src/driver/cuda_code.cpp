@@ -36,13 +36,23 @@ runtime::Phase to_phase(const codegen::cuda::PhaseInfo& info) {
   return phase;
 }
 
+/// With the factor that group tuning has found for it.
+Result<codegen::cuda::KernelText> stage_text(const kernel::Kernel& k, const std::string& prefix,
+                                             const Platform::Persistent& setting) {
+  codegen::cuda::KernelText text = HEDDLE_TRY(codegen::cuda::to_stages(k, prefix));
+  const auto factor = setting.factors.find(hash_bytes(text.text));
+  if (factor == setting.factors.end() || factor->second == 1) return text;
+  return codegen::cuda::to_stages(k, fmt::format("{}f{}", prefix, factor->second),
+                                  {factor->second});
+}
+
 }  // namespace
 
 Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platform) {
   const kernel::Kernel nameless = without_names(kernel);
   const std::string prefix = "k" + to_string(hash_bytes(kernel::to_string(nameless))).substr(0, 16);
   codegen::cuda::KernelText text =
-      HEDDLE_TRY(platform.persistent ? codegen::cuda::to_stages(nameless, "s" + prefix)
+      HEDDLE_TRY(platform.persistent ? stage_text(nameless, "s" + prefix, *platform.persistent)
                                      : codegen::cuda::to_text(nameless, prefix));
   const int most_threads = platform.persistent ? platform.persistent->threads : kMostThreads;
   const std::int64_t most_shared = platform.target().shared_bytes;

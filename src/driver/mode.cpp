@@ -102,7 +102,7 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   program.monolith = request.layout.value_or(StageLayout{});
   if (request.layout || platform.cuda || !runs_here(platform.cpu).ok()) {
     report.chosen = to_string(program.monolith);
-    report.reason = request.layout ? "asked for" : "not measured";
+    report.reason = platform.cuda || request.layout ? request.reason : "not measured";
     return report;
   }
   const std::vector<Tensor> inputs = plain_inputs(program);

@@ -59,9 +59,7 @@ std::string Platform::machine_name(bool with_units) const {
   if (cuda)
     return fmt::format("{}, {}, {} multiprocessors{}{}", gpu.name, gpu.arch(), gpu.multiprocessors,
                        library && !persistent ? ", cuBLASLt" : "", tf32 ? ", tf32" : "") +
-           (with_units && !persistent ? ", CUTLASS" : "") +
-           (persistent ? fmt::format(", stages {}x{}", persistent->threads, persistent->blocks)
-                       : std::string());
+           (with_units && !persistent ? ", CUTLASS" : "") + (persistent ? ", stages" : "");
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 

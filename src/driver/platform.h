@@ -1,10 +1,12 @@
 #pragma once
+#include <map>
 #include <string>
 
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/units.h"
 #include "driver/driver.h"
 #include "runtime/cuda/device.h"
+#include "support/hash.h"
 
 namespace heddle::driver {
 
@@ -25,7 +27,8 @@ struct Platform {
   struct Persistent {
     int threads = 256;  ///< of a block
     int blocks = 1;     ///< of a multiprocessor
-    auto operator<=>(const Persistent&) const = default;
+    /// Tasks with loads in flight together, by the text of stages without: group tuning's choice.
+    std::map<Hash, int> factors = {};
   };
   std::optional<Persistent> persistent;
 

@@ -4,10 +4,12 @@
 
 #include <dlfcn.h>
 
+#include <map>
 #include <set>
 
 #include "codegen/cuda/nvrtc.h"
 #include "cuda_emulation/mutants.h"
+#include "driver/group_tuning.h"
 #include "runtime/artefact.h"
 #include "runtime/cuda/session.h"
 #include "runtime/schedule.h"
@@ -142,6 +144,37 @@ TEST(Monolith, EverySynchronisationOfTheWalkIsNeeded) {
   }
 }
 
+/// Each byte of a stage's weights is asked for once, and nothing else is.
+TEST(Monolith, ConstantsAreAskedForOnce) {
+  constexpr int kBlocks = 3;
+  const auto made = make({"mlp", mlp}, kBlocks);
+  ASSERT_TRUE(made);
+  const runtime::Program& p = *made->compiled.program;
+  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const auto read = [&](int s) {
+    return runtime::cuda::constants_of(p, made->stages[static_cast<std::size_t>(s)]);
+  };
+  const auto tables = runtime::cuda::tables_of(schedule, read, 1 << 20);
+  std::map<std::pair<int, std::int64_t>, std::set<std::int64_t>> asked;  // by stage and constant
+  for (const auto& item : tables.items)
+    for (int r = item.fetch; r < item.fetch_end; ++r) {
+      const auto& range = tables.ranges[static_cast<std::size_t>(r)];
+      for (std::int64_t i = 0; i < range.bytes; ++i)
+        EXPECT_TRUE((asked[{item.stage, range.constant}].insert(range.begin + i).second));
+    }
+  std::int64_t weights = 0;
+  for (int s = 0; s < std::ssize(made->stages); ++s)
+    for (const auto& range : read(s)) {
+      EXPECT_EQ((std::ssize(asked[{s, range.constant}])), range.bytes);
+      weights += range.bytes;
+    }
+  EXPECT_GE(weights, 4 * (3 * 40 * 40 + 40 * 130));
+  std::int64_t few = 0;
+  for (const auto& range : runtime::cuda::tables_of(schedule, read, 1000).ranges)
+    few += range.bytes;
+  EXPECT_LE(few, 1000 * std::ssize(made->stages));
+}
+
 TEST(Monolith, CountersGoRound) {
   constexpr int kBlocks = 2;
   const auto made = make({"decode", decode}, kBlocks);
@@ -259,6 +292,74 @@ TEST(Monolith, EqualFunctionsAreOne) {
     ASSERT_NE(at, std::string::npos);
     EXPECT_EQ(made->text.find(head, at + 1), std::string::npos);
   }
+}
+
+/// NVRTC itself, for both architectures.
+TEST(Monolith, CompilesWithoutSpills) {
+  if (codegen::cuda::find_library("nvrtc", "").empty()) GTEST_SKIP() << "no NVRTC";
+  for (const char* arch : {"sm_80", "sm_90a"})
+    for (const NamedNetwork& which : kNetworks) {
+      Network n;
+      which.build(n);
+      CompileOptions options = stand_in("monolith");
+      options.arch = arch;
+      options.options.nvrtc.clear();
+      options.options.cuda_driver = "/nonexistent/libcuda.so.1";
+      options.precision = DType::bf16;
+      const auto compiled = compile(n.g, options);
+      ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+      ASSERT_TRUE(compiled->program->persistent.has_value()) << compiled->mode.reason;
+      for (const CompiledKernel& kernel : compiled->kernels)
+        for (const auto& f : kernel.code.functions) {
+          EXPECT_EQ(f.spill_bytes, 0) << arch << " " << which.name << " " << f.symbol;
+          EXPECT_GT(f.registers, 0);
+        }
+    }
+}
+
+/// Equal stages are timed once, settings apart; what is timed is a sum, not a product.
+TEST(GroupTuning, TimesEachGroupOnceForEachSetting) {
+  const auto groups = [](const Platform::Persistent& setting) {
+    if (setting.blocks == 4) return std::vector<StageGroup>{};  // cannot be made
+    return std::vector<StageGroup>{{hash_bytes("a"), 24, {1, 2, 4, 8}}, {hash_bytes("b"), 12, {1}}};
+  };
+  int calls = 0;
+  const auto time = [&](const Platform::Persistent& s, std::size_t group, int factor) {
+    ++calls;
+    return std::optional<double>(group == 0 ? std::abs(factor - 4) + s.blocks : s.threads / 256);
+  };
+  const GroupTuning tuned = tune_groups(persistent_settings(), groups, time, 1e9);
+  EXPECT_EQ(calls, 6 * 5);
+  EXPECT_EQ(tuned.timed, calls);
+  EXPECT_EQ(tuned.setting.threads, 256);
+  EXPECT_EQ(tuned.setting.blocks, 1);
+  EXPECT_EQ(tuned.setting.factors.at(hash_bytes("a")), 4);
+  EXPECT_EQ(tuned.seconds, 24 * 1 + 12 * 1);
+  EXPECT_NEAR(tuned.naive_log10, 24 * std::log10(4.0) + std::log10(8.0), 1e-9);
+  EXPECT_NEAR(tuned.reduced_log10, std::log10(30.0), 1e-9);
+  EXPECT_NE(to_string(tuned).find("10^15.4 choices together, 10^1.5 apart, 30 timed"),
+            std::string::npos)
+      << to_string(tuned);
+}
+
+TEST(GroupTuning, IsPartOfCompilingWithABudget) {
+  set("sms=2");
+  Network n;
+  const NodeId x = n.in({64, 48});
+  n.out(n.b.softmax(n.b.add(n.linear(n.b.exp(x), 48, 40), 1), {1}));
+  CompileOptions options = stand_in("monolith");
+  options.budget = "1";
+  const auto compiled = compile(n.g, options);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  EXPECT_NE(compiled->mode.reason.find("groups tuned alone"), std::string::npos)
+      << compiled->mode.reason;
+  const auto session = session_of(*compiled->program, 0);
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  const auto inputs = inputs_of(n.g, 1);
+  const auto found = (*session)->run(inputs);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ(difference(*found, *prim::interpret(n.g, inputs)), "");
+  set("");
 }
 
 }  // namespace

@@ -105,6 +105,20 @@ TEST(Nvrtc, SpillsAreRead) {
   EXPECT_EQ(functions[0], (FunctionInfo{"f", 255, 64, 32, 96}));
 }
 
+/// A kernel that calls functions: each has its own stack.
+TEST(Nvrtc, FunctionsOfAKernelAreApart) {
+  const auto functions = functions_from_log(
+      "ptxas info    : Compiling entry function 'm' for 'sm_90a'\n"
+      "ptxas info    : Function properties for m\n"
+      "ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+      "ptxas info    : Used 38 registers, used 2 barriers\n"
+      "ptxas info    : Function properties for s0\n"
+      "ptxas         .     8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n");
+  ASSERT_EQ(functions.size(), 2u);
+  EXPECT_EQ(functions[0], (FunctionInfo{"m", 38, 0, 0, 0}));
+  EXPECT_EQ(functions[1], (FunctionInfo{"s0", 0, 8, 8, 0}));
+}
+
 TEST(Nvrtc, SerialisedProductsAreNoted) {
   ASSERT_TRUE(has_nvrtc()) << "scripts/venv.sh installs it, tests run in the project's root";
   auto cubin = compile(R"(

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "codegen/cuda/cuda.h"
 
 namespace heddle::codegen::cuda {
@@ -88,6 +90,51 @@ TEST(CudaText, RefusesTasksWithoutThreads) {
                             "k");
   ASSERT_FALSE(text.ok());
   EXPECT_NE(text.error().message.find("without threads"), std::string::npos);
+}
+
+TEST(CudaText, StagesAreFunctionsOverTasks) {
+  const auto text = to_stages(parsed(R"(kernel "scale" vars=3 {
+  buffer b0 "x" f32[1024] grid arg=0
+  buffer b1 "y" f32[1024] grid arg=1 written
+  for grid d0 in 0..8 {
+    for thread d1 in 0..128 {
+      b1[d0*128 + d1] = add.f32(load.f32 b0[d0*128 + d1], load.f32 b0[d0*128 + d1])
+    }
+  }
+}
+)"),
+                              "s", {4});
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  const std::string stage = R"(HD_STAGE void s_0(const hd::f32* __restrict__ b0,
+    hd::f32* __restrict__ b1,
+    int first, int last) {
+  hd::assume_global(b0, b1);
+  HD_UNROLL_BY(4)
+  for (int d0 = first; d0 < last; ++d0) {
+)";
+  const std::string call = R"(HD_FN void s_0_stage(void* const* args, int first, int last) {
+  s_0(static_cast<const hd::f32*>(args[0]), static_cast<hd::f32*>(args[1]), first, last);
+}
+)";
+  EXPECT_NE(text->text.find(stage), std::string::npos) << text->text;
+  EXPECT_NE(text->text.find(call), std::string::npos) << text->text;
+  EXPECT_EQ(std::ssize(text->origins), std::ranges::count(text->text, '\n'));
+  EXPECT_EQ(monolith_text({"s_0"}, "m", 256, 2), R"(
+extern "C" __global__ void __launch_bounds__(256, 2) m(const __grid_constant__ hd::Monolith m) {
+  hd::monolith_walk(m, [](int function, void* const* args, int first, int last) {
+    switch (function) {
+      case 0:
+        return s_0_stage(args, first, last);
+    }
+  });
+}
+)");
+  // Threads of a stage meet without the others of the block.
+  const auto rows = to_stages(parsed(kRows), "r");
+  ASSERT_TRUE(rows.ok()) << rows.error().message;
+  EXPECT_EQ(rows->text.find("block_sync"), std::string::npos) << rows->text;
+  EXPECT_NE(rows->text.find("hd::named_sync(1, 64);"), std::string::npos) << rows->text;
+  EXPECT_NE(rows->text.find(", hdk::Threads<64>{}"), std::string::npos) << rows->text;
 }
 
 }  // namespace

@@ -9,8 +9,8 @@ namespace {
 constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr std::int64_t kAlignment = 256;
-constexpr std::int64_t kFetchBytes = 256 << 10;  // of a block, before an item
-constexpr unsigned kPatience = 1u << 26;         // polls: seconds
+constexpr std::int64_t kFetchBytes = 16 << 20;  // of a stage: part of the L2 cache
+constexpr unsigned kPatience = 1u << 26;        // polls: seconds
 
 std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -87,8 +87,8 @@ Status Persistent::make_schedule() {
   const Schedule made = schedule(stages_, blocks_, program_.monolith.value_or(StageLayout{}));
   const Status sound = validate(stages_, made, 32);
   HEDDLE_CHECK(sound.ok(), "monolith: {}", sound.error().message);
-  const auto constants = [&](int stage, std::int64_t first, std::int64_t last) {
-    return constants_of(program_, stages_[static_cast<std::size_t>(stage)], first, last);
+  const auto constants = [&](int stage) {
+    return constants_of(program_, stages_[static_cast<std::size_t>(stage)]);
   };
   tables_ = tables_of(made, constants, kFetchBytes);
   return Ok{};

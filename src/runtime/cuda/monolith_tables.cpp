@@ -9,6 +9,9 @@
 namespace heddle::runtime::cuda {
 namespace {
 
+constexpr std::int64_t kTableBytes = 256 << 10;
+constexpr std::int64_t kLine = 128;
+
 /// Waits of one stage that differ only in what their own worker has done anyway become one, which
 /// all blocks find in the cache.
 void share_waits(Schedule& s) {
@@ -49,28 +52,45 @@ std::vector<Stage> spread(std::vector<Stage> stages, int workers) {
   return stages;
 }
 
-std::vector<ConstantRange> constants_of(const Program& program, const Stage& stage,
-                                        std::int64_t first, std::int64_t last) {
+std::vector<ConstantRange> constants_of(const Program& program, const Stage& stage) {
   std::vector<ConstantRange> out;
   const Launch& launch = program.launches[static_cast<std::size_t>(stage.launch)];
   const Phase& phase = launch.phases[static_cast<std::size_t>(stage.phase)];
   for (const Touch& touch : phase.touches) {
     const Slot& slot = launch.args[static_cast<std::size_t>(touch.arg)];
     if (slot.kind != Slot::Kind::constant) continue;
-    const auto shares = std::ssize(touch.shares);
     std::int64_t begin = 0, end = 0;
-    for (std::int64_t i = 0; i < shares; ++i) {
-      // Shares that have a task of these.
-      if (phase.tasks * (i + 1) / shares <= first || phase.tasks * i / shares >= last) continue;
-      const auto& [from, to] = touch.shares[static_cast<std::size_t>(i)];
+    for (const auto& [from, to] : touch.shares) {
       if (from >= to) continue;
       begin = begin < end ? std::min(begin, from) : from;
       end = std::max(end, to);
     }
+    // All tasks alike, and much: a table, of which few rows are read.
+    if (touch.shares.size() == 1 && phase.tasks > 1 && end - begin > kTableBytes) continue;
     if (begin < end) out.push_back({slot.index, begin, end - begin});
   }
   return out;
 }
+
+namespace {
+
+/// Part `part` of `parts` of what the ranges hold, up to `most` bytes, in whole lines.
+void add_part(const std::vector<ConstantRange>& ranges, std::int64_t most, std::int64_t part,
+              std::int64_t parts, std::vector<ConstantRange>& out) {
+  std::int64_t all = 0;
+  for (const ConstantRange& r : ranges) all += r.bytes;
+  all = std::min(all, most);
+  const std::int64_t begin = all * part / parts / kLine * kLine,
+                     end = part + 1 == parts ? all : all * (part + 1) / parts / kLine * kLine;
+  std::int64_t at = 0;
+  for (const ConstantRange& r : ranges) {
+    const std::int64_t from = std::max(begin, at), to = std::min(end, at + r.bytes);
+    if (from < to) out.push_back({r.constant, r.begin + from - at, to - from});
+    at += r.bytes;
+  }
+}
+
+}  // namespace
 
 MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
                          std::int64_t fetch_bytes) {
@@ -82,18 +102,21 @@ MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
       if (wait[u] > 0) t.waits.push_back({static_cast<int>(u), static_cast<unsigned>(wait[u])});
   }
   t.first_wait.push_back(static_cast<int>(t.waits.size()));
+  struct Parts {
+    std::int64_t all = 0, next = 0;
+    std::vector<ConstantRange> ranges = {};
+  };
+  std::map<int, Parts> stages;
+  for (const auto& items : schedule.items)
+    for (const Schedule::Item& item : items)
+      if (Parts& parts = stages[item.stage]; parts.all++ == 0 && constants)
+        parts.ranges = constants(item.stage);
   for (const std::vector<Schedule::Item>& items : schedule.items) {
     t.first_item.push_back(static_cast<int>(t.items.size()));
     for (const Schedule::Item& item : items) {
       const int fetch = static_cast<int>(t.ranges.size());
-      std::int64_t left = fetch_bytes;
-      if (constants && item.wait >= 0)
-        for (ConstantRange range : constants(item.stage, item.first, item.last)) {
-          range.bytes = std::min(range.bytes, left);
-          if (range.bytes <= 0) continue;
-          left -= range.bytes;
-          t.ranges.push_back(range);
-        }
+      Parts& parts = stages[item.stage];
+      add_part(parts.ranges, fetch_bytes, parts.next++, parts.all, t.ranges);
       t.items.push_back({item.stage, static_cast<int>(item.first), static_cast<int>(item.last),
                          item.wait, fetch, static_cast<int>(t.ranges.size())});
     }

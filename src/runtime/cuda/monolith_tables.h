@@ -46,14 +46,12 @@ constexpr std::int64_t kMonolithCounterBytes = 128;
 /// The same stages in as many shares as there are workers, where all tasks touch the same.
 std::vector<Stage> spread(std::vector<Stage> stages, int workers);
 
-/// Bytes of a constant that tasks of a stage read.
+/// Bytes of a constant that the tasks of a stage read.
 struct ConstantRange {
   std::int64_t constant = 0, begin = 0, bytes = 0;
 };
-std::vector<ConstantRange> constants_of(const Program& program, const Stage& stage,
-                                        std::int64_t first, std::int64_t last);
-using ConstantsRead =
-    std::function<std::vector<ConstantRange>(int stage, std::int64_t first, std::int64_t last)>;
+std::vector<ConstantRange> constants_of(const Program& program, const Stage& stage);
+using ConstantsRead = std::function<std::vector<ConstantRange>(int stage)>;
 
 /// A schedule without addresses.
 struct MonolithTables {
@@ -62,7 +60,8 @@ struct MonolithTables {
   std::vector<MonolithWait> waits;
   std::vector<ConstantRange> ranges;
 };
-/// `fetch_bytes`: of constants that a block asks for before an item, at most.
+/// The constants of a stage, `fetch_bytes` of them at most, are asked for in equal parts by its
+/// items: the cache is one, whoever asks.
 MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
                          std::int64_t fetch_bytes);
 

@@ -1,0 +1,41 @@
+"""What gpu_monolith.py makes of measurements, and the network that it makes."""
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import onnx
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import gpu_monolith  # noqa: E402
+
+
+class Monoliths(unittest.TestCase):
+    def test_verdicts(self):
+        row = {"model": "gpt2-decode", "ms": {"monolith": 0.1, "kernels": 0.2}, "peers": {"jax": {"ratio": 1.6}},
+               "waiting": 0.04, "weight_bytes": 320e6}
+        self.assertEqual([t["state"] for t in gpu_monolith.verdicts([row], 4000)], ["reached"] * 3)
+        self.assertEqual([t["state"] for t in gpu_monolith.verdicts([row], 4000, False)], ["unproven"] * 3)
+        slow = {**row, "ms": {"monolith": 0.2, "kernels": 0.2}, "peers": {"jax": {"ratio": 1.1}}, "waiting": 0.1}
+        self.assertEqual([t["state"] for t in gpu_monolith.verdicts([slow], 4000)], ["missed"] * 3)
+
+    def test_waiting(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "t.json"
+            events = [{"ph": "X", "name": n, "tid": t, "ts": s, "dur": d}
+                      for n, t, s, d in [("a", 0, 0, 10), ("wait", 1, 0, 4), ("b", 1, 4, 6)]]
+            trace.write_text(json.dumps({"traceEvents": events}))
+            self.assertEqual(gpu_monolith.waiting(trace), 4 / 20)
+
+    def test_network_is_sound(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = gpu_monolith.llama_like(pathlib.Path(folder), 2, 64, 4, 96, 9, 70)
+            onnx.checker.check_model(str(path), full_check=True)
+            size = 2 * (2 * (4 * 64 * 64 + 3 * 64 * 96) + 64 * 70)
+            self.assertEqual(gpu_monolith.weight_bytes(path), size + 4)
+            self.assertLess(path.with_name("weights").stat().st_size, size + 20 * 4096)
+
+
+if __name__ == "__main__":
+    unittest.main()
