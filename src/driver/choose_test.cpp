@@ -126,5 +126,20 @@ TEST(Platforms, AreNamedOrRefused) {
   }
 }
 
+/// A bias' gradient: the sum over the rows rides in the product that makes them.
+TEST(ChooseKernels, ColumnSumsAreNoKernelsOfTheirOwn) {
+  prim::Graph g;
+  prim::Builder b(g);
+  const auto in = [&](const char* name, Shape shape) {
+    return g.add_input(name, {DType::f32, std::move(shape)});
+  };
+  const prim::NodeId product = b.matmul(in("dy", {512, 256}), in("w", {256, 1024}));
+  const prim::NodeId hidden = b.mul(product, in("mask", {512, 1024}));
+  g.outputs = {{"dx", hidden}, {"db", b.reduce_sum(hidden, {0}, false)}};
+  const auto chosen = choose(g, Platform{});
+  ASSERT_TRUE(chosen.ok()) << chosen.error().message;
+  EXPECT_EQ(chosen->kernels.size(), 1u);
+}
+
 }  // namespace
 }  // namespace heddle::driver

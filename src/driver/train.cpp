@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "driver/safetensors.h"
+#include "support/hash.h"
 
 namespace heddle::driver {
 namespace {
@@ -23,6 +24,14 @@ const Step::State* state_named(const Step& step, std::string_view name) {
   for (const Step::State& s : step.states)
     if (s.name == name) return &s;
   return nullptr;
+}
+
+std::string checksum(const std::map<std::string, Tensor>& tensors) {
+  std::string all;
+  for (const auto& [name, t] : tensors)
+    all += name + to_string(hash_bytes({reinterpret_cast<const char*>(t.data()),
+                                        static_cast<std::size_t>(t.bytes())}));
+  return to_string(hash_bytes(all));
 }
 
 Status want_f32(const onnx::TrainingModel& model) {
@@ -66,6 +75,8 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
                 train.accumulate);
   Trainer t;
   t.accumulate_ = train.accumulate;
+  t.kind_ = fmt::format("loss {}, optimizer {}, {} batches a step", train.step.loss,
+                        train.step.optimizer, train.accumulate);
   t.group_ = train.group;
   if (t.group_) HEDDLE_TRY(want_f32(model));
   grad::StepOptions options = train.step;
@@ -218,11 +229,29 @@ Status Trainer::save(const std::string& path) const {
   std::map<std::string, Tensor> all;
   for (const Value& v : values_)
     if (v.saved()) all[v.name] = v.tensor;
-  return write_safetensors(path, all, {{"steps", std::to_string(steps_)}});
+  return write_safetensors(
+      path, all,
+      {{"steps", std::to_string(steps_)}, {"training", kind_}, {"checksum", checksum(all)}});
+}
+
+std::int64_t Trainer::kind_hash() const {
+  std::string all = kind_;
+  for (const Value& v : values_) all += "\n" + v.name + " " + to_string(v.tensor.type());
+  return static_cast<std::int64_t>(hash_bytes(all).low);
 }
 
 Status Trainer::resume(const std::string& path) {
   const Safetensors file = HEDDLE_TRY(read_safetensors(path));
+  // Files without these two are of earlier versions.
+  const auto told = [&](const char* key, const std::string& otherwise) {
+    const auto at = file.metadata.find(key);
+    return at == file.metadata.end() ? otherwise : at->second;
+  };
+  if (const std::string made = told("training", kind_); made != kind_)
+    return fail("{}: made with {}, want {}", path, made, kind_);
+  if (const std::string sum = checksum(file.tensors); told("checksum", sum) != sum)
+    return fail("{}: damaged: its data have the checksum {}, want {}", path, sum,
+                told("checksum", sum));
   std::vector<std::pair<Value*, const Tensor*>> fresh;
   for (Value& v : values_) {
     if (!v.saved()) continue;

@@ -41,6 +41,8 @@ class Trainer {
     return step({&batch, 1}, learning_rate);
   }
   std::int64_t steps() const { return steps_; }
+  /// Of what is trained and how: names and types of all values, loss, optimizer, accumulation.
+  std::int64_t kind_hash() const;
   /// Steps in which a gradient was infinite, so that nothing changed (f16).
   std::int64_t skipped() const;
 
@@ -49,7 +51,8 @@ class Trainer {
   /// Writes everything that changes, and the number of steps, as safetensors; a reader sees the old
   /// file or the new one, never a part.
   Status save(const std::string& path) const;
-  /// Goes on from a file of save(); error: names, types or shapes differ.
+  /// Goes on from a file of save(); error: names, types or shapes differ, another loss, optimizer
+  /// or accumulation made it, or its data are damaged.
   Status resume(const std::string& path);
 
   /// The whole step, or what makes gradients where they are added up outside.
@@ -78,6 +81,7 @@ class Trainer {
   Status share_loss_and_statistics(double& loss);
 
   int accumulate_ = 1;
+  std::string kind_;  ///< loss, optimizer and accumulation
   std::shared_ptr<runtime::Communicator> group_;
   std::vector<Part> parts_;
   std::vector<Value> values_;

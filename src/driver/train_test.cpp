@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "driver/safetensors.h"
@@ -315,7 +316,24 @@ TEST(Checkpoints, ResumingRepeatsWhatWouldHaveHappened) {
   auto other = make();
   ASSERT_TRUE(other);
   EXPECT_FALSE(other->resume(path));
+  options = {};
+  options.loss = "l1";
+  auto loss = make();
+  ASSERT_TRUE(loss);
+  EXPECT_FALSE(loss->resume(path));
+  auto twice = Trainer::create(dropping(), {.step = {}, .accumulate = 2}, quick());
+  ASSERT_TRUE(twice);
+  EXPECT_FALSE(twice->resume(path));
+  EXPECT_NE(twice->kind_hash(), rest->kind_hash());
+  EXPECT_EQ(whole->kind_hash(), rest->kind_hash());
   // Damaged files are errors, whatever byte it is.
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-3, std::ios::end);
+    file.put('\x55');
+  }
+  const Status damaged = rest->resume(path);
+  EXPECT_TRUE(!damaged && damaged.error().message.find("damaged") != std::string::npos);
   const auto size = std::filesystem::file_size(path);
   for (const std::uintmax_t keep : {std::uintmax_t{0}, std::uintmax_t{7}, size / 2, size - 1}) {
     std::filesystem::resize_file(path, keep);

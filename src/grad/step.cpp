@@ -123,7 +123,27 @@ class Maker {
       return fail("loss {} of output '{}': {}", loss.name, output.name, type.error().message);
     std::optional<NodeId> target;
     if (*type) target = g().add_input(std::string(kTarget), **type);
+    if (options_.ignore_index) return loss_of_some(loss, output.node, target);
     return loss.value(b_, output.node, target.value_or(output.node));
+  }
+  /// Without the targets to ignore: classes that no prediction has add nothing.
+  Result<NodeId> loss_of_some(const Loss& loss, NodeId prediction, std::optional<NodeId> target) {
+    if (!target || b_.dtype(*target) != DType::i64)
+      return fail(ErrorCode::usage, "loss {}: has no classes to ignore", loss.name);
+    const TensorType type = b_.type(*target);
+    const NodeId index =
+        b_.broadcast(b_.scalar_int(DType::i64, *options_.ignore_index), type.shape);
+    const NodeId none = b_.broadcast(b_.scalar_int(DType::i64, -1), type.shape);
+    const NodeId ignored = b_.map(ir::ScalarFn::equal, {*target, index});
+    const NodeId value = loss.value(b_, prediction, b_.select(ignored, none, *target));
+    const TensorType number{b_.dtype(value), type.shape};
+    const NodeId kept = b_.select(ignored, b_.full(number, 0), b_.full(number, 1));
+    std::vector<int> axes;
+    for (int d = 0; d < b_.rank(kept); ++d) axes.push_back(d);
+    const NodeId share =
+        b_.div(b_.scalar(number.dtype, static_cast<double>(element_count(type.shape))),
+               b_.reduce_sum(kept, axes, false));
+    return b_.mul(value, share);
   }
 
   /// Sums over batches, times the loss's scale, become means.

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@ struct StepOptions {
   std::string loss = "cross_entropy";
   std::string optimizer = "adamw";
   OptimizerSettings settings;
+  /// Targets of this class count neither in the sum nor in the number that it is divided by
+  /// (cross_entropy, nll).
+  std::optional<std::int64_t> ignore_index = {};
   double clip_norm = 0;  ///< gradients are scaled so that their common norm is at most this; 0: not
   /// What values between the parameters and the loss are stored as (f32, f16, bf16; see
   /// prim::with_storage); parameters, gradients' sums, states and the update stay f32.

@@ -107,6 +107,45 @@ TEST(Losses, OfCertainProbabilitiesAreFinite) {
   EXPECT_NEAR(evaluate(certain).first, 25.5083269, 1e-6);
 }
 
+/// As the loss of the others alone, whether a prediction of that class exists or not.
+TEST(Losses, IgnoreTargetsOfAClass) {
+  for (const std::int64_t ignored : {-100, 1}) {
+    Graph g;
+    Builder b(g);
+    const NodeId w = g.add_input("w", {DType::f32, {3, 2}});
+    g.outputs = {{"y", b.neg(w)}};
+    StepOptions options;
+    options.loss = "nll";
+    options.optimizer = "sgd";
+    options.ignore_index = ignored;
+    const auto step = training_step(std::move(g), std::vector<std::string>{"w"}, options);
+    ASSERT_TRUE(step) << step.error().message;
+    std::vector<Tensor> inputs;
+    for (const auto& in : step->graph.inputs) {
+      const double other = static_cast<double>(ignored);
+      Values values(static_cast<std::size_t>(element_count(in.type.shape)), 1);
+      if (in.name == "w") values = {3, 5, 7, 11, 13, 17};
+      if (in.name == "target") values = {0, other, 0};
+      inputs.push_back(tensor_of(in.type, values));
+    }
+    const auto out = prim::interpret(step->graph, inputs);
+    ASSERT_TRUE(out) << out.error().message;
+    const auto named = [&](const char* name) {
+      for (std::size_t o = 0; o < out->size(); ++o)
+        if (step->graph.outputs[o].name == name) return values_of((*out)[o]);
+      return Values(6);
+    };
+    EXPECT_NEAR(named("loss")[0], 8, 1e-6);
+    EXPECT_NEAR(named("w")[0], 2.5, 1e-6);
+    EXPECT_NEAR(named("w")[3], 11, 1e-6);
+    options.loss = "mse";
+    Graph other;
+    Builder c(other);
+    other.outputs = {{"y", c.neg(other.add_input("w", {DType::f32, {3, 2}}))}};
+    EXPECT_FALSE(training_step(std::move(other), std::vector<std::string>{"w"}, options));
+  }
+}
+
 /// Runs a step again and again in the interpreter, as the trainer does.
 class Runner {
  public:

@@ -128,6 +128,13 @@ class Staged(CommandTest):
             np.array(["AC", "BE"], object)).SerializeToString())
         self.assert_fails(4, "differ from the expected", "verify", self.model)
 
+    def test_a_training_step_is_one_program(self):
+        for verb in ("explain", "verify"):
+            done = heddle(verb, self.model, "--train", "cross_entropy")
+            self.assertEqual(done.returncode, 3, done.stdout)
+            self.assertIn("--train: ", done.stderr)
+            self.assertIn("runs in stages", done.stderr)
+
     def test_what_needs_one_program(self):
         for verb in (("compile", self.model, "-o", self.path / "o"), ("bench", self.model),
                      ("profile", self.model)):

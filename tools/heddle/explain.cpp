@@ -29,7 +29,7 @@ nlohmann::json ports_json(const std::vector<runtime::Port>& ports) {
 }
 
 Status run(const ExplainFlags& flags) {
-  const bool staged = HEDDLE_TRY(is_staged(flags.model));
+  const bool staged = HEDDLE_TRY(is_staged(flags));
   Result<Model> compiled = staged ? unsupported("") : compile_model(flags);
   if (staged || (!compiled && works_in_stages(flags, compiled.error()))) {
     if (!flags.html.empty())

@@ -131,8 +131,17 @@ Result<bool> is_staged(const std::string& model) {
          HEDDLE_TRY(onnx::runs_in_stages(model));
 }
 
+Result<bool> is_staged(const ModelFlags& flags) {
+  const bool staged = HEDDLE_TRY(is_staged(flags.model));
+  if (staged && flags.training)
+    return unsupported("--train: '{}' runs in stages, want a model that is one program",
+                       flags.model);
+  return staged;
+}
+
 bool works_in_stages(const ModelFlags& flags, const Error& why) {
-  if (why.code != ErrorCode::unsupported || wants_sizes(flags) || runtime::is_artefact(flags.model))
+  if (flags.training || why.code != ErrorCode::unsupported || wants_sizes(flags) ||
+      runtime::is_artefact(flags.model))
     return false;
   const auto options = compile_options(flags);
   if (!options) return false;

@@ -11,6 +11,8 @@ namespace heddle::tool {
 
 /// Whether the model has operators that the host does.
 Result<bool> is_staged(const std::string& model);
+/// The same; error: a training step of such a model is wanted.
+Result<bool> is_staged(const ModelFlags& flags);
 /// Whether a model that cannot be one program, for this reason, runs in stages, of the shapes of
 /// --input.
 bool works_in_stages(const ModelFlags& flags, const Error& why);

@@ -100,12 +100,13 @@ std::optional<std::int64_t> classes_of(const onnx::TrainingModel& model, const T
 
 /// The loss of a class that there is not would be that of none, a wrong number without a word.
 Status want_classes(const Data& data, const std::vector<runtime::Port>& ports, std::int64_t classes,
-                    const std::string& path) {
+                    std::optional<std::int64_t> ignored, const std::string& path) {
   for (std::size_t p = 0; p < ports.size(); ++p) {
     if (ports[p].name != "target") continue;
     const Tensor& target = data.tensors[p];
     for (std::int64_t i = 0; i < target.count(); ++i)
-      if (const std::int64_t found = target.int_at(i); found < 0 || found >= classes)
+      if (const std::int64_t found = target.int_at(i);
+          (found < 0 || found >= classes) && found != ignored)
         return fail("{}: sample {}: class {}, want 0 to {}", path,
                     i / (target.count() / data.samples), found, classes - 1);
   }
@@ -282,7 +283,8 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
   Course course(trainer, data, flags);
   if (flags.train.group)
     HEDDLE_TRY(want_agreement(*flags.train.group,
-                              {{"batch size", data.batch},
+                              {{"model, loss or optimizer (a hash)", trainer.kind_hash()},
+                               {"batch size", data.batch},
                                {"--accumulate", flags.train.accumulate},
                                {"samples", data.samples},
                                {"steps", course.steps},
@@ -338,7 +340,9 @@ Status run(TrainFlags& flags) {
     if (std::filesystem::exists(flags.checkpoint)) HEDDLE_TRY(trainer.resume(flags.checkpoint));
   }
   const Data data = HEDDLE_TRY(read_data(trainer, flags));
-  if (classes) HEDDLE_TRY(want_classes(data, trainer.batch_ports(), *classes, flags.target));
+  if (classes)
+    HEDDLE_TRY(want_classes(data, trainer.batch_ports(), *classes, flags.train.step.ignore_index,
+                            flags.target));
   if (!flags.json && speaks)
     fmt::print("{} parameters ({} numbers), {} kernels a step, {} samples in batches of {}{}\n",
                parameters, numbers, trainer.compiled().program->launches.size(), data.samples,
@@ -437,6 +441,8 @@ Verb add_train(CLI::App& verb) {
   verb.add_option("--weight-decay", step->settings.weight_decay)
       ->check(at_least_0)
       ->capture_default_str();
+  verb.add_option("--ignore-index", step->ignore_index,
+                  "cross_entropy, nll: targets of this class do not count");
   verb.add_option("--clip-norm", step->clip_norm, "limit of the gradients' norm; 0: none")
       ->check(at_least_0);
   verb.add_option("--loss-scale", step->loss_scale, "f16: what the loss is multiplied by at first")

@@ -138,7 +138,7 @@ Result<Verified> verified(const VerifyFlags& flags, const Tolerance& tolerance) 
         "inputs, --shape",
         flags.model);
   if (wants_sizes(flags)) return verify_size(flags, tolerance);
-  if (!HEDDLE_TRY(is_staged(flags.model))) {
+  if (!HEDDLE_TRY(is_staged(flags))) {
     auto program = verify_program(flags, tolerance);
     if (program || !works_in_stages(flags, program.error())) return program;
   }
