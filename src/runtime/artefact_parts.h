@@ -53,10 +53,14 @@ Result<nlohmann::json> manifest_of(const Parts& parts, const std::byte* data,
 Status write_file(const std::string& manifest, const std::vector<std::string_view>& bodies,
                   const std::string& path);
 
+/// "format" of one program's manifest.
+constexpr const char* kProgramFormat = "heddle";
 nlohmann::json port_json(const Port& port);
 nlohmann::json manifest_json(const Program& p);
 std::string_view bytes_of(const Tensor& t);
 Result<TensorType> type_from(const nlohmann::json& j);
+/// Fills in what the manifest says; constants and objects are in `p` already.
+Result<Program> program_from(const nlohmann::json& j, Program p);
 /// A tensor of the type that the manifest tells, over a section.
 Result<Tensor> tensor_of(const nlohmann::json& j, const Section& s, const std::byte* data,
                          const std::shared_ptr<const void>& owner);
