@@ -100,9 +100,12 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
     return report;
   }
   program.monolith = request.layout.value_or(StageLayout{});
-  if (request.layout || platform.cuda || !runs_here(platform.cpu).ok()) {
+  const bool locked = !options.locked.empty();
+  if (request.layout || platform.cuda || locked || !runs_here(platform.cpu).ok()) {
     report.chosen = to_string(program.monolith);
-    report.reason = platform.cuda || request.layout ? request.reason : "not measured";
+    report.reason = platform.cuda || request.layout ? request.reason
+                    : locked                        ? "locked: not measured"
+                                                    : "not measured";
     return report;
   }
   const std::vector<Tensor> inputs = plain_inputs(program);

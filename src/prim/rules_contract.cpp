@@ -4,6 +4,7 @@
 #include "prim/access.h"
 #include "prim/fold.h"
 #include "prim/rewrite.h"
+#include "prim/rule_examples.h"
 
 namespace heddle::prim {
 namespace {
@@ -330,15 +331,6 @@ Rewritten transpose_of_contract(RewriteContext& c, const Node& n) {
     to.push_back(Var{static_cast<std::int32_t>(rank + r)});
   return c.b.contract(product.args[0], product.args[1], n.type.shape, k->reduced,
                       substitute(k->lhs, to), substitute(k->rhs, to), n.type.dtype);
-}
-
-NodeId x_of(Builder& b, Shape shape) {
-  return b.graph().add_input("x", {DType::f32, std::move(shape)});
-}
-NodeId weight(Builder& b, Shape shape) {
-  Tensor t({DType::f32, std::move(shape)});
-  for (std::int64_t i = 0; i < t.count(); ++i) t.set(i, static_cast<double>(i * 7 % 5) - 1.75);
-  return b.constant(t);
 }
 
 constexpr RewriteRule kRules[] = {

@@ -3,6 +3,7 @@
 
 #include "prim/access.h"
 #include "prim/rewrite.h"
+#include "prim/rule_examples.h"
 
 namespace heddle::prim {
 namespace {
@@ -182,15 +183,6 @@ Rewritten contract_by_residue(RewriteContext& c, const Node& n) {
     return c.g.add(std::move(parts), std::move(args), n.type);
   }
   return std::nullopt;
-}
-
-NodeId x_of(Builder& b, Shape shape) {
-  return b.graph().add_input("x", {DType::f32, std::move(shape)});
-}
-NodeId weight(Builder& b, Shape shape) {
-  Tensor t({DType::f32, std::move(shape)});
-  for (std::int64_t i = 0; i < t.count(); ++i) t.set(i, static_cast<double>(i * 7 % 5) - 1.75);
-  return b.constant(t);
 }
 
 constexpr RewriteRule kRules[] = {

@@ -1,10 +1,11 @@
 #include "runtime/session.h"
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -67,6 +68,7 @@ class CpuSession final : public Session {
   Monolith* monolith_ = nullptr;                ///< in use
   std::vector<std::vector<std::size_t>> uses_;  ///< by launch: outputs
   std::vector<int> users_;                      ///< by output: launches
+  std::vector<std::size_t> order_;              ///< outputs by the last launch that uses them
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> idle_;
 };
@@ -84,13 +86,17 @@ Status CpuSession::link(const Linker& linker) {
   }
   use(program().monolith);
   users_.resize(program().outputs.size());
-  for (const Launch& launch : program().launches) {
+  std::vector<std::size_t> last(program().outputs.size());
+  for (std::size_t l = 0; l < program().launches.size(); ++l) {
     std::set<std::size_t> outputs;
-    for (const Slot& slot : launch.args)
+    for (const Slot& slot : program().launches[l].args)
       if (slot.kind == Slot::Kind::output) outputs.insert(static_cast<std::size_t>(slot.index));
-    for (const std::size_t output : outputs) ++users_[output];
+    for (const std::size_t output : outputs) ++users_[output], last[output] = l;
     uses_.emplace_back(outputs.begin(), outputs.end());
   }
+  order_.resize(last.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  std::ranges::stable_sort(order_, {}, [&](std::size_t o) { return last[o]; });
   return Ok{};
 }
 
@@ -163,14 +169,24 @@ void CpuSession::use(const std::optional<StageLayout>& layout) {
   monolith_ = made.get();
 }
 
-/// What to call when a launch is complete: tells `ready` of outputs whose last user it was.
+/// What to call when a launch is complete: tells `ready` of outputs that nothing uses any more, in
+/// an order that is the same in every run of the program, however it is laid out (processes that
+/// add outputs up must agree on it).
 std::function<void(std::size_t)> CpuSession::teller(const Ready& ready) const {
   if (!ready) return [](std::size_t) {};
-  auto left = std::make_shared<std::vector<std::atomic<int>>>(users_.size());
-  for (std::size_t o = 0; o < users_.size(); ++o) (*left)[o].store(users_[o]);
-  return [this, left, &ready](std::size_t launch) {
-    for (const std::size_t output : uses_[launch])
-      if ((*left)[output].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(output);
+  struct State {
+    std::mutex mutex;
+    std::vector<int> left;
+    std::size_t told = 0;
+  };
+  auto state = std::make_shared<State>();
+  state->left = users_;
+  return [this, state, &ready](std::size_t launch) {
+    if (uses_[launch].empty()) return;
+    const std::lock_guard lock(state->mutex);
+    for (const std::size_t output : uses_[launch]) --state->left[output];
+    while (state->told < order_.size() && state->left[order_[state->told]] == 0)
+      ready(order_[state->told++]);
   };
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernel/bounds.h"
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/product.h"
@@ -140,8 +141,7 @@ class Depthwise {
   /// True if no condition on columns fails for a tile that begins here.
   bool inside(std::int64_t column) const {
     ir::Ranges ranges = p_.problem.ranges();
-    ranges[static_cast<std::size_t>(p_.tile->var.index)] =
-        ir::Interval{column, column + width_ - 1};
+    kernel::set_range(ranges, p_.tile->var, ir::Interval{column, column + width_ - 1});
     bool holds = true;
     kernel::for_each_value(p_.a, [&](const Value& v) {
       if (const auto* guard = std::get_if<kernel::Guard>(&v->op))

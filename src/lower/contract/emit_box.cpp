@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernel/bounds.h"
 #include "lower/contract/emit.h"
 
 namespace heddle::lower::contract {
@@ -21,9 +22,7 @@ void Emitter::plan_box() {
   ir::Ranges ranges = p_.problem.ranges();
   const auto limit = [&](const std::optional<Axis>& axis, std::int64_t count) {
     if (!axis) return;
-    const auto at = static_cast<std::size_t>(axis->var.index);
-    if (ranges.size() <= at) ranges.resize(at + 1);
-    ranges[at] = ir::Interval{0, count - 1};
+    kernel::set_range(ranges, axis->var, ir::Interval{0, count - 1});
   };
   limit(p_.row, s_.rows_per_task);
   std::int64_t across = p_.extents.tile;
