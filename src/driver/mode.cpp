@@ -167,9 +167,13 @@ Result<ModeRequest> parse_mode(const std::string& text) {
   for (std::size_t at = 9; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string part = text.substr(at, end - at);
-    if (part.starts_with("grain="))
-      layout.grain = std::clamp(static_cast<int>(HEDDLE_TRY(number(part, 6))), 1, 1024);
-    else if (part.starts_with("whole="))
+    if (part.starts_with("grain=")) {
+      const double grain = HEDDLE_TRY(number(part, 6));
+      if (grain != std::floor(grain) || grain < 1 || grain > 1024)
+        return fail(ErrorCode::usage, "--mode: found '{}', want a whole number from 1 to 1024",
+                    part);
+      layout.grain = static_cast<int>(grain);
+    } else if (part.starts_with("whole="))
       layout.whole = 1e-9 * std::round(1e3 * HEDDLE_TRY(number(part, 6)));
     else if (part == "depth")
       layout.depth_first = true;

@@ -185,6 +185,7 @@ TEST(Mode, Texts) {
     EXPECT_EQ(to_string(parse_mode(text)->layout), text);
   EXPECT_EQ(to_string(std::nullopt), "kernels");
   for (const char* text : {"", "kernel", "monolith:", "monolith:grain=", "monolith:grain=x",
+                           "monolith:grain=0", "monolith:grain=2.5", "monolith:grain=2000",
                            "monolith:whole=-1", "monolith:deep", "monolith:grain=4,"})
     EXPECT_FALSE(parse_mode(text)) << text;
 }

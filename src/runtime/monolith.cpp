@@ -59,7 +59,10 @@ void Monolith::work(int worker, const Run& run, std::atomic<int>* left, double s
 void Monolith::run(ThreadPool& pool, const Run& run) {
   const std::lock_guard lock(mutex_);
   std::vector<std::atomic<int>> left(run.done ? items_of_.size() : 0);
-  for (std::size_t l = 0; l < left.size(); ++l) left[l].store(items_of_[l]);
+  for (std::size_t l = 0; l < left.size(); ++l) {
+    left[l].store(items_of_[l]);
+    if (items_of_[l] == 0) run.done(l);  // without tasks: complete from the start
+  }
   const double start = now();
   pool.run([&](int worker) { work(worker, run, left.empty() ? nullptr : left.data(), start); });
   ++runs_;

@@ -54,6 +54,25 @@ TEST(FilterGradient, WithAnUpdate) {
   EXPECT_NE(c.schedule.find("a=box"), std::string::npos) << c.schedule;
 }
 
+/// Axes of columns that chain in the result but not in the operand that they read, and do not end
+/// in the innermost: a strided transposed convolution in which the filter is the rows.
+TEST(Columns, AxesOfTasksStayApart) {
+  for (const bool bias : {false, true}) {
+    Case c;
+    const std::int64_t images = 3, rows = 13, phases = 2, m = 8, columns = 21, k = 12;
+    const Shape shape = {images, rows, phases, m, columns};
+    const NodeId w = c.input({phases, m, k}), x = c.input({images, k, rows, columns});
+    const ir::Expr row = ir::Expr(ir::Var{1}) - ir::Expr(1);
+    NodeId y =
+        c.b.contract(w, x, shape, {k}, {{ir::Var{2}, ir::Var{3}, ir::Var{5}}, {}},
+                     {{ir::Var{0}, ir::Var{5}, row, ir::Var{4}}, {{row, 0, rows}}}, DType::f32);
+    if (bias) y = c.b.relu(c.b.add(y, c.b.broadcast(c.input({m, 1}), shape)));
+    c.output(y);
+    c.row_major_outputs = true;
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
 /// Filters that are computed, as they are and reflected with the channels exchanged (the gradient
 /// of the input): transformed in a phase of the kernel. Several panels, the last not whole.
 TEST(Convolution, WinogradOfFiltersThatAreComputed) {

@@ -219,14 +219,20 @@ class Maker {
     out_->outer.insert(out_->outer.end(), axes.begin(), axes.end());
   }
 
-  /// The innermost n axis carries the vectors; those that do not merge with it become tasks.
+  /// The innermost n axis carries the vectors; those that do not merge with it become tasks. These
+  /// stay apart from each other: b is read by each of them.
   void columns() {
     std::vector<Axis> axes = p_.of(Role::n);
     out_->n_axes = axes;
-    merge(axes, epilogue_expressions());
     if (axes.empty()) return;
-    out_->n = axes.back();
-    axes.pop_back();
+    std::vector<Axis> inner;
+    while (!axes.empty() && inner.size() < 2) {
+      inner.insert(inner.begin(), axes.back());
+      axes.pop_back();
+      merge(inner, epilogue_expressions());
+    }
+    if (inner.size() == 2) axes.push_back(inner.front());
+    out_->n = inner.back();
     // An n axis that became tasks is a batch axis in which only b moves.
     for (const Axis& axis : axes) {
       out_->outer.push_back(axis);
