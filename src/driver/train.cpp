@@ -26,8 +26,9 @@ const Step::State* state_named(const Step& step, std::string_view name) {
   return nullptr;
 }
 
-std::string checksum(const std::map<std::string, Tensor>& tensors) {
-  std::string all;
+std::string checksum(const std::map<std::string, Tensor>& tensors, const std::string& steps,
+                     const std::string& kind) {
+  std::string all = steps + "\n" + kind + "\n";
   for (const auto& [name, t] : tensors)
     all += name + to_string(hash_bytes({reinterpret_cast<const char*>(t.data()),
                                         static_cast<std::size_t>(t.bytes())}));
@@ -229,14 +230,20 @@ Status Trainer::save(const std::string& path) const {
   std::map<std::string, Tensor> all;
   for (const Value& v : values_)
     if (v.saved()) all[v.name] = v.tensor;
-  return write_safetensors(
-      path, all,
-      {{"steps", std::to_string(steps_)}, {"training", kind_}, {"checksum", checksum(all)}});
+  return write_safetensors(path, all,
+                           {{"steps", std::to_string(steps_)},
+                            {"training", kind_},
+                            {"checksum", checksum(all, std::to_string(steps_), kind_)}});
 }
 
 std::int64_t Trainer::kind_hash() const {
   std::string all = kind_;
-  for (const Value& v : values_) all += "\n" + v.name + " " + to_string(v.tensor.type());
+  for (const Value& v : values_) {
+    all += "\n" + v.name + " " + to_string(v.tensor.type());
+    if (v.saved())
+      all += to_string(hash_bytes({reinterpret_cast<const char*>(v.tensor.data()),
+                                   static_cast<std::size_t>(v.tensor.bytes())}));
+  }
   return static_cast<std::int64_t>(hash_bytes(all).low);
 }
 
@@ -249,7 +256,8 @@ Status Trainer::resume(const std::string& path) {
   };
   if (const std::string made = told("training", kind_); made != kind_)
     return fail("{}: made with {}, want {}", path, made, kind_);
-  if (const std::string sum = checksum(file.tensors); told("checksum", sum) != sum)
+  const std::string sum = checksum(file.tensors, told("steps", ""), told("training", kind_));
+  if (told("checksum", sum) != sum)
     return fail("{}: damaged: its data have the checksum {}, want {}", path, sum,
                 told("checksum", sum));
   std::vector<std::pair<Value*, const Tensor*>> fresh;

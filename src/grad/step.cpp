@@ -140,9 +140,10 @@ class Maker {
     const NodeId kept = b_.select(ignored, b_.full(number, 0), b_.full(number, 1));
     std::vector<int> axes;
     for (int d = 0; d < b_.rank(kept); ++d) axes.push_back(d);
+    // Where all are ignored the loss is 0, and so are its gradients.
+    const NodeId count = b_.max(b_.reduce_sum(kept, axes, false), b_.scalar(number.dtype, 1));
     const NodeId share =
-        b_.div(b_.scalar(number.dtype, static_cast<double>(element_count(type.shape))),
-               b_.reduce_sum(kept, axes, false));
+        b_.div(b_.scalar(number.dtype, static_cast<double>(element_count(type.shape))), count);
     return b_.mul(value, share);
   }
 

@@ -282,16 +282,16 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
             nlohmann::json& losses) {
   Course course(trainer, data, flags);
   if (flags.train.group)
-    HEDDLE_TRY(want_agreement(*flags.train.group,
-                              {{"batch size", data.batch},
-                               {"--accumulate", flags.train.accumulate},
-                               {"samples", data.samples},
-                               {"steps", course.steps},
-                               {"steps done before", trainer.steps()},
-                               {"--stop-after", flags.stop_after},
-                               {"--seed", static_cast<std::int64_t>(flags.seed.value_or(0))},
-                               // Last: of what has a name of its own, the name says more.
-                               {"model, loss or optimizer (a hash)", trainer.kind_hash()}}));
+    HEDDLE_TRY(want_agreement(
+        *flags.train.group, {{"batch size", data.batch},
+                             {"--accumulate", flags.train.accumulate},
+                             {"samples", data.samples},
+                             {"steps", course.steps},
+                             {"steps done before", trainer.steps()},
+                             {"--stop-after", flags.stop_after},
+                             {"--seed", static_cast<std::int64_t>(flags.seed.value_or(0))},
+                             // Last: of what has a name of its own, the name says more.
+                             {"model, weights, loss or optimizer (a hash)", trainer.kind_hash()}}));
   if (course.per_epoch < 1)
     return fail("{} samples, want at least one step of {} batches of {}", data.samples,
                 flags.train.accumulate * (flags.train.group ? flags.train.group->size() : 1),
