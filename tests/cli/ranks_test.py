@@ -91,6 +91,11 @@ class RanksTest(CommandTest):
             self.assertIn(f"processes differ in {flag}: {one} in process 0, {other} in process 1",
                           self.apart([flag, one], [flag, other]))
 
+    def test_processes_with_other_rates(self):
+        for flag, one, other in (("--warmup", "0", "1"), ("--beta1", "0.8", "0.9")):
+            self.assertIn("processes differ in rate, schedule, precision or another option",
+                          self.apart([flag, one], [flag, other]))
+
     def test_both_resume(self):
         want = self.two(self.half, "two.onnx")
         saved = self.path / "half.safetensors"

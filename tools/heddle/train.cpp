@@ -15,6 +15,7 @@
 #include "driver/report.h"
 #include "grad/losses.h"
 #include "onnx/tensor_file.h"
+#include "support/hash.h"
 
 namespace heddle::tool {
 namespace {
@@ -278,20 +279,33 @@ bool hopeless(const driver::Trainer& trainer, const TrainFlags& flags, double lo
   return !std::isfinite(loss) && (flags.precision != "f16" || trainer.skipped() > kHalvings);
 }
 
+/// Of what changes the update but not the graph's names.
+std::int64_t hash_of_options(const TrainFlags& flags) {
+  const grad::StepOptions& step = flags.train.step;
+  const grad::OptimizerSettings& s = step.settings;
+  const std::string all =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {}", flags.rate, flags.schedule, flags.warmup,
+                  s.momentum, s.beta1, s.beta2, s.epsilon, s.weight_decay, step.clip_norm,
+                  flags.precision, step.ignore_index ? std::to_string(*step.ignore_index) : "none");
+  return static_cast<std::int64_t>(hash_bytes(all).low);
+}
+
 Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
             nlohmann::json& losses) {
   Course course(trainer, data, flags);
   if (flags.train.group)
     HEDDLE_TRY(want_agreement(
-        *flags.train.group, {{"batch size", data.batch},
-                             {"--accumulate", flags.train.accumulate},
-                             {"samples", data.samples},
-                             {"steps", course.steps},
-                             {"steps done before", trainer.steps()},
-                             {"--stop-after", flags.stop_after},
-                             {"--seed", static_cast<std::int64_t>(flags.seed.value_or(0))},
-                             // Last: of what has a name of its own, the name says more.
-                             {"model, weights, loss or optimizer (a hash)", trainer.kind_hash()}}));
+        *flags.train.group,
+        {{"batch size", data.batch},
+         {"--accumulate", flags.train.accumulate},
+         {"samples", data.samples},
+         {"steps", course.steps},
+         {"steps done before", trainer.steps()},
+         {"--stop-after", flags.stop_after},
+         {"--seed", static_cast<std::int64_t>(flags.seed.value_or(0))},
+         {"rate, schedule, precision or another option (a hash)", hash_of_options(flags)},
+         // Last: of what has a name of its own, the name says more.
+         {"model, weights, loss or optimizer (a hash)", trainer.kind_hash()}}));
   if (course.per_epoch < 1)
     return fail("{} samples, want at least one step of {} batches of {}", data.samples,
                 flags.train.accumulate * (flags.train.group ? flags.train.group->size() : 1),
