@@ -206,7 +206,7 @@ std::string said_of(const emulation::Module& module, const StitchedKernel& one) 
 TEST(Mutations, OfTheGeneratedHelpersAreFound) {
   const Stitched kernels;
   const std::vector<Mutant> mutants =
-      mutants_of(codegen::cuda::unit_header(), R"((block|warp|cluster)_sync\(\);)");
+      mutants_of(codegen::cuda::unit_header(), R"(((block|warp|cluster)_sync|meet)\(\);)");
   ASSERT_GE(mutants.size(), 8u);
   for (const Mutant& m : mutants) {
     std::string text = m.text;
