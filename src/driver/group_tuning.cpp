@@ -1,7 +1,6 @@
 #include "driver/group_tuning.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <random>
@@ -9,14 +8,11 @@
 #include "driver/cuda_code.h"
 #include "driver/lower_plan.h"
 #include "driver/measure.h"
+#include "support/clock.h"
 #include "support/log.h"
 
 namespace heddle::driver {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 constexpr int kFactors[] = {1, 2, 4, 8};
 constexpr int kTimedRuns = 30;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <filesystem>
 #include <random>
 #if defined(__x86_64__)
@@ -13,6 +12,7 @@
 #include "driver/cuda_code.h"
 #include "driver/lower_plan.h"
 #include "plan/calibrate.h"
+#include "support/clock.h"
 #include "support/log.h"
 
 namespace heddle::driver {
@@ -21,10 +21,6 @@ namespace {
 constexpr int kFewestRuns = 5, kMostRuns = 200;
 constexpr double kSecondsPerKernel = 0.02;
 constexpr std::size_t kSchedules = 6;  ///< of one contraction, at most
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

@@ -1,11 +1,11 @@
 #include "driver/mode.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <random>
 
 #include "driver/measure.h"
+#include "support/clock.h"
 #include "support/log.h"
 
 namespace heddle::driver {
@@ -18,10 +18,6 @@ constexpr double kShare = 0.2;    ///< and of what compiling has taken
 constexpr double kLongRun = 0.02;
 constexpr int kFewestTurns = 3, kMostTurns = 200;
 constexpr int kProfiles = 3;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Seconds of each launch, all tasks on one worker: the best of a few runs as a monolith.
 Status take_times(runtime::Program& program, runtime::Session& session,

@@ -1,16 +1,7 @@
 #include "runtime/monolith.h"
-
-#include <chrono>
+#include "support/clock.h"
 
 namespace heddle::runtime {
-namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 Monolith::Monolith(const Program& program, const StageLayout& layout, int workers,
                    std::vector<Task> tasks)
     : stages_(stages_of(program)),

@@ -1,7 +1,6 @@
 #include "runtime/session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -10,13 +9,10 @@
 #include <set>
 
 #include "runtime/monolith.h"
+#include "support/clock.h"
 
 namespace heddle::runtime {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 class CpuSession final : public Session {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "kernel/bounds.h"
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/box.h"
@@ -425,9 +426,7 @@ class Maker {
     e.a_halo_bytes = volume(1) - e.a_row_bytes;
   }
   static void kernel_range(ir::Ranges& ranges, Var v, std::int64_t extent) {
-    if (ranges.size() <= static_cast<std::size_t>(v.index))
-      ranges.resize(static_cast<std::size_t>(v.index) + 1);
-    ranges[static_cast<std::size_t>(v.index)] = ir::Interval{0, extent - 1};
+    kernel::set_range(ranges, v, ir::Interval{0, extent - 1});
   }
 
   std::unique_ptr<Product> out_;

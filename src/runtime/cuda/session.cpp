@@ -1,7 +1,6 @@
 #include "runtime/cuda/session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <mutex>
 
@@ -9,6 +8,7 @@
 #include "runtime/cuda/monolith.h"
 #include "runtime/cuda/unit.h"
 #include "support/log.h"
+#include "support/clock.h"
 
 namespace heddle::runtime::cuda {
 namespace {
@@ -24,10 +24,6 @@ constexpr int kPortableCluster = 8;
 
 std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 /// A phase with what its launches in every run share.
