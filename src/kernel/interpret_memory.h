@@ -44,8 +44,9 @@ class Memory {
     } else {
       local.integers.resize(static_cast<std::size_t>(copies(b) * b.size));
     }
-    if (copies_ > 0 && b.scope != Scope::lane && (b.written || b.argument < 0) &&
-        b.use == Use::plain)
+    // Without threads only tasks run at the same time, and they share grid memory alone.
+    const bool shared = b.scope == Scope::grid || (copies_ > 0 && b.scope != Scope::lane);
+    if (shared && (b.written || b.argument < 0) && b.use == Use::plain)
       local.seen.resize(static_cast<std::size_t>(b.size));
     locals_.push_back(std::move(local));
     tensors_.push_back(b.argument >= 0 ? Tensor({b.dtype, {b.size}}, nullptr, bytes.data())
@@ -77,7 +78,7 @@ class Memory {
     return a.thread / kWarp == thread_ / kWarp && a.warp < warp_interval_;
   }
   void trace(BufferId id, std::int64_t offset, bool store) {
-    if (count_ == 0) return;
+    if (count_ == 0 && copies_ > 0) return;
     Local& local = locals_[static_cast<std::size_t>(id.value)];
     if (local.seen.empty()) return;
     Local::Seen& seen = local.seen[static_cast<std::size_t>(offset)];

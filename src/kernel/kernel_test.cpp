@@ -107,6 +107,24 @@ TEST(Threads, MissingBarrierIsARace) {
   EXPECT_NE(ran.error().message.find("race: 'row'"), std::string::npos) << ran.error().message;
 }
 
+TEST(Tasks, StoringOneElementIsARace) {
+  const auto store = [](int step) {
+    Kernel k;
+    const BufferId y = k.add_buffer({"y", DType::f32, 8, Scope::grid, 0, true});
+    const Var task = k.new_var(), i = k.new_var();
+    k.body = {
+        loop(task, 0, 4, Binding::grid,
+             {loop(i, 0, 2, Binding::serial,
+                   {kernel::store(y, Expr(task) * Expr(step) + Expr(i), imm(DType::f32, 1))})})};
+    std::vector<float> values(8);
+    return interpret(k, {bytes(values)});
+  };
+  EXPECT_TRUE(store(2).ok());
+  const auto ran = store(1);
+  ASSERT_FALSE(ran.ok());
+  EXPECT_NE(ran.error().message.find("race: 'y'"), std::string::npos) << ran.error().message;
+}
+
 TEST(Threads, BarrierThatSomeMissIsRejected) {
   std::string text(kThreads);
   text.replace(text.find("min(d0*2 + d1, 2)"), 17, "d0*2 + d1");

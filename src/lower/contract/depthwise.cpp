@@ -95,7 +95,10 @@ class Depthwise {
     row_blocks_ = ceil_div(rows, rows_per_task_);
     // Channels are cut where rows are few, into equal parts.
     channel_blocks_ = std::clamp<std::int64_t>(wish / (outer * row_blocks_), 1, vectors_);
-    while (vectors_ % channel_blocks_ != 0) --channel_blocks_;
+    // The last vector is moved back over the one before it, which has to be the same task's.
+    const bool alone = channel_.extent % lanes_ != 0 && vectors_ > 1;
+    while (vectors_ % channel_blocks_ != 0 || (alone && channel_blocks_ == vectors_))
+      --channel_blocks_;
     tasks_ = outer * row_blocks_ * channel_blocks_;
   }
 

@@ -337,49 +337,69 @@ void Nest::loops(std::size_t at) {
   if (axis == vector_) return vector_loops(at);
   const std::int64_t extent = axes_.loops[axis].extent;
   const std::int64_t times = at == split_ ? block_ : extent;
-  Expr start(0);
-  if (at == split_) {
-    start = split_block_ * Expr(block_);
-    if (extent % block_ != 0) start = ir::min(start, Expr(extent - block_));
-  }
   const std::optional<Var> loop = times > 1 ? std::optional(out_.open(times)) : std::nullopt;
-  position_[axis] = out_.values().simplified(start + (loop ? Expr(*loop) : Expr(0)));
-  loops(at + 1);
+  const Expr step = loop ? Expr(*loop) : Expr(0);
+  if (at != split_) {
+    position_[axis] = step;
+    loops(at + 1);
+  } else {
+    within(split_block_ * Expr(block_) + step, blocks_ * block_, extent, [&](const Expr& place) {
+      position_[axis] = place;
+      loops(at + 1);
+    });
+    // What the reads of a tile depend on is not known outside the condition.
+    if (blocks_ * block_ > extent) tile_reads_.clear();
+  }
   if (!loop) return;
   if (tile_reads_.empty()) return out_.close(*loop, times);
   out_.close_unrolled(*loop, times, width_, [&](const Expr& block) { return next_tile(block); });
   tile_reads_.clear();
 }
 
-/// Blocks of vectors, then single vectors, then the lanes that are left. Where tasks divide the
-/// axis, the last blocks are moved back to end with it and compute some elements twice.
+/// What `make` appends for a place in [0, end) that may be too far: no two tasks store the same.
+void Nest::within(const Expr& place, std::int64_t end, std::int64_t extent,
+                  const std::function<void(const Expr& place)>& make) {
+  if (end <= extent) return make(out_.values().simplified(place));
+  const Var v = out_.fresh(extent);
+  out_.with(v, out_.values().simplified(place), 0, extent, [&] { make(Expr(v)); });
+}
+
+/// Blocks of vectors, then single vectors, then the lanes that are left.
 void Nest::vector_loops(std::size_t at) {
   const std::size_t axis = order_[at];
   const std::int64_t extent = axes_.loops[axis].extent;
   const std::int64_t step = static_cast<std::int64_t>(width_) * count_;
-  std::int64_t done = 0;
-  const auto part = [&](std::int64_t times, int lanes, int vectors, const Expr& first,
-                        bool overlap) {
-    if (times == 0) return;
-    const std::optional<Var> loop = times > 1 ? std::optional(out_.open(times)) : std::nullopt;
-    const std::int64_t block = static_cast<std::int64_t>(lanes) * vectors;
-    Expr start = (first + (loop ? Expr(*loop) : Expr(0))) * Expr(block) + Expr(done);
-    if (overlap) start = ir::min(start, Expr(extent - block));
-    const Lanes* l = out_.enter_lanes(lanes, vectors);
+  const auto vectors = [&](int lanes, int count, const Expr& start) {
+    const Lanes* l = out_.enter_lanes(lanes, count);
     position_[axis] = out_.values().simplified(start + l->place(width_));
     loops(at + 1);
     out_.leave_lanes();
     for (const auto& copy : std::exchange(after_lanes_, {})) copy();
-    if (loop) out_.close(*loop, times);
-    done += times * block;
   };
-  if (at == split_ && tasks_ > 1) {
-    const bool overlap = extent != blocks_ * block_ * step;
-    return part(block_, width_, count_, split_block_ * Expr(block_), overlap);
+  std::int64_t done = 0;
+  const auto part = [&](std::int64_t times, int lanes, int count) {
+    if (times == 0) return;
+    const std::int64_t each = static_cast<std::int64_t>(lanes) * count;
+    const std::optional<Var> loop = times > 1 ? std::optional(out_.open(times)) : std::nullopt;
+    vectors(lanes, count, (loop ? Expr(*loop) : Expr(0)) * Expr(each) + Expr(done));
+    if (loop) out_.close(*loop, times);
+    done += times * each;
+  };
+  const auto rest = [&] {
+    part((extent - done) / width_, width_, 1);
+    if (extent > done) part(1, static_cast<int>(extent - done), 1);
+  };
+  const std::int64_t whole = extent / step;
+  if (at != split_ || tasks_ == 1) {
+    part(whole, width_, count_);
+    return rest();
   }
-  part(extent / step, width_, count_, 0, false);
-  part((extent - done) / width_, width_, 1, 0, false);
-  if (extent > done) part(1, static_cast<int>(extent - done), 1, 0, false);
+  const std::optional<Var> loop = block_ > 1 ? std::optional(out_.open(block_)) : std::nullopt;
+  within(split_block_ * Expr(block_) + (loop ? Expr(*loop) : Expr(0)), blocks_ * block_, whole,
+         [&](const Expr& place) { vectors(width_, count_, place * Expr(step)); });
+  if (loop) out_.close(*loop, block_);
+  done = whole * step;
+  if (extent > done) out_.under({{split_block_, blocks_ - 1, blocks_}}, rest);
 }
 
 const Expr& Nest::original_of(std::size_t dim) const {

@@ -71,6 +71,8 @@ class Nest {
 
   void place_tasks(const Expr& task);
   void loops(std::size_t at);
+  void within(const ir::Expr& place, std::int64_t end, std::int64_t extent,
+              const std::function<void(const ir::Expr& place)>& make);
   void vector_loops(std::size_t at);
   void innermost();
   Index current_index() const;

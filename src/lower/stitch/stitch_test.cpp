@@ -42,6 +42,20 @@ TEST_P(Stitch, AgreesOnAGpu) {
   }
 }
 
+/// Rows, and columns along the vectors, that tasks do not divide evenly; the kernel interpreter
+/// finds elements that two tasks store.
+TEST(Tasks, StoreElementsOfTheirOwn) {
+  std::mt19937 rng(7);
+  CheckOptions options;
+  options.target.threads = 2;
+  prim::Graph rows, columns;
+  Builder r(rows), c(columns);
+  cases::out(rows, r.softmax(cases::in(rows, {17, 2049}), {1}));
+  cases::out(columns, c.reduce_sum(cases::in(columns, {400, 101}), {0}));
+  EXPECT_EQ(check(rows, rng, options), "");
+  EXPECT_EQ(check(columns, rng, options), "");
+}
+
 int hints_in(const kernel::Body& body) {
   int count = 0;
   kernel::for_each_stmt(body, [&](const kernel::Stmt& s) {
