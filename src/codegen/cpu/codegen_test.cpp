@@ -268,6 +268,14 @@ const Case kCases[] = {
       for serial d2 in 0..8 { b1[d0*64 + d2 + 24] = cast.f32(index.i64((d2 - d0 * 3) / 5 + (d2 - d0 * 3) % 5)) })")},
     {"select", plain(R"(for vector d1 in 0..8 { let %0 = load.f32 b0[d0*64 + d1]
         b1[d0*64 + d1] = select.f32(less.b1(%0, f32(0)), exp.f32(%0), select.f32(greater.b1(%0, load.f32 b0[0]), f32(1), %0)) })")},
+    {"bound_variables", plain(R"(for serial d1 in 0..3 { let d2 = d0*3 + d1 - 1 in 0..6 {
+        b3[0] = f32(0)
+        for serial d3 in 0..4 { b3[0] = add.f32(load.f32 b3[0], load.f32 b0[d2*40 + d3]) }
+        for serial d4 in 0..2 { for vector d5 in 0..8 {
+          b1[d2*16 + d4*8 + d5] = add.f32(load.f32 b3[0], load.f32 b0[d2*32 + d4*8 + d5]) } }
+        for unroll d6 in 0..2 { let d7 = d2*2 + d6 in 3..11 { b1[d7 + 128] = cast.f32(index.i64(d7)) } }
+      } }
+      if 0 <= d0 - 2 < 1 { for vector d8 in 0..5 { b1[d8 + 200] = load.f32 b0[d8] } })")},
     {"two_phases", R"(kernel "two phases" vars=8 {
   buffer b0 "x" f32[64] grid arg=0
   buffer b1 "y" f32[64] grid arg=1 written

@@ -103,7 +103,7 @@ void Emitter::body(const Body& statements) {
 void Emitter::statement(const Stmt& s) {
   match(
       s.op, [&](const For& x) { loop(x); }, [&](const Store& x) { store(x); },
-      [&](const If& x) { when(x); },
+      [&](const If& x) { when(x); }, [&](const Let& x) { let(x); },
       [&](const Barrier&) { HEDDLE_CHECK(false, "'{}': barrier inside a phase", k_.name); },
       [&](const Routine& x) { routine(x); },
       [&](const Prefetch& x) {
@@ -217,6 +217,20 @@ void Emitter::when(const If& x) {
   } else {
     inside();
   }
+}
+
+/// A loop of one iteration, or none.
+void Emitter::let(const Let& x) {
+  HEDDLE_CHECK(!vector_, "'{}': a variable bound in a vector loop", k_.name);
+  const auto at = static_cast<std::size_t>(x.var.index);
+  V value = index(bound(x.value));
+  branch(condition({bound(x.value), x.begin, x.end}), [&] {
+    phis_[at] = value;
+    levels_[at] = depth();
+    ranges_[at] = ir::Interval{x.begin, x.end - 1};
+    body(*x.body);
+    ranges_[at].reset();
+  });
 }
 
 void Emitter::routine(const Routine& x) {

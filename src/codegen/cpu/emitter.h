@@ -88,6 +88,7 @@ class Emitter {
   void counted(Var var, V begin, V end, const kernel::Body& statements);
   void vector_loop(const kernel::For& x);
   void when(const kernel::If& x);
+  void let(const kernel::Let& x);
   void routine(const kernel::Routine& x);
   void touch(const std::vector<std::int32_t>& buffers);
   const char* block_name(const char* name) const;
@@ -178,8 +179,8 @@ class Emitter {
   std::vector<V> bases_;                            ///< by buffer id
   std::vector<std::optional<std::int64_t>> bound_;  ///< by variable: unrolled, or one iteration
   std::vector<std::int64_t> unrolled_;              ///< by variable: extent while it is unrolled
-  std::vector<V> phis_;                             ///< by variable: loop counter
-  std::vector<int> levels_;                         ///< by variable: depth of its loop
+  std::vector<V> phis_;      ///< by variable: loop counter, or what it is bound to
+  std::vector<int> levels_;  ///< by variable: depth of its loop
   ir::Ranges ranges_;
   std::vector<std::int64_t> stored_;  ///< by buffer: time of the last store
   std::int64_t time_ = 0;
