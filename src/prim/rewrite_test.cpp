@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "prim/fold.h"
@@ -266,12 +267,15 @@ TEST(Canonicalize, QuantisedConvolutionsAreProductsOfBytes) {
     const Graph after = canonicalize(g, kBytesInHalves);
     SCOPED_TRACE(fmt::format("{} channels, stride {}", row.channels, row.stride));
     EXPECT_EQ(compare(g, after, rng), "");
-    bool bytes = false;
+    bool bytes = false, fours = false;
     for (const NodeId id : live_nodes(after))
-      if (std::holds_alternative<Contract>(after[id].op))
+      if (const auto* k = std::get_if<Contract>(&after[id].op)) {
         bytes |= after[after[id].args[0]].type.dtype == DType::u8 &&
                  after[after[id].args[1]].type.dtype == DType::i8;
+        fours |= std::ranges::any_of(k->reduced, [](std::int64_t n) { return n % 4 == 0; });
+      }
     EXPECT_TRUE(bytes);
+    EXPECT_TRUE(fours);
   }
 }
 
