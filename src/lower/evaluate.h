@@ -89,6 +89,7 @@ class Evaluator {
     Layout layout;
   };
   kernel::Value compute(NodeId node, const Index& index, const Conditions& under);
+  std::optional<NodeId> before_bytes(NodeId id) const;
   kernel::Value view(const prim::View& v, const prim::Node& node, const Index& index,
                      const Conditions& under);
   kernel::Value gather(const prim::Gather& x, const prim::Node& node, const Index& index,

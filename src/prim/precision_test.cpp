@@ -134,5 +134,34 @@ TEST(WithBytes, KeepsTheMeaning) {
   }
 }
 
+/// Of numbers that are seen to be finite every quantised value is made of bytes, and these of what
+/// they hold.
+TEST(WithBytes, OfFiniteValuesIsFoundAgain) {
+  for (const double low : {-130.0, 0.0}) {
+    Graph g;
+    Builder b(g);
+    const NodeId i = g.add_input("i", {DType::i32, {4, 9}});
+    const NodeId y = b.map(ir::ScalarFn::round, {b.mul(b.cast(i, DType::f32), 1e-3)});
+    const NodeId bounded =
+        b.min(b.max(y, b.scalar(DType::f32, low)), b.scalar(DType::f32, low + 255));
+    const NodeId q = b.cast(b.cast(bounded, DType::i32), DType::f32);
+    g.outputs = {{"scaled", b.mul(q, 0.01)}};
+    const Graph after = with_bytes(g);
+    const NodeId read = after[after.outputs[0].node].args[0];
+    const auto through = without_bytes(after, read);
+    ASSERT_TRUE(through);
+    EXPECT_EQ(after[through->value].op, g[bounded].op);
+    std::mt19937 rng(2);
+    EXPECT_EQ(difference(g, after, rng), 0);
+    // Of what may be NaN it is not.
+    Graph other;
+    Builder c(other);
+    const NodeId x = other.add_input("x", {DType::f32, {4, 9}});
+    const NodeId z = c.min(c.max(c.map(ir::ScalarFn::round, {x}), c.scalar(DType::f32, low)),
+                           c.scalar(DType::f32, low + 255));
+    EXPECT_FALSE(without_bytes(other, c.cast(c.cast(z, DType::u8), DType::f32)));
+  }
+}
+
 }  // namespace
 }  // namespace heddle::prim

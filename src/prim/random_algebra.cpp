@@ -1,6 +1,7 @@
 // Short random chains over all element types, made of what rewrite rows look for: constants that
 // are special, functions applied twice, every monoid, casts there and back.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "prim/access.h"
@@ -169,6 +170,28 @@ class Algebra {
     if (coin()) x = b_.max(x, splat(DType::f32, pick({-128.0, 0.0, 3.0})));
     if (coin()) x = b_.min(x, splat(DType::f32, pick({127.0, 255.0, 9.0})));
     return coin() ? b_.cast(x, DType::i32) : x;
+  }
+  /// Maxima of windows, some of which may lie outside, or parts side by side, quantised again.
+  NodeId requantised_parts() {
+    const NodeId scale = splat(DType::f32, pick({0.25, 2.0, 8.0}));
+    const auto part = [&] {
+      const DType narrow = rng_() % 4 ? DType::u8 : DType::i8;
+      const NodeId q = g_.add_input(fmt::format("q{}", g_.inputs.size()), {narrow, {3, 8}});
+      const NodeId x = b_.cast(q, DType::f32);
+      return rng_() % 4 ? b_.mul(x, coin() ? scale : splat(DType::f32, 0.5)) : x;
+    };
+    NodeId x = part();
+    if (coin()) {
+      const ir::Expr at = ir::Expr(ir::Var{1}) * 2 + ir::Expr(ir::Var{2}) - pick({0, 1, 3});
+      x = b_.view(x, {3, 4, 3}, {{ir::Var{0}, at}, {{at, 0, 8}}}, rng_() % 4 ? -INFINITY : 0.0);
+      x = b_.reduce(rng_() % 4 ? Monoid::max : Monoid::min, x, {2}, false);
+    } else {
+      x = b_.concat({x, part()}, 1);
+    }
+    x = b_.map(ScalarFn::div, {x, b_.broadcast(scale, b_.shape(x))});
+    x = b_.max(b_.map(ScalarFn::round, {x}), splat(DType::f32, rng_() % 4 ? 0 : -3));
+    x = b_.min(x, splat(DType::f32, pick({255.0, 127.0, 300.0})));
+    return b_.cast(x, pick({DType::u8, DType::i32, DType::u8}));
   }
   NodeId quantised_product() {
     const std::int64_t k = pick<std::int64_t>({16, 9, 12, 19}), n = pick<std::int64_t>({8, 3});
@@ -377,7 +400,7 @@ class Algebra {
     if (b_.rank(x) > 0 && rng_() % 16 == 0) return raw_view(x);
     if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 12 == 0) return contraction(x);
     if (rng_() % 24 == 0) return coin() ? quantised_product() : saturated(values_[0]);
-    if (rng_() % 10 == 0) return requantised();
+    if (rng_() % 6 == 0) return coin() ? requantised() : requantised_parts();
     if (rng_() % 24 == 0) return resampled_product();
     if (element_count(b_.shape(x)) > 300) return reduction(x);
     const auto kind = rng_() % 12;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "prim/fold.h"
@@ -266,13 +267,35 @@ TEST(Canonicalize, QuantisedConvolutionsAreProductsOfBytes) {
     const Graph after = canonicalize(g, kBytesInHalves);
     SCOPED_TRACE(fmt::format("{} channels, stride {}", row.channels, row.stride));
     EXPECT_EQ(compare(g, after, rng), "");
-    bool bytes = false;
+    bool bytes = false, fours = false;
     for (const NodeId id : live_nodes(after))
-      if (std::holds_alternative<Contract>(after[id].op))
+      if (const auto* k = std::get_if<Contract>(&after[id].op)) {
         bytes |= after[after[id].args[0]].type.dtype == DType::u8 &&
                  after[after[id].args[1]].type.dtype == DType::i8;
+        fours |= std::ranges::any_of(k->reduced, [](std::int64_t n) { return n % 4 == 0; });
+      }
     EXPECT_TRUE(bytes);
+    EXPECT_TRUE(fours);
   }
+}
+
+/// A padded maximum of dequantised bytes, quantised again with the same scale.
+TEST(Canonicalize, MaximaOfQuantisedValuesAreOfBytes) {
+  Graph g;
+  Builder b(g);
+  std::mt19937 rng(3);
+  const NodeId x = b.mul(b.cast(g.add_input("q", {DType::u8, {1, 3, 9, 7}}), DType::f32), 0.04);
+  const auto at = [](int d) { return ir::Expr(ir::Var{d}) * 2 + ir::Expr(ir::Var{d + 2}) - 1; };
+  const NodeId windows =
+      b.view(x, {1, 3, 5, 4, 3, 3},
+             {{ir::Var{0}, ir::Var{1}, at(2), at(3)}, {{at(2), 0, 9}, {at(3), 0, 7}}}, -INFINITY);
+  const NodeId most = b.reduce_max(windows, {4, 5}, false);
+  const NodeId q = b.map(ir::ScalarFn::round, {b.div(most, 0.04)});
+  const NodeId bounded = b.min(b.max(q, b.scalar(DType::f32, 0)), b.scalar(DType::f32, 255));
+  g.outputs = {{"y", b.cast(bounded, DType::u8)}};
+  const Graph after = canonicalize(g);
+  EXPECT_EQ(compare(g, after, rng), "");
+  for (const NodeId id : live_nodes(after)) EXPECT_EQ(after[id].type.dtype, DType::u8) << id.value;
 }
 
 TEST(Canonicalize, AttentionReadsItsOperandsWhereTheyLie) {

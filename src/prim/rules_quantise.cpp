@@ -1,5 +1,6 @@
-// Rows over the scales and bounds of quantised values: what is left of quantising and dequantising
-// between two operators.
+// Rows over the scales and bounds of quantised values: what is left of
+// quantising and dequantising between two operators.
+#include <algorithm>
 #include <cmath>
 
 #include "prim/fold.h"
@@ -31,7 +32,9 @@ std::optional<double> scale_of(const Graph& g, NodeId id) {
 
 /// The quotient of a product and its own factor errs by less than a half.
 Rewritten round_of_requantised(RewriteContext& c, const Node& n) {
-  if (!is_map(n, ScalarFn::round) || !is_map(c.g[n.args[0]], ScalarFn::div)) return std::nullopt;
+  if (!is_map(n, ScalarFn::round)) return std::nullopt;
+  if (integers_under(c.g, n.args[0], kExact)) return n.args[0];
+  if (!is_map(c.g[n.args[0]], ScalarFn::div)) return std::nullopt;
   const Node& quotient = c.g[n.args[0]];
   const Node& product = c.g[quotient.args[0]];
   if (!is_map(product, ScalarFn::mul) || product.args[1] != quotient.args[1]) return std::nullopt;
@@ -53,13 +56,119 @@ Rewritten clamp_of_bounded(RewriteContext& c, const Node& n) {
 }
 
 Rewritten integers_of_floats(RewriteContext& c, const Node& n) {
-  if (!is_map(n, ScalarFn::cast) || n.type.dtype != DType::i32) return std::nullopt;
+  const DType to = n.type.dtype;
+  if (!is_map(n, ScalarFn::cast) || !is_int(to)) return std::nullopt;
   const auto x = integers_under(c.g, n.args[0], kExact);
   if (!x) return std::nullopt;
-  return c.b.dtype(*x) == DType::i32 ? *x : c.b.cast(*x, DType::i32);
+  const Interval range = range_of_integers(c.g, *x);
+  const bool byte = to == DType::u8 && range.low >= 0 && range.high <= 255;
+  if (!byte && to != DType::i32 && to != c.b.dtype(*x)) return std::nullopt;
+  return c.b.dtype(*x) == to ? *x : c.b.cast(*x, to);
 }
 
-/// Multiplying is faster; what is rounded is computed, so that it has an error of its own.
+/// x·s with one number s for whole numbers x: what is dequantised.
+bool is_dequantised(const Graph& g, NodeId id) {
+  return is_map(g[id], ScalarFn::mul) && scale_of(g, g[id].args[1]) &&
+         integers_under(g, g[id].args[0], kExact / 16);
+}
+
+/// The parts of a concatenation are quantised where they are made, if each was
+/// quantised before.
+Rewritten quantised_parts(RewriteContext& c, const Node& n) {
+  if (!is_map(n, ScalarFn::cast) || (n.type.dtype != DType::u8 && n.type.dtype != DType::i32))
+    return std::nullopt;
+  const Node most = c.g[n.args[0]];
+  if (!is_map(most, ScalarFn::min) || !is_map(c.g[most.args[0]], ScalarFn::max))
+    return std::nullopt;
+  const Node least = c.g[most.args[0]];
+  const auto high = splat_value(c.g, most.args[1]);
+  if (!high || *high > 255 || splat_value(c.g, least.args[1]) != 0.0) return std::nullopt;
+  if (!is_map(c.g[least.args[0]], ScalarFn::round)) return std::nullopt;
+  const Node quotient = c.g[c.g[least.args[0]].args[0]];
+  const auto s = is_map(quotient, ScalarFn::div) ? scale_of(c.g, quotient.args[1]) : std::nullopt;
+  const Node all = s ? c.g[quotient.args[0]] : n;
+  const auto* parts = std::get_if<View>(&all.op);
+  if (parts == nullptr || parts->pieces.size() < 2 || parts->fill != 0) return std::nullopt;
+  if (!std::ranges::all_of(all.args, [&](NodeId x) { return is_dequantised(c.g, x); }))
+    return std::nullopt;
+  std::vector<NodeId> bytes;
+  for (const NodeId x : all.args) {
+    const NodeId q = c.b.max(c.b.map(ScalarFn::round, {c.b.div(x, *s)}), c.b.scalar(DType::f32, 0));
+    bytes.push_back(c.b.cast(c.b.min(q, c.b.scalar(DType::f32, *high)), DType::u8));
+  }
+  const NodeId whole = c.g.add(all.op, std::move(bytes), {DType::u8, all.type.shape});
+  return n.type.dtype == DType::u8 ? whole : c.b.cast(whole, n.type.dtype);
+}
+
+/// The window over what a maximum is taken of: a view of one piece, -inf
+/// outside.
+const Access* window_of_max(const Graph& g, const Node& n) {
+  const auto* r = std::get_if<Reduce>(&n.op);
+  if (r == nullptr || r->fn != ir::Monoid::max || n.type.dtype != DType::f32) return nullptr;
+  const auto* v = std::get_if<View>(&g[n.args[0]].op);
+  if (v == nullptr || v->pieces.size() != 1) return nullptr;
+  const Access& window = v->pieces[0];
+  return window.inside.empty() || v->fill == -INFINITY ? &window : nullptr;
+}
+
+Rewritten max_of_scaled(RewriteContext& c, const Node& n) {
+  const Access* window = window_of_max(c.g, n);
+  if (window == nullptr) return std::nullopt;
+  const Node view = c.g[n.args[0]], product = c.g[view.args[0]];
+  if (!is_map(product, ScalarFn::mul) || !integers_under(c.g, product.args[0], kExact))
+    return std::nullopt;
+  const auto s = scale_of(c.g, product.args[1]);
+  if (!s) return std::nullopt;
+  const NodeId x = c.g.add(view.op, {product.args[0]}, view.type);
+  return c.b.mul(c.g.add(n.op, {x}, n.type), *s);
+}
+
+/// True if some place of every window lies inside, seen for each condition by
+/// itself.
+bool never_all_outside(const Access& window, const Shape& shape, const std::vector<int>& axes) {
+  std::vector<ir::Var> seen;
+  for (const ir::Condition& condition : window.inside) {
+    std::vector<ir::Var> vars, place;
+    ir::collect_variables(condition.expr, vars);
+    for (const ir::Var v : vars)
+      if (std::find(axes.begin(), axes.end(), v.index) != axes.end()) place.push_back(v);
+    if (vars.size() != 2 || place.size() != 1) return false;
+    if (std::find(seen.begin(), seen.end(), place[0]) != seen.end()) return false;
+    seen.push_back(place[0]);
+    const ir::Var kept = vars[vars[0] == place[0] ? 1 : 0];
+    std::vector<std::int64_t> at(shape.size(), 0);
+    const auto extent = [&](ir::Var v) { return shape[static_cast<std::size_t>(v.index)]; };
+    for (std::int64_t i = 0; i < extent(kept); ++i) {
+      bool inside = false;
+      at[static_cast<std::size_t>(kept.index)] = i;
+      for (std::int64_t k = 0; k < extent(place[0]) && !inside; ++k) {
+        at[static_cast<std::size_t>(place[0].index)] = k;
+        const std::int64_t value = ir::evaluate(condition.expr, at);
+        inside = condition.low <= value && value < condition.high;
+      }
+      if (!inside) return false;
+    }
+  }
+  return true;
+}
+
+/// Bytes are compared, four times as many at once, and least where nothing is.
+Rewritten max_of_integers(RewriteContext& c, const Node& n) {
+  const Access* found = window_of_max(c.g, n);
+  if (found == nullptr) return std::nullopt;
+  const Access window = *found;
+  const Node view = c.g[n.args[0]];
+  const auto integers = integers_under(c.g, view.args[0], 255);
+  if (!integers || range_of_integers(c.g, *integers).low < 0) return std::nullopt;
+  const auto axes = std::get<Reduce>(n.op).axes;
+  if (!never_all_outside(window, view.type.shape, axes)) return std::nullopt;
+  const NodeId bytes = c.b.cast(*integers, DType::u8);
+  const NodeId x = c.b.view(bytes, view.type.shape, window, 0);
+  return c.b.cast(c.b.reduce(ir::Monoid::max, x, axes, false), DType::f32);
+}
+
+/// Multiplying is faster; what is rounded is computed, so that it has an error
+/// of its own.
 Rewritten round_of_quotient(RewriteContext& c, const Node& n) {
   if (!is_map(n, ScalarFn::round) || n.type.dtype != DType::f32) return std::nullopt;
   if (!is_map(c.g[n.args[0]], ScalarFn::div)) return std::nullopt;
@@ -119,6 +228,14 @@ Rewritten scales_of_integers(RewriteContext& c, const Node& n) {
 NodeId few_integers(Builder& b) {
   return b.cast(b.graph().add_input("q", {DType::i8, {4, 6}}), DType::f32);
 }
+NodeId few_bytes(Builder& b) {
+  return b.cast(b.graph().add_input("q", {DType::u8, {4, 6}}), DType::f32);
+}
+/// Of three of the six columns, two apart, the first beginning outside.
+NodeId windows(Builder& b, NodeId x) {
+  const ir::Expr at = ir::Expr(ir::Var{1}) * ir::Expr(2) + ir::Expr(ir::Var{2}) - ir::Expr(1);
+  return b.view(x, {4, 3, 3}, {{ir::Var{0}, at}, {{at, 0, 6}}}, -INFINITY);
+}
 NodeId per_column(Builder& b, double first) {
   Tensor t({DType::f32, {6}});
   for (std::int64_t i = 0; i < 6; ++i) t.set(i, first + 0.25 * static_cast<double>(i));
@@ -126,7 +243,8 @@ NodeId per_column(Builder& b, double first) {
 }
 
 constexpr RewriteRule kRules[] = {
-    {"round-of-requantised", "round(i*s / s) -> i  for integers i", round_of_requantised,
+    {"round-of-requantised", "round(i*s / s) -> i, round(i) -> i  for integers i",
+     round_of_requantised,
      [](Builder& b) {
        const NodeId x = few_integers(b);
        const NodeId s = b.broadcast(b.scalar(DType::f32, 0.037), {4, 6});
@@ -134,7 +252,20 @@ constexpr RewriteRule kRules[] = {
      }},
     {"clamp-of-bounded", "min(i, c) -> i  for integers i of at most c; max alike", clamp_of_bounded,
      [](Builder& b) { return b.min(few_integers(b), b.scalar(DType::f32, 255)); }},
-    {"integers-of-floats", "cast(cast(i)) -> cast(i)  for i32 i that floats hold",
+    {"max-of-scaled", "max(window of i*s) -> max(window of i)*s  for integers i, s > 0",
+     max_of_scaled,
+     [](Builder& b) { return b.reduce_max(windows(b, b.mul(few_bytes(b), 0.037)), {2}); }},
+    {"max-of-integers", "max(window of cast(q)) -> cast(max(window of q))  for bytes q",
+     max_of_integers, [](Builder& b) { return b.reduce_max(windows(b, few_bytes(b)), {2}); }},
+    {"quantised-parts", "quantise(concat(q_k*s_k)) -> concat(quantise(q_k*s_k))  for bytes q_k",
+     quantised_parts,
+     [](Builder& b) {
+       const NodeId bytes = few_bytes(b), x = b.mul(bytes, 0.02), y = b.mul(bytes, 0.03);
+       const NodeId q = b.map(ScalarFn::round, {b.div(b.concat({x, y}, 1), 0.03)});
+       return b.cast(b.min(b.max(q, b.scalar(DType::f32, 0)), b.scalar(DType::f32, 255)),
+                     DType::u8);
+     }},
+    {"integers-of-floats", "cast(cast(i)) -> cast(i)  for integers i that floats hold",
      integers_of_floats,
      [](Builder& b) {
        const NodeId q = b.graph().add_input("q", {DType::i8, {4, 6}});

@@ -398,12 +398,43 @@ TEST(Functions, CastsToIntegersSaturate) {
             "mul.{0}(div.{0}(%0, {0}(0)), {0}(0))",
             "min.{0}(max.{0}(mul.{0}(%0, {0}(300)), {0}(-128)), {0}(127))",
             "min.{0}(max.{0}(div.{0}(%0, {0}(0)), {0}(0)), {0}(255))",
-            "min.{0}(max.{0}(mul.{0}(div.{0}(%0, {0}(0)), {0}(0)), {0}(-1)), {0}(9))"}) {
+            "min.{0}(max.{0}(mul.{0}(div.{0}(%0, {0}(0)), {0}(0)), {0}(-1)), {0}(9))",
+            "min.{0}(max.{0}(round.{0}(mul.{0}(%0, {0}(256))), {0}(-128)), {0}(127))",
+            "min.{0}(max.{0}(round.{0}(div.{0}(%0, {0}(0))), {0}(0)), {0}(255))",
+            "max.{0}(min.{0}(round.{0}(mul.{0}(%0, {0}(256))), {0}(200)), {0}(7))",
+            "min.{0}(max.{0}(round.{0}(mul.{0}(%0, {0}(256))), {0}(0.5)), {0}(99.5))",
+            "min.{0}(max.{0}(round.{0}(mul.{0}(div.{0}(%0, {0}(0)), {0}(0))), {0}(0)), {0}(9))"}) {
         const std::string e = fmt::format("cast.{}({})", t, fmt::format(fmt::runtime(x), f));
         SCOPED_TRACE(e);
         // The interpreter's product is not rounded to f32.
         for (const Machine& m : machines()) check(parsed(map_text(from, to, e)), m, 1e-6);
       }
+    }
+}
+
+/// Registers of every width: one instruction rounds, halves to even, and NaN is 0.
+TEST(Functions, BoundedValuesAreRoundedToBytesAtOnce) {
+  for (const char* x : {"%0", "add.f32(%0, f32(0.5))", "div.f32(%0, f32(0))"})
+    for (const int lanes : {4, 8, 16, 32}) {
+      const std::string e = fmt::format(
+          "cast.u8(min.f32(max.f32(round.f32(mul.f32({}, f32(64))), f32(0)), f32(255)))", x);
+      const std::string text = fmt::format(R"(kernel "bytes" vars=2 {{
+  buffer b0 "x" f32[{0}] grid arg=0
+  buffer b1 "y" u8[{0}] grid arg=1 written
+  for grid d0 in 0..3 {{ for vector d1 in 0..{1} {{
+    let %0 = load.f32 b0[d0*{1} + d1] b1[d0*{1} + d1] = {2} }} }}
+}})",
+                                           3 * lanes, lanes, e);
+      SCOPED_TRACE(text);
+      for (const Machine& m : machines()) check(parsed(text), m, 0);
+#if defined(__x86_64__)
+      Machine m = host_machine();
+      if (m.vector_bytes < 4 * lanes) continue;
+      const std::string code = *to_assembly_text(parsed(text), m);
+      EXPECT_NE(code.find("cvtps2dq"), std::string::npos);
+      EXPECT_EQ(code.find("vrndscaleps"), std::string::npos);
+      EXPECT_EQ(code.find("vroundps"), std::string::npos);
+#endif
     }
 }
 

@@ -68,6 +68,8 @@ class Ops {
   llvm::Value* int_division(ir::ScalarFn fn, llvm::Value* x, llvm::Value* y, bool is_unsigned);
   llvm::Value* int_power(llvm::Value* x, llvm::Value* y, DType type);
   llvm::Value* saturated(llvm::Value* v, DType to);
+  llvm::Value* nearest(llvm::Value* v);
+  llvm::Value* bounded_to_nearest(llvm::Value* v, double low, double high, DType to);
   /// The bits of bf16 nearest to f32; to_bf16, with denormals flushed, is null where no instruction
   /// is as wide.
   llvm::Value* to_bf16(llvm::Value* v);

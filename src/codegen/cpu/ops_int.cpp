@@ -1,8 +1,11 @@
 // Integers: arithmetic that wraps, saturating conversion, products of halves.
 #include <llvm/Analysis/VectorUtils.h>
+#include <llvm/IR/IntrinsicInst.h>
 #include <llvm/IR/IntrinsicsX86.h>
 
+#include <array>
 #include <cmath>
+#include <optional>
 
 #include "codegen/cpu/ops.h"
 #include "support/result.h"
@@ -15,32 +18,83 @@ using V = llvm::Value*;
 
 namespace {
 
-/// True if v is bounded by constants within [low, high], as extreme() bounds it, or is NaN.
-bool within(V v, double low, double high) {
-  const auto number = [](V x) -> std::optional<double> {
-    const auto* c = llvm::dyn_cast<llvm::Constant>(x);
-    const auto* one = c ? llvm::dyn_cast_or_null<llvm::ConstantFP>(c->getSplatValue()) : nullptr;
-    if (!one) return std::nullopt;
-    return one->getType()->isFloatTy() ? one->getValueAPF().convertToFloat()
-                                       : one->getValueAPF().convertToDouble();
-  };
+std::optional<double> number(V x) {
+  const auto* c = llvm::dyn_cast<llvm::Constant>(x);
+  const auto* one = c ? llvm::dyn_cast_or_null<llvm::ConstantFP>(c->getSplatValue()) : nullptr;
+  if (!one) return std::nullopt;
+  return one->getType()->isFloatTy() ? one->getValueAPF().convertToFloat()
+                                     : one->getValueAPF().convertToDouble();
+}
+
+/// One of the bounds that extreme() makes of a constant.
+struct Bound {
+  llvm::CmpInst::Predicate compare;
+  V limit;
+  double number;
+};
+/// What is bounded, and by what from outside in.
+struct Bounded {
+  V value;
+  std::array<Bound, 2> by;
+};
+
+/// If v is bounded by constants within [low, high], or is NaN.
+std::optional<Bounded> within(V v, double low, double high) {
+  Bounded out{v, {}};
   bool above = false, below = false;
-  for (int depth = 0; depth < 2; ++depth) {
-    auto* select = llvm::dyn_cast<llvm::SelectInst>(v);
+  for (Bound& bound : out.by) {
+    auto* select = llvm::dyn_cast<llvm::SelectInst>(out.value);
     auto* compare = select ? llvm::dyn_cast<llvm::FCmpInst>(select->getCondition()) : nullptr;
     if (!compare || compare->getOperand(0) != select->getTrueValue() ||
         compare->getOperand(1) != select->getFalseValue())
-      return false;
-    const auto bound = number(select->getTrueValue());
-    if (!bound || *bound < low || *bound > high) return false;
-    above |= compare->getPredicate() == llvm::CmpInst::FCMP_OGT;
-    below |= compare->getPredicate() == llvm::CmpInst::FCMP_OLT;
-    v = select->getFalseValue();
+      return std::nullopt;
+    const auto limit = number(select->getTrueValue());
+    if (!limit || *limit < low || *limit > high) return std::nullopt;
+    bound = {compare->getPredicate(), select->getTrueValue(), *limit};
+    above |= bound.compare == llvm::CmpInst::FCMP_OGT;
+    below |= bound.compare == llvm::CmpInst::FCMP_OLT;
+    out.value = select->getFalseValue();
   }
-  return above && below;
+  return above && below ? std::optional(out) : std::nullopt;
+}
+
+/// What is rounded to the nearest whole number, half to even; null where nothing is.
+V under_rounding(V v) {
+  auto* call = llvm::dyn_cast<llvm::IntrinsicInst>(v);
+  return call && call->getIntrinsicID() == Intrinsic::roundeven ? call->getArgOperand(0) : nullptr;
 }
 
 }  // namespace
+
+/// Whole vectors of f32 within i32 to the nearest integers, by the one instruction; those of NaN
+/// have no low bits. Null of other shapes.
+V Ops::nearest(V v) {
+  const unsigned width = width_of(v);
+  if (!v->getType()->getScalarType()->isFloatTy() || x86_bytes_ == 0) return nullptr;
+  if (width == 4) return b_.CreateIntrinsic(Intrinsic::x86_sse2_cvtps2dq, {}, {v});
+  if (width == 8 && x86_bytes_ >= 32)
+    return b_.CreateIntrinsic(Intrinsic::x86_avx_cvt_ps2dq_256, {}, {v});
+  if (width != 16 || x86_bytes_ < 64) return nullptr;
+  constexpr int kCurrentRounding = 4;
+  V none = llvm::PoisonValue::get(shaped(b_.getInt32Ty(), v));
+  return b_.CreateIntrinsic(Intrinsic::x86_avx512_mask_cvtps2dq_512, {},
+                            {v, none, b_.getInt16(0xffff), b_.getInt32(kCurrentRounding)});
+}
+
+/// Bounded values, rounded before, to integers of few bits: bounds that are whole numbers, and a
+/// rounding, may change places. Null where it is something else.
+V Ops::bounded_to_nearest(V v, double low, double high, DType to) {
+  const auto bounded = size_of(to) <= 2 ? within(v, low, high) : std::nullopt;
+  V x = bounded ? under_rounding(bounded->value) : nullptr;
+  if (!x) return nullptr;
+  for (std::size_t i = bounded->by.size(); i-- > 0;) {
+    const Bound& bound = bounded->by[i];
+    if (bound.number != std::floor(bound.number)) return nullptr;
+    x = b_.CreateSelect(b_.CreateFCmp(bound.compare, bound.limit, x), bound.limit, x);
+  }
+  V whole = nearest(x);
+  return whole ? b_.CreateTrunc(whole, shaped(compute(to), v)) : nullptr;
+}
 
 /// Vectors of floats to integers that i32 holds, truncated and saturated, NaN to 0: LLVM's
 /// saturating conversions would go lane by lane.
@@ -49,6 +103,7 @@ V Ops::saturated(V v, DType to) {
   const int bits = static_cast<int>(8 * size_of(to));
   const bool is_signed = is_signed_int(to);
   const double end = std::ldexp(1.0, is_signed ? bits - 1 : bits), low = is_signed ? -end : 0;
+  if (V out = bounded_to_nearest(v, low, end - 1, to)) return out;
   if (within(v, low, end - 1)) {
     V number = b_.CreateSelect(b_.CreateFCmpORD(v, v), v, real(v, 0));
     return b_.CreateTrunc(b_.CreateFPToSI(number, i32), shaped(compute(to), v));

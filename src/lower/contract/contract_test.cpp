@@ -287,6 +287,33 @@ TEST(Contract, IntegersOfOtherTypesInPairs) {
   }
 }
 
+/// A quantised result that is an output and is used again: as it was before it was bytes.
+TEST(Contract, BytesReadAgainWhereTheyAreMadeAreNotConverted) {
+  for (const std::int64_t low : {0, -130})
+    for (const bool stored : {false, true}) {
+      Case c;
+      const NodeId a = c.input({7, 18}, DType::i16), w = c.constant({18, 21}, DType::i16);
+      const NodeId sum = c.b.cast(of_integers(c, c.b.matmul(a, w)), DType::f32);
+      const NodeId rest = c.input({7, 21});
+      const NodeId rounded = c.b.map(ScalarFn::round, {c.b.mul(sum, 1.0 / 64)});
+      const auto number = [&](std::int64_t x) {
+        return c.b.scalar(DType::f32, static_cast<double>(x));
+      };
+      const NodeId value = c.b.min(c.b.max(rounded, number(low)), number(low + 255));
+      NodeId bytes = c.b.cast(value, DType::u8);
+      if (low != 0)
+        bytes = c.b.cast(c.b.sub(c.b.cast(value, DType::i32), c.b.scalar_int(DType::i32, low)),
+                         DType::u8);
+      NodeId again = c.b.cast(bytes, DType::f32);
+      if (low != 0) again = c.b.add(again, static_cast<double>(low));
+      if (stored) c.output(bytes);
+      c.output(c.b.add(c.b.mul(again, 0.5), rest));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+      const std::string text = kernel::to_string(contract::lower(request_of(c))->kernel);
+      EXPECT_EQ(text.find("cast.u8") != std::string::npos, stored) << text;
+    }
+}
+
 /// Channels-last operands, tiles that do not divide the image, every part of the epilogue.
 TEST(Contract, WinogradConvolutions) {
   struct Row {

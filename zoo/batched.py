@@ -1,0 +1,83 @@
+"""Vision models of the zoo with another batch.
+
+    python zoo/batched.py ZOO_DIR OUT_DIR BATCH [MODEL ...]
+
+    OUT_DIR/<name>-b<BATCH>/model.onnx
+    OUT_DIR/<name>-b<BATCH>/test_data_set_0/{input_0.pb,output_K.pb}    ONNX Runtime's, image by image
+
+Exporters leave the batch in constants of Reshape; those whose result begins with it are made anew.
+A model whose results are then not those of each image alone is an error.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import numpy_helper
+
+# Not ViT and Swin, whose constants hold the batch in other places.
+MODELS = ["resnet50", "mobilenetv2", "segformer-b0", "candy", "squeezenet", "shufflenetv2",
+          "efficientnet-b0", "densenet121", "dcgan", "unet", "inception-v3", "efficientvit-b1",
+          "yolox-nano", "yolov4"]
+
+
+def with_batch(model, batch):
+    graph = model.graph
+    constants = {c.name: numpy_helper.to_array(c) for c in graph.initializer}
+    constants |= {n.output[0]: numpy_helper.to_array(n.attribute[0].t) for n in graph.node
+                  if n.op_type == "Constant" and n.attribute[0].name == "value"}
+    for k, node in enumerate(graph.node):
+        shape = constants.get(node.input[1]) if node.op_type == "Reshape" else None
+        if shape is None or shape.size == 0 or shape[0] < 1:
+            continue
+        name = f"batched/{k}"
+        shape = np.concatenate([[shape[0] * batch], shape[1:]]).astype(np.int64)
+        graph.initializer.append(numpy_helper.from_array(shape, name))
+        node.input[1] = name
+    graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
+    for value in graph.output:
+        del value.type.tensor_type.shape.dim[:]
+        value.type.tensor_type.ClearField("shape")
+    del graph.value_info[:]
+
+
+def batched(folder, out, batch):
+    model = onnx.load(str(folder / "model.onnx"))
+    name = model.graph.input[0].name
+    first = numpy_helper.to_array(onnx.load_tensor(folder / "test_data_set_0/input_0.pb"))
+    rng = np.random.default_rng(8)
+    images = np.concatenate(
+        [first] + [rng.permuted(first, axis=-1) for _ in range(batch - 1)]).astype(first.dtype)
+    alone = ort.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    each = [alone.run(None, {name: images[k:k + 1]}) for k in range(batch)]
+    want = [np.concatenate(values) for values in zip(*each)]
+    with_batch(model, batch)
+    data = out / "test_data_set_0"
+    data.mkdir(parents=True, exist_ok=True)
+    for value, array in zip(model.graph.output, want):
+        for extent in array.shape:
+            value.type.tensor_type.shape.dim.add().dim_value = extent
+    onnx.save(model, str(out / "model.onnx"))
+    together = ort.InferenceSession(str(out / "model.onnx"), providers=["CPUExecutionProvider"])
+    for k, (value, array) in enumerate(zip(together.get_outputs(), together.run(None, {name: images}))):
+        scale = max(1, np.abs(want[k]).max())
+        if array.shape != want[k].shape or np.abs(array - want[k]).max() > 1e-3 * scale:
+            raise SystemExit(f"batched: {folder.name}: output '{value.name}' mixes images")
+        (data / f"output_{k}.pb").write_bytes(
+            numpy_helper.from_array(want[k], value.name).SerializeToString())
+    (data / "input_0.pb").write_bytes(numpy_helper.from_array(images, name).SerializeToString())
+
+
+def main(zoo, out_dir, batch, names):
+    for name in names or MODELS:
+        out = pathlib.Path(out_dir) / f"{name}-b{batch}"
+        batched(pathlib.Path(zoo) / name, out, int(batch))
+        print(f"batched: {out.name}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__.strip())
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
