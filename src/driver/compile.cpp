@@ -255,7 +255,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   log(LogLevel::warning, "--mode {}: {}; several kernels instead", options.mode,
       compiled.error().message);
   return compile_for(std::move(graph), options,
-                     {ModeRequest::Kind::kernels, {}, "no monolith: " + compiled.error().message},
+                     {ModeRequest::Kind::kernels, {}, false, "no monolith: " + compiled.error().message},
                      platform);
 }
 

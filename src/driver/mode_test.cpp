@@ -61,9 +61,13 @@ bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return a.size() == b.size();
 }
 
-const char* const kModes[] = {"monolith",          "monolith:whole=1000000",
-                              "monolith:whole=1",  "monolith:grain=5,depth",
-                              "monolith:barriers", "auto"};
+const char* const kModes[] = {"monolith",
+                              "monolith:whole=1000000",
+                              "monolith:whole=1",
+                              "monolith:grain=5,depth",
+                              "monolith:barriers",
+                              "monolith:tuned",
+                              "auto"};
 
 TEST(Mode, EveryLayoutGivesTheSameBits) {
   std::mt19937 rng(5);
@@ -203,6 +207,7 @@ TEST(Mode, ArtefactKeepsTheSchedule) {
 }
 
 TEST(Mode, Texts) {
+  EXPECT_TRUE(parse_mode("monolith:tuned")->tuned);
   for (const std::string text : {"monolith:grain=4,whole=2.5,depth", "monolith:barriers"})
     EXPECT_EQ(to_string(parse_mode(text)->layout), text);
   EXPECT_EQ(to_string(std::nullopt), "kernels");
