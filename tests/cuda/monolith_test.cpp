@@ -343,23 +343,79 @@ TEST(GroupTuning, TimesEachGroupOnceForEachSetting) {
       << to_string(tuned);
 }
 
+/// Two small products with a softmax behind them, within the stand-in's patience.
+void small(Network& n) {
+  const NodeId x = n.in({64, 48});
+  n.out(n.b.softmax(n.b.add(n.linear(n.b.exp(x), 48, 40), 1), {1}));
+}
+void expect_right(const Network& n, const runtime::Program& program) {
+  const auto session = session_of(program, 0);
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  const auto inputs = inputs_of(n.g, 1);
+  const auto found = (*session)->run(inputs);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ(difference(*found, *prim::interpret(n.g, inputs)), "");
+}
+
+// Where no stage can be timed, the monolith is what it would be without a budget.
+TEST(GroupTuning, IsNotNeededToCompile) {
+  set("sms=2,fail=cuLaunchKernelEx:0:2");
+  Network n;
+  small(n);
+  CompileOptions options = stand_in("monolith");
+  options.budget = "1";
+  const auto compiled = compile(n.g, options);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  EXPECT_TRUE(compiled->program->persistent.has_value());
+  EXPECT_NE(compiled->mode.reason.find("groups not tuned: "), std::string::npos)
+      << compiled->mode.reason;
+  EXPECT_NE(compiled->program->manifest.find("groups not tuned: "), std::string::npos);
+  set("sms=2");
+  expect_right(n, *compiled->program);
+  set("");
+}
+
+TEST(Monolith, AutoMeasuresBothOnAGpu) {
+  set("sms=2");
+  Network n;
+  small(n);
+  CompileOptions options = stand_in("auto");
+  const auto unmeasured = compile(n.g, options);
+  ASSERT_TRUE(unmeasured.ok()) << unmeasured.error().message;
+  EXPECT_EQ(unmeasured->mode.chosen, "kernels");
+  EXPECT_NE(unmeasured->mode.reason.find("measured with a budget only"), std::string::npos);
+  options.budget = "1";
+  const auto compiled = compile(n.g, options);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  const ModeReport& mode = compiled->mode;
+  ASSERT_EQ(mode.measured.size(), 2u) << mode.reason;
+  EXPECT_EQ(mode.measured[0].first, "kernels");
+  EXPECT_EQ(mode.measured[1].first, "monolith");
+  const bool monolith = mode.measured[1].second < mode.measured[0].second;
+  EXPECT_EQ(mode.chosen, monolith ? "monolith" : "kernels");
+  EXPECT_EQ(compiled->program->persistent.has_value(), monolith);
+  EXPECT_NE(compiled->program->manifest.find("fastest of 2 measured"), std::string::npos);
+  expect_right(n, *compiled->program);
+  // What cannot be timed runs as kernels.
+  set("sms=2,fail=cuLaunchKernelEx:0:2");
+  const auto untimed = compile(n.g, options);
+  ASSERT_TRUE(untimed.ok()) << untimed.error().message;
+  EXPECT_EQ(untimed->mode.chosen, "kernels");
+  EXPECT_NE(untimed->mode.reason.find("auto: not measured: "), std::string::npos);
+  set("");
+}
+
 TEST(GroupTuning, IsPartOfCompilingWithABudget) {
   set("sms=2");
   Network n;
-  const NodeId x = n.in({64, 48});
-  n.out(n.b.softmax(n.b.add(n.linear(n.b.exp(x), 48, 40), 1), {1}));
+  small(n);
   CompileOptions options = stand_in("monolith");
   options.budget = "1";
   const auto compiled = compile(n.g, options);
   ASSERT_TRUE(compiled.ok()) << compiled.error().message;
   EXPECT_NE(compiled->mode.reason.find("groups tuned alone"), std::string::npos)
       << compiled->mode.reason;
-  const auto session = session_of(*compiled->program, 0);
-  ASSERT_TRUE(session.ok()) << session.error().message;
-  const auto inputs = inputs_of(n.g, 1);
-  const auto found = (*session)->run(inputs);
-  ASSERT_TRUE(found.ok()) << found.error().message;
-  EXPECT_EQ(difference(*found, *prim::interpret(n.g, inputs)), "");
+  expect_right(n, *compiled->program);
   set("");
 }
 
