@@ -102,6 +102,42 @@ TEST(Monolith, EveryWaitIsNeeded) {
   EXPECT_GE(count, 4);
 }
 
+/// The text with each stage in the form for `factor` tasks together; how many of them load first.
+std::string with_factor(const Made& made, int factor, int* loading_first) {
+  std::string text = made.text;
+  std::set<std::string> done;
+  for (const CompiledKernel& kernel : made.compiled.kernels) {
+    if (!done.insert(kernel.code.source).second) continue;
+    const std::string& symbol = kernel.code.phases.at(0).symbol;
+    const auto own = codegen::cuda::to_stages(kernel.lowered.kernel,
+                                              symbol.substr(0, symbol.rfind('_')), {factor});
+    EXPECT_TRUE(own.ok());
+    // Comments hold the kernels' names.
+    const std::size_t from = kernel.code.source.find("HD_STAGE");
+    const std::string wanted = kernel.code.source.substr(from);
+    const std::size_t at = text.find(wanted);
+    EXPECT_NE(at, std::string::npos) << symbol;
+    if (!own || at == std::string::npos) continue;
+    text.replace(at, wanted.size(), own->text.substr(own->text.find("HD_STAGE")));
+    *loading_first += own->text.find("// kept") != std::string::npos;
+  }
+  return text;
+}
+
+// Several tasks whose loads come first, and what is left of a number that they do not divide.
+TEST(Monolith, TasksTogetherAgree) {
+  constexpr int kBlocks = 2;
+  int loading_first = 0;
+  for (const NamedNetwork& which : kNetworks) {
+    SCOPED_TRACE(which.name);
+    const auto made = make(which, kBlocks);
+    ASSERT_TRUE(made);
+    const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+    EXPECT_EQ(notice(*made, with_factor(*made, 2, &loading_first), schedule, kBlocks), "");
+  }
+  EXPECT_GE(loading_first, 3);
+}
+
 /// The text with the prelude's functions of monoliths written out in it.
 std::string with_own_walk(const std::string& text) {
   std::string header;
