@@ -327,7 +327,7 @@ def main():
     conformance(result, clock)
     print("conformance:", result["conformance"]["summary"], flush=True)
     result["measured"] = gpu_targets.measure(run, HEDDLE, ROOT / "build/acceptance", clock, arguments)
-    others = [n for n in gpu_monolith.NETWORKS if n not in models and n != "llama-like"]
+    others = [n for n in gpu_monolith.NETWORKS if n not in [*models, *gpu_monolith.LARGE, "llama-like"]]
     result["zoo_error"] = make_zoo(models + others, clock)
     correctness(result, models, clock)
     templates(result, clock)

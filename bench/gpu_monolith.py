@@ -14,8 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 import gpu_targets
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NETWORKS = ["gpt2-decode", "llama-like", "bert-base", "vit-b16", "t5-decoder", "t5-encoder"]
-DECODES = ["gpt2-decode", "llama-like"]
+# In this order as long as time is left: one of each kind first.
+NETWORKS = ["gpt2-decode", "llama-like", "opt-125m-decode", "bert-base", "vit-b16", "clip-text", "t5-decoder",
+            "t5-encoder", "bert-large", "t5-base-encoder", "t5-base-decoder"]
+LARGE = ["opt-125m-decode", "clip-text", "bert-large", "t5-base-encoder", "t5-base-decoder"]
+DECODES = ["gpt2-decode", "llama-like", "opt-125m-decode"]
 OVER_PEERS, OF_BANDWIDTH, NOT_WAITING = 1.5, 0.75, 0.95
 
 
@@ -91,6 +94,17 @@ def waiting(trace):
     return waits / (length * len({e["tid"] for e in events})) if length else None
 
 
+def model_of(run, network, clock, scale):
+    """The network's file, made where it is not there; None, and why."""
+    if network == "llama-like":
+        small = {} if scale == 1 else {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "words": 96}
+        return llama_like(ROOT / "build/acceptance/llama-like", **small), ""
+    if network not in LARGE:
+        return ROOT / f"build/zoo/{network}/model.onnx", ""
+    code, _, error, _ = run([sys.executable, "zoo/large.py", "build/large", network], clock.left())
+    return (ROOT / f"build/large/{network}/model.onnx" if code == 0 else None), gpu_targets.reason(error)
+
+
 def measure(run, heddle, clock, arguments):
     rows = []
     for network in NETWORKS:
@@ -99,10 +113,11 @@ def measure(run, heddle, clock, arguments):
         if clock.left() < 30:
             row["error"] = "no time left"
             continue
-        model, trace = ROOT / f"build/zoo/{network}/model.onnx", ROOT / f"build/acceptance/{network}-trace.json"
-        if network == "llama-like":
-            small = {} if arguments.scale == 1 else {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "words": 96}
-            model = llama_like(ROOT / "build/acceptance/llama-like", **small)
+        trace = ROOT / f"build/acceptance/{network}-trace.json"
+        model, row["error"] = model_of(run, network, clock, arguments.scale)
+        if model is None:
+            continue
+        del row["error"]
         peers = [p for p in arguments.peers if p != "torch"]
         for mode in ("monolith", "kernels"):
             command = [heddle, "bench", model, "--device", "cuda", "--precision", "bf16", "--mode", mode, "--json",

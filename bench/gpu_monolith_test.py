@@ -1,5 +1,6 @@
 """What gpu_monolith.py makes of measurements, and the network that it makes."""
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -27,6 +28,44 @@ class Monoliths(unittest.TestCase):
                       for n, t, s, d in [("a", 0, 0, 10), ("wait", 1, 0, 4), ("b", 1, 4, 6)]]
             trace.write_text(json.dumps({"traceEvents": events}))
             self.assertEqual(gpu_monolith.waiting(trace), 4 / 20)
+
+    def test_networks_are_there(self):
+        zoo = pathlib.Path(gpu_monolith.__file__).parent.parent / "zoo"
+        for network in gpu_monolith.NETWORKS:
+            folder = zoo / "large" / network if network in gpu_monolith.LARGE else zoo / network
+            self.assertTrue(network == "llama-like" or list(folder.glob("graph.onnx*")), network)
+
+    def test_large_networks_have_their_weights(self):
+        sys.path.insert(0, str(pathlib.Path(gpu_monolith.__file__).parent.parent / "zoo"))
+        import large
+        import materialise
+        self.assertEqual(large.names(), sorted(gpu_monolith.LARGE))
+        millions = {}
+        for name in large.names():
+            graph = materialise.load_graph(f"large/{name}").graph
+            millions[name] = round(sum(math.prod(t.dims) for t in graph.initializer
+                                       if t.data_type == onnx.TensorProto.FLOAT) / 1e6)
+        self.assertEqual(millions, {"bert-large": 335, "clip-text": 63, "opt-125m-decode": 162, "t5-base-encoder": 110,
+                                    "t5-base-decoder": 163})
+
+    def test_models_are_made_when_they_are_due(self):
+        commands = []
+
+        def run(command, seconds):
+            commands.append(command)
+            return ("clip-text" in command), "", "error: no space", 0
+
+        class Clock:
+            def left(self):
+                return 100
+
+        model, why = gpu_monolith.model_of(run, "bert-large", Clock(), 1)
+        self.assertEqual(model, gpu_monolith.ROOT / "build/large/bert-large/model.onnx")
+        self.assertEqual(commands[0][1:], ["zoo/large.py", "build/large", "bert-large"])
+        model, why = gpu_monolith.model_of(run, "clip-text", Clock(), 1)
+        self.assertEqual((model, why), (None, "error: no space"))
+        gpu_monolith.model_of(run, "bert-base", Clock(), 1)
+        self.assertEqual(len(commands), 2)
 
     def test_network_is_sound(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from networks import NETWORKS
+from networks import LARGE, NETWORKS
 
 OPSET = 17
 LARGE_BYTES = 256 * 1024
@@ -139,7 +139,7 @@ def strip(model):
 
 def export(name, folder):
     torch.manual_seed(0)
-    network = NETWORKS[name]()
+    network = (NETWORKS | LARGE)[name]()
     network.module.eval()
     make_distinct(network.module)
     with torch.no_grad():
@@ -164,13 +164,14 @@ def export(name, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS))
-    names = parser.parse_args().names or list(NETWORKS)
-    unknown = [name for name in names if name not in NETWORKS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS | LARGE))
+    names = parser.parse_args().names or list(NETWORKS | LARGE)
+    unknown = [name for name in names if name not in NETWORKS | LARGE]
     if unknown:
-        parser.error(f"no network {unknown[0]!r}, want one of {', '.join(NETWORKS)}")
+        parser.error(f"no network {unknown[0]!r}, want one of {', '.join(NETWORKS | LARGE)}")
     for name in names:
-        export(name, pathlib.Path(__file__).parent)
+        folder = pathlib.Path(__file__).parent
+        export(name, folder / "large" if name in LARGE else folder)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,33 @@ def bert_base():
     return bert(128, TextEncoder, ["last_hidden_state", "pooler_output"], True)
 
 
+def bert_large():
+    return bert(128, TextEncoder, ["last_hidden_state", "pooler_output"], True, hidden_size=1024,
+                num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+
+
+class ClipText(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids):
+        out = self.model(input_ids=input_ids)
+        return out.last_hidden_state, out.text_embeds
+
+
+def clip_text():
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    # ViT-B/32's; token 49407 ends a text.
+    config = CLIPTextConfig(attn_implementation="eager", eos_token_id=49407)
+    tokens = 77
+    return Network(ClipText(CLIPTextModelWithProjection(config)),
+                   {"input_ids": torch.randint(0, 49406, (1, tokens))},
+                   ["last_hidden_state", "text_embeds"],
+                   {"input_ids": {"kind": "tokens", "below": 49406}})
+
+
 def minilm_l6():
     return bert(128, SentenceEncoder, ["last_hidden_state", "sentence_embedding"], False,
                 hidden_size=384, num_hidden_layers=6, num_attention_heads=12,
@@ -155,22 +182,22 @@ def mlp():
     return Network(net, {"x": torch.randn(1, 784)}, ["logits"], {"x": {"kind": "normal"}})
 
 
-def gpt2(past, steps):
+def gpt2(past, steps, words=50257, **config):
     layers, heads, width = 12, 12, 64
-    net = text.Gpt2(past, hidden=heads * width, layers=layers, heads=heads)
+    net = text.Gpt2(past, words, hidden=heads * width, layers=layers, heads=heads, **config)
     names = [f"{kind}_{i}" for i in range(layers) for kind in ("key", "value")]
     cache = {f"past_{n}": torch.randn(1, heads, past, width) for n in names} if past else {}
-    return Network(net, {"input_ids": torch.randint(0, 50257, (1, steps)), **cache},
+    return Network(net, {"input_ids": torch.randint(0, words, (1, steps)), **cache},
                    ["logits"] + [f"present_{n}" for n in names],
-                   {"input_ids": {"kind": "tokens", "below": 50257},
+                   {"input_ids": {"kind": "tokens", "below": words},
                     **{n: {"kind": "normal"} for n in cache}})
 
 
-def t5_small(decoder):
+def t5(decoder, width=512, layers=6, heads=8):
     from transformers import T5Config, T5Model
 
-    model = T5Model(T5Config(vocab_size=32128, d_model=512, d_kv=64, d_ff=2048, num_layers=6,
-                             num_heads=8, attn_implementation="eager"))
+    model = T5Model(T5Config(vocab_size=32128, d_model=width, d_kv=64, d_ff=4 * width,
+                             num_layers=layers, num_heads=heads, attn_implementation="eager"))
     tokens, steps = 128, 32
     mask = {"attention_mask": torch.ones(1, tokens, dtype=torch.int64)}
     padding = {"attention_mask": {"kind": "mask", "padding": 16}}
@@ -178,7 +205,7 @@ def t5_small(decoder):
     if decoder:
         return Network(text.T5Decoder(model),
                        {"decoder_ids": torch.randint(0, 32128, (1, steps)),
-                        "encoder_hidden": torch.randn(1, tokens, 512), **mask}, ["logits"],
+                        "encoder_hidden": torch.randn(1, tokens, width), **mask}, ["logits"],
                        {"decoder_ids": ids, "encoder_hidden": {"kind": "normal"}, **padding})
     return Network(text.T5Encoder(model),
                    {"input_ids": torch.randint(0, 32128, (1, tokens)), **mask},
@@ -224,8 +251,17 @@ NETWORKS = {
     "dcgan": dcgan,
     "gpt2-prefill": lambda: gpt2(0, 64),
     "gpt2-decode": lambda: gpt2(64, 1),
-    "t5-encoder": lambda: t5_small(False),
-    "t5-decoder": lambda: t5_small(True),
+    "t5-encoder": lambda: t5(False),
+    "t5-decoder": lambda: t5(True),
     "dlrm": dlrm,
     "lstm-tagger": lstm_tagger,
+}
+
+# Compared on GPUs alone: export.py puts them into large/, where nothing but large.py looks.
+LARGE = {
+    "bert-large": bert_large,
+    "clip-text": clip_text,
+    "t5-base-encoder": lambda: t5(False, 768, 12, 12),
+    "t5-base-decoder": lambda: t5(True, 768, 12, 12),
+    "opt-125m-decode": lambda: gpt2(64, 1, 50272, activation=nn.ReLU(), positions=2050, offset=2),
 }

@@ -7,13 +7,13 @@ from torch import nn
 
 
 class Gpt2Block(nn.Module):
-    def __init__(self, hidden, heads):
+    def __init__(self, hidden, heads, activation):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.qkv, self.proj = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
         self.fc, self.out = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
-        self.gelu = nn.GELU(approximate="tanh")
+        self.activation = activation
 
     def forward(self, x, past_key, past_value):
         batch, steps, hidden = x.shape
@@ -27,22 +27,26 @@ class Gpt2Block(nn.Module):
             scores = scores.masked_fill(hidden_from, float("-inf"))
         y = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, steps, hidden)
         x = x + self.proj(y)
-        return x + self.out(self.gelu(self.fc(self.norm2(x)))), k, v
+        return x + self.out(self.activation(self.fc(self.norm2(x)))), k, v
 
 
 class Gpt2(nn.Module):
     """GPT-2 small (Radford et al. 2019). Prefill: tokens → logits of the last position and the
-    cache. Decode: one token and the cache → the same."""
+    cache. Decode: one token and the cache → the same. OPT (Zhang et al. 2022) is the same with ReLU
+    and positions from 2."""
 
-    def __init__(self, past, vocabulary=50257, hidden=768, layers=12, heads=12):
+    def __init__(self, past, vocabulary=50257, hidden=768, layers=12, heads=12,
+                 activation=nn.GELU(approximate="tanh"), positions=1024, offset=0):
         super().__init__()
-        self.past = past
-        self.tokens, self.positions = nn.Embedding(vocabulary, hidden), nn.Embedding(1024, hidden)
-        self.blocks = nn.ModuleList([Gpt2Block(hidden, heads) for _ in range(layers)])
+        self.past, self.offset = past, offset
+        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.positions = nn.Embedding(positions, hidden)
+        self.blocks = nn.ModuleList([Gpt2Block(hidden, heads, activation) for _ in range(layers)])
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, ids, *cache):
-        steps = torch.arange(self.past, self.past + ids.shape[1])
+        first = self.past + self.offset
+        steps = torch.arange(first, first + ids.shape[1])
         x = self.tokens(ids) + self.positions(steps)
         present = []
         for i, block in enumerate(self.blocks):
@@ -101,7 +105,7 @@ class T5Encoder(nn.Module):
 class T5Decoder(nn.Module):
     def __init__(self, model):
         super().__init__()
-        self.decoder, self.head = model.decoder, nn.Linear(512, 32128, bias=False)
+        self.decoder, self.head = model.decoder, nn.Linear(model.config.d_model, 32128, bias=False)
 
     def forward(self, decoder_ids, encoder_hidden, attention_mask):
         hidden = self.decoder(input_ids=decoder_ids, encoder_hidden_states=encoder_hidden,

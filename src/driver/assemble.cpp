@@ -38,6 +38,10 @@ constexpr std::int64_t kShares = 32;
 constexpr std::int64_t kBlockShares = 264;  ///< the same for blocks of a GPU
 /// Values up to this size never share memory in a monolith, as long as all of them fit here.
 constexpr std::int64_t kSmall = 16 << 10, kSmallTogether = 1 << 20;
+/// What an arena may grow by, in bytes and as a share, so that kernels which could run side by side
+/// do not wait for each other's memory.
+constexpr std::int64_t kApart = 1 << 20;
+constexpr double kApartShare = 0.25;
 
 /// Says of each phase what it touches. Kernels whose phases are one launch (resident blocks) stay
 /// without: everything.
@@ -80,7 +84,8 @@ class Assembler {
     add_ports();
     collect_lifetimes();
     if (monolith) keep_small_values();
-    const runtime::MemoryPlan memory = runtime::plan_memory(lifetimes_);
+    const runtime::MemoryPlan memory =
+        monolith ? plan_side_by_side() : runtime::plan_memory(lifetimes_);
     program_.arena_bytes = memory.bytes;
     for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
     for (std::size_t k = 0; monolith && k < kernels_.size(); ++k)
@@ -106,28 +111,60 @@ class Assembler {
   void collect_lifetimes() {
     for (std::size_t k = 0; k < kernels_.size(); ++k) {
       const CompiledKernel& kernel = kernels_[k];
-      const int step = static_cast<int>(k);
+      before_.emplace_back(kernels_.size());
+      for (const lower::Argument& argument : kernel.lowered.arguments) {
+        if (argument.kind != lower::Argument::Kind::value) continue;
+        if (const auto of = writers_.find(argument.node); of != writers_.end())
+          for (const std::size_t writer : of->second) put_behind(k, writer);
+        if (const auto block = block_of_.find(argument.node); block != block_of_.end())
+          use(block->second, k);
+      }
       for (std::size_t o = 0; o < kernel.planned.cluster.outputs.size(); ++o) {
         const NodeId node = kernel.planned.cluster.outputs[o];
+        writers_[node].push_back(k);
         if (output_of_.contains(node)) continue;
         const std::int64_t bytes =
             kernel.lowered.output_layouts[o].size * size_of(graph_[node].type.dtype);
         // Kernels with several outputs may compute a value again: it stays in one place, which is
         // not free in between.
         const auto [at, fresh] = block_of_.try_emplace(node, lifetimes_.size());
-        if (fresh) lifetimes_.push_back({bytes, step, step});
-        runtime::Lifetime& block = lifetimes_[at->second];
-        block.bytes = std::max(block.bytes, bytes);
-        block.last = step;
-      }
-      for (const lower::Argument& argument : kernel.lowered.arguments) {
-        if (argument.kind != lower::Argument::Kind::value) continue;
-        const auto block = block_of_.find(argument.node);
-        if (block != block_of_.end()) lifetimes_[block->second].last = step;
+        if (fresh) add_block(bytes, k);
+        lifetimes_[at->second].bytes = std::max(lifetimes_[at->second].bytes, bytes);
+        use(at->second, k);
       }
       first_local_.push_back(lifetimes_.size());
-      for (std::int64_t bytes : kernel.code.local_bytes) lifetimes_.push_back({bytes, step, step});
+      for (std::int64_t bytes : kernel.code.local_bytes) add_block(bytes, k);
     }
+  }
+  void add_block(std::int64_t bytes, std::size_t k) {
+    lifetimes_.push_back({bytes, static_cast<int>(k), static_cast<int>(k)});
+    users_of_.push_back({k});
+  }
+  void use(std::size_t block, std::size_t k) {
+    lifetimes_[block].last = static_cast<int>(k);
+    users_of_[block].push_back(k);
+  }
+  void put_behind(std::size_t k, std::size_t earlier) {
+    if (earlier >= k || before_[k][earlier]) return;
+    before_[k][earlier] = true;
+    for (std::size_t b = 0; b < earlier; ++b)
+      if (before_[earlier][b]) before_[k][b] = true;
+  }
+
+  /// Memory is used again where data has the kernels run one after another anyway, if that does not
+  /// take much more of it.
+  runtime::MemoryPlan plan_side_by_side() const {
+    const auto behind_all = [&](std::size_t k, const std::vector<std::size_t>& earlier) {
+      return std::ranges::all_of(earlier, [&](std::size_t e) { return before_[k][e]; });
+    };
+    runtime::MemoryPlan apart =
+        runtime::plan_memory(lifetimes_, [&](std::size_t earlier, std::size_t later) {
+          return std::ranges::all_of(
+              users_of_[later], [&](std::size_t k) { return behind_all(k, users_of_[earlier]); });
+        });
+    runtime::MemoryPlan dense = runtime::plan_memory(lifetimes_);
+    const auto most = static_cast<double>(dense.bytes) * (1 + kApartShare);
+    return static_cast<double>(apart.bytes) <= most + kApart ? std::move(apart) : std::move(dense);
   }
 
   void keep_small_values() {
@@ -193,6 +230,9 @@ class Assembler {
   std::unordered_map<NodeId, std::size_t> block_of_;
   std::vector<runtime::Lifetime> lifetimes_;
   std::vector<std::size_t> first_local_;
+  std::vector<std::vector<bool>> before_;  ///< by kernel: those that data has run before it
+  std::vector<std::vector<std::size_t>> users_of_;  ///< by block: kernels
+  std::unordered_map<NodeId, std::vector<std::size_t>> writers_;
 };
 
 }  // namespace

@@ -227,18 +227,68 @@ Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
   return compiled;
 }
 
-/// Where the GPU is here and the budget allows it: the setting of resources under which the stages
-/// alone take least.
-Result<Compiled> with_tuned_groups(Compiled compiled, const prim::Graph& graph,
-                                   const CompileOptions& options, const ModeRequest& mode,
-                                   Platform platform) {
+/// The report goes with the program.
+void set_mode(Compiled& compiled, const ModeReport& mode, const Platform& platform) {
+  compiled.mode = mode;
+  auto program = std::make_shared<runtime::Program>(*compiled.program);
+  program->manifest = report_of(compiled, platform).dump();
+  compiled.program = std::move(program);
+}
+
+/// The setting of resources under which the stages alone take least; without one, what there is.
+Compiled with_tuned_groups(Compiled compiled, const prim::Graph& graph,
+                           const CompileOptions& options, const ModeRequest& mode,
+                           const Platform& platform, double budget) {
+  const auto untuned = [&](const Error& error) {
+    log(LogLevel::warning, "--mode {}: groups are not tuned: {}", options.mode, error.message);
+    ModeReport report = compiled.mode;
+    report.reason += "; groups not tuned: " + error.message;
+    set_mode(compiled, report, platform);
+    return std::move(compiled);
+  };
+  const auto tuned = tune_monolith(compiled, platform, options, budget);
+  if (!tuned) return untuned(tuned.error());
+  Platform own = platform;
+  own.persistent = tuned->setting;
+  ModeRequest with = mode;
+  with.reason = to_string(*tuned);
+  auto again = compile_for(graph, options, with, own);
+  return again ? *std::move(again) : untuned(again.error());
+}
+
+Result<Compiled> compile_persistent_for(const prim::Graph& graph, const CompileOptions& options,
+                                        const ModeRequest& mode, const Platform& platform) {
+  Compiled compiled = HEDDLE_TRY(compile_for(graph, options, mode, platform));
   const double budget = HEDDLE_TRY(budget_seconds(options.budget));
   if (budget == 0 || !platform.found) return compiled;
-  const GroupTuning tuned = HEDDLE_TRY(tune_monolith(compiled, platform, options, budget));
-  platform.persistent = tuned.setting;
-  ModeRequest with = mode;
-  with.reason = to_string(tuned);
-  return compile_for(graph, options, with, platform);
+  return with_tuned_groups(std::move(compiled), graph, options, mode, platform, budget);
+}
+
+/// On a GPU each mode has code of its own: both are made and timed, where the budget allows it.
+Result<Compiled> faster_of_both(const prim::Graph& graph, const CompileOptions& options,
+                                const Platform& platform) {
+  const auto kernels_for = [&](std::string why) {
+    return compile_for(graph, options,
+                       {ModeRequest::Kind::kernels, {}, false, "auto: " + std::move(why)},
+                       platform);
+  };
+  Platform persistent = platform;
+  persistent.persistent.emplace();
+  auto whole = compile_persistent_for(graph, options, {ModeRequest::Kind::monolith}, persistent);
+  if (!whole) return kernels_for("no monolith: " + whole.error().message);
+  Compiled apart = HEDDLE_TRY(kernels_for("not measured"));
+  const auto faster = faster_program(*apart.program, *whole->program, options);
+  if (!faster) {
+    apart.mode.reason = "auto: not measured: " + faster.error().message;
+    set_mode(apart, apart.mode, platform);
+    return apart;
+  }
+  const bool monolith = faster->chosen != "kernels";
+  Compiled& chosen = monolith ? *whole : apart;
+  ModeReport report = *faster;
+  if (monolith) report.tuning = chosen.mode.reason;
+  set_mode(chosen, report, monolith ? persistent : platform);
+  return std::move(chosen);
 }
 
 }  // namespace
@@ -246,17 +296,20 @@ Result<Compiled> with_tuned_groups(Compiled compiled, const prim::Graph& graph,
 Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   const ModeRequest mode = HEDDLE_TRY(parse_mode(options.mode));
   Platform platform = HEDDLE_TRY(platform_for(options));
+  const bool timed = platform.found && HEDDLE_TRY(budget_seconds(options.budget)) > 0;
+  if (timed && mode.kind == ModeRequest::Kind::automatic)
+    return faster_of_both(graph, options, platform);
   if (!platform.persistent) return compile_for(std::move(graph), options, mode, platform);
-  Result<Compiled> compiled = compile_for(graph, options, mode, platform);
-  if (compiled) compiled = with_tuned_groups(*std::move(compiled), graph, options, mode, platform);
+  Result<Compiled> compiled = compile_persistent_for(graph, options, mode, platform);
   if (compiled || compiled.error().code != ErrorCode::unsupported) return compiled;
   // What cannot be a stage keeps the plan in several kernels.
   platform.persistent.reset();
   log(LogLevel::warning, "--mode {}: {}; several kernels instead", options.mode,
       compiled.error().message);
-  return compile_for(std::move(graph), options,
-                     {ModeRequest::Kind::kernels, {}, "no monolith: " + compiled.error().message},
-                     platform);
+  return compile_for(
+      std::move(graph), options,
+      {ModeRequest::Kind::kernels, {}, false, "no monolith: " + compiled.error().message},
+      platform);
 }
 
 }  // namespace heddle::driver

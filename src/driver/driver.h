@@ -70,6 +70,7 @@ struct ModeReport {
   std::string chosen = "kernels";  ///< as --mode has it
   std::string reason;
   std::vector<std::pair<std::string, double>> measured;  ///< microseconds of a run
+  std::string tuning;                                    ///< what stages alone were found to be
 };
 
 struct Compiled {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "driver/measure.h"
+#include "driver/stage_tuning.h"
 #include "support/clock.h"
 #include "support/log.h"
 
@@ -18,6 +19,8 @@ constexpr double kShare = 0.2;    ///< and of what compiling has taken
 constexpr double kLongRun = 0.02;
 constexpr int kFewestTurns = 3, kMostTurns = 200;
 constexpr int kProfiles = 3;
+constexpr int kTimedRuns = 20;      ///< of a program on a GPU, in each turn
+constexpr double kTuneShare = 0.5;  ///< of the same, for tuning stages alone
 
 /// Seconds of each launch, all tasks on one worker: the best of a few runs as a monolith.
 Status take_times(runtime::Program& program, runtime::Session& session,
@@ -49,10 +52,13 @@ struct Candidate {
 std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request, int threads,
                                                    double run_seconds) {
   if (request.layout) return {request.layout};
+  if (request.tuned) return {};
   std::vector<std::optional<StageLayout>> out = {StageLayout{}};
   const bool all = run_seconds < kLongRun;
-  if (all && threads > 1)
-    for (const double whole : {1e-6, 4e-6, 16e-6}) out.push_back(StageLayout{1, whole});
+  if (all && threads > 1) {
+    for (const double whole : {1e-6, 16e-6}) out.push_back(StageLayout{1, whole});
+    out.push_back(StageLayout{1, kLongRun, true});  // side by side: no stage is longer
+  }
   if (all) out.push_back(StageLayout{4, 0, true});
   if (all && threads > 1) out.push_back(StageLayout{1, 0, false, true});
   if (request.kind == ModeRequest::Kind::automatic) out.emplace_back(std::nullopt);
@@ -92,7 +98,7 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
     return report;
   }
   if (platform.cuda && request.kind == ModeRequest::Kind::automatic) {
-    report.reason = "auto: not measured on a GPU";
+    report.reason = "auto: measured with a budget only";
     return report;
   }
   program.monolith = request.layout.value_or(StageLayout{});
@@ -111,11 +117,20 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   };
   double run_seconds = 0;
   HEDDLE_TRY(take_times(program, *HEDDLE_TRY(session()), inputs, &run_seconds));
+  const double seconds = std::min(kSeconds, kShare * compile_seconds);
+  const auto running = HEDDLE_TRY(session());
   std::vector<Candidate> list;
   for (const auto& layout : candidates(request, platform.threads, run_seconds))
     list.push_back({layout});
-  HEDDLE_TRY(time_in_turns(list, *HEDDLE_TRY(session()), inputs,
-                           std::min(kSeconds, kShare * compile_seconds)));
+  if (request.tuned || (platform.threads > 1 && run_seconds < kLongRun)) {
+    const StageTuning tuned =
+        HEDDLE_TRY(tune_stages(program, *running, inputs, kTuneShare * seconds));
+    StageLayout& layout = list.emplace_back(StageLayout{}).layout.emplace();
+    layout.own = tuned.own();
+    layout.depth_first = true;
+    report.tuning = to_string(tuned);
+  }
+  HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds));
   for (Candidate& c : list) report.measured.emplace_back(to_string(c.layout), 1e6 * c.median());
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
   const auto best = std::ranges::min_element(list, {}, [](Candidate& c) { return c.median(); });
@@ -126,8 +141,41 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   return report;
 }
 
+Result<ModeReport> faster_program(const runtime::Program& kernels, const runtime::Program& monolith,
+                                  const CompileOptions& options) {
+  const std::vector<Tensor> inputs = plain_inputs(kernels);
+  struct Timed {
+    std::string name;
+    std::shared_ptr<runtime::Session> session;
+    std::vector<double> seconds = {};
+  };
+  std::vector<Timed> list;
+  for (const auto& [name, program] :
+       {std::pair{"kernels", &kernels}, std::pair{"monolith", &monolith}}) {
+    const auto executor = HEDDLE_TRY(executor_for(*program, options));
+    list.push_back(
+        {name, HEDDLE_TRY(executor->session(std::make_shared<runtime::Program>(*program)))});
+  }
+  for (int turn = 0; turn < kFewestTurns; ++turn)
+    for (Timed& t : list) {
+      const std::vector<double> seconds = HEDDLE_TRY(t.session->time_runs(inputs, kTimedRuns));
+      t.seconds.insert(t.seconds.end(), seconds.begin(), seconds.end());
+    }
+  ModeReport report;
+  for (Timed& t : list) {
+    std::ranges::sort(t.seconds);
+    report.measured.emplace_back(t.name, 1e6 * t.seconds[t.seconds.size() / 2]);
+  }
+  report.chosen =
+      std::ranges::min_element(report.measured, {}, [](const auto& m) { return m.second; })->first;
+  report.reason =
+      fmt::format("fastest of {} measured, {} runs", list.size(), list[0].seconds.size());
+  return report;
+}
+
 std::string to_string(const std::optional<StageLayout>& layout) {
   if (!layout) return "kernels";
+  if (!layout->own.empty()) return "monolith:tuned";
   std::string text;
   const auto add = [&](std::string part) { text += (text.empty() ? ":" : ",") + std::move(part); };
   if (layout->grain != 1) add(fmt::format("grain={}", layout->grain));
@@ -153,11 +201,12 @@ Result<ModeRequest> parse_mode(const std::string& text) {
   using Kind = ModeRequest::Kind;
   if (text == "kernels") return ModeRequest{Kind::kernels};
   if (text == "auto") return ModeRequest{Kind::automatic};
+  if (text == "monolith:tuned") return ModeRequest{Kind::monolith, {}, true};
   if (text == "monolith") return ModeRequest{Kind::monolith};
   if (!text.starts_with("monolith:"))
     return fail(ErrorCode::usage,
                 "--mode: found '{}', want kernels, monolith, auto, or "
-                "monolith:grain=4,whole=2.5,depth,barriers",
+                "monolith:tuned or monolith:grain=4,whole=2.5,depth,barriers",
                 text);
   StageLayout layout;
   for (std::size_t at = 9; at <= text.size();) {
@@ -180,7 +229,7 @@ Result<ModeRequest> parse_mode(const std::string& text) {
                   part);
     at = end + 1;
   }
-  return ModeRequest{Kind::monolith, layout, "asked for"};
+  return ModeRequest{Kind::monolith, layout};
 }
 
 }  // namespace heddle::driver

@@ -11,10 +11,12 @@ namespace heddle::driver {
 struct ModeRequest {
   enum class Kind { kernels, monolith, automatic } kind = Kind::automatic;
   std::optional<runtime::StageLayout> layout = {};  ///< monolith: this one and no other
+  bool tuned = false;                               ///< monolith: stages tuned alone
   std::string reason = "asked for";                 ///< for it
 };
 /// "kernels", "monolith", "auto", or a monolith of a given layout:
-/// "monolith:grain=4,whole=2.5,depth,barriers" (whole in microseconds; each part may be left out).
+/// "monolith:grain=4,whole=2.5,depth,barriers" (whole in microseconds; each part may be left out),
+/// or "monolith:tuned": each stage as is best for it alone.
 Result<ModeRequest> parse_mode(const std::string& text);
 /// The same text; "kernels" for none.
 std::string to_string(const std::optional<runtime::StageLayout>& layout);
@@ -26,5 +28,9 @@ std::string to_string(const std::optional<runtime::StageLayout>& layout);
 Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
                                const Platform& platform, const CompileOptions& options,
                                double compile_seconds);
+
+/// The faster of two programs, timed in turns on the GPU: "kernels" or "monolith".
+Result<ModeReport> faster_program(const runtime::Program& kernels,
+                                  const runtime::Program& monolith, const CompileOptions& options);
 
 }  // namespace heddle::driver

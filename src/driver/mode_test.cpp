@@ -61,9 +61,13 @@ bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return a.size() == b.size();
 }
 
-const char* const kModes[] = {"monolith",          "monolith:whole=1000000",
-                              "monolith:whole=1",  "monolith:grain=5,depth",
-                              "monolith:barriers", "auto"};
+const char* const kModes[] = {"monolith",
+                              "monolith:whole=1000000",
+                              "monolith:whole=1",
+                              "monolith:grain=5,depth",
+                              "monolith:barriers",
+                              "monolith:tuned",
+                              "auto"};
 
 TEST(Mode, EveryLayoutGivesTheSameBits) {
   std::mt19937 rng(5);
@@ -160,6 +164,28 @@ TEST(Mode, TimelineCoversEveryTask) {
   }
 }
 
+// Towers that run one after another in the plan do not wait for each other's memory.
+TEST(Mode, WhatDataAllowsMemoryAllows) {
+  std::mt19937 rng(12);
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {131, 128}});
+  for (const int seed : {0, 1}) {
+    NodeId h = x;
+    for (int layer = 0; layer < 5; ++layer)
+      h = b.matmul(h, b.constant(random_tensor({DType::f32, {128, 128}}, rng)));
+    g.outputs.push_back({seed == 0 ? "left" : "right", h});
+  }
+  const auto compiled = compile(g, options("monolith:whole=1000000", 2));
+  ASSERT_TRUE(compiled) << compiled.error().message;
+  const auto stages = runtime::stages_of(*compiled->program);
+  const runtime::Schedule s = runtime::schedule(stages, 2, {1, 1.0});
+  EXPECT_EQ(s.items[0].size(), stages.size() / 2);
+  EXPECT_TRUE(s.waits.empty());
+  // Each tower in two places at most.
+  EXPECT_LE(compiled->program->arena_bytes, 4 * 131 * 128 * 4 + 1024);
+}
+
 TEST(Mode, ArtefactKeepsTheSchedule) {
   std::mt19937 rng(10);
   const prim::Graph g = towers(rng);
@@ -181,6 +207,7 @@ TEST(Mode, ArtefactKeepsTheSchedule) {
 }
 
 TEST(Mode, Texts) {
+  EXPECT_TRUE(parse_mode("monolith:tuned")->tuned);
   for (const std::string text : {"monolith:grain=4,whole=2.5,depth", "monolith:barriers"})
     EXPECT_EQ(to_string(parse_mode(text)->layout), text);
   EXPECT_EQ(to_string(std::nullopt), "kernels");

@@ -150,7 +150,10 @@ std::string provenance_of(const Compiled& compiled) {
 json mode_json(const ModeReport& mode) {
   json measured = json::array();
   for (const auto& [name, us] : mode.measured) measured.push_back({{"mode", name}, {"us", us}});
-  return {{"chosen", mode.chosen}, {"reason", mode.reason}, {"measured", measured}};
+  return {{"chosen", mode.chosen},
+          {"reason", mode.reason},
+          {"measured", measured},
+          {"tuning", mode.tuning}};
 }
 
 json machine_json(const Platform& p) {

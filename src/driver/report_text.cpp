@@ -96,6 +96,8 @@ std::string mode_text(const json& mode) {
   for (const json& m : mode["measured"])
     text +=
         fmt::format("{:>12.1f} us as {}\n", m["us"].get<double>(), m["mode"].get<std::string>());
+  if (const std::string tuning = mode.value("tuning", ""); !tuning.empty())
+    text += fmt::format("       {}\n", tuning);
   return text;
 }
 

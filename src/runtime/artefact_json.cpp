@@ -61,10 +61,13 @@ json touches_json(const std::vector<Touch>& touches) {
 }
 
 json layout_json(const StageLayout& s) {
+  json own = json::array();
+  for (const StageChoice& c : s.own) own.push_back({c.grain, c.meet});
   return {{"grain", s.grain},
           {"whole_ns", std::llround(1e9 * s.whole)},
           {"depth_first", s.depth_first},
-          {"barriers", s.barriers}};
+          {"barriers", s.barriers},
+          {"own", own}};
 }
 
 json launch_json(const Launch& launch) {
@@ -238,6 +241,10 @@ Result<PersistentKernel> persistent_from(const json& j) {
 
 /// Every phase is a stage of the persistent kernel that there is, or none is.
 Status check_stages(const Program& p) {
+  std::size_t stages = 0;
+  for (const Launch& launch : p.launches) stages += launch.phases.size();
+  if (p.monolith && !p.monolith->own.empty() && p.monolith->own.size() != stages)
+    return fail("artefact: found layouts of {} stages, want {}", p.monolith->own.size(), stages);
   for (const Launch& launch : p.launches)
     for (const Phase& phase : launch.phases)
       if ((phase.grid.function >= 0) != p.persistent.has_value() ||
@@ -272,10 +279,15 @@ Result<std::vector<Touch>> touches_from(const json& j, const Launch& launch, std
 }
 
 Result<StageLayout> layout_from(const json& j) {
-  const StageLayout s{j.at("grain").get<int>(), 1e-9 * j.at("whole_ns").get<double>(),
-                      j.at("depth_first").get<bool>(), j.at("barriers").get<bool>()};
+  StageLayout s{j.at("grain").get<int>(), 1e-9 * j.at("whole_ns").get<double>(),
+                j.at("depth_first").get<bool>(), j.at("barriers").get<bool>()};
   if (s.grain < 1 || s.grain > 1024 || !(s.whole >= 0 && s.whole < 1e9))
     return fail("artefact: found stages of {} items a worker", s.grain);
+  for (const json& c : j.value("own", json::array())) {
+    s.own.push_back({c.at(0).get<int>(), c.at(1).get<bool>()});
+    if (s.own.back().grain < 0 || s.own.back().grain > 1024)
+      return fail("artefact: found a stage of {} items a worker", s.own.back().grain);
+  }
   return s;
 }
 

@@ -14,14 +14,20 @@ std::int64_t aligned(std::int64_t bytes) {
 
 struct Placed {
   std::int64_t begin, end;
-  int first, last;
+  std::size_t block;
 };
 
-/// Lowest offset at which `bytes` fit between the placed blocks whose lifetimes overlap.
-std::int64_t lowest_gap(const std::vector<Placed>& placed, const Lifetime& block) {
+/// Lowest offset at which block `number` fits between the placed blocks that it cannot share with.
+std::int64_t lowest_gap(const std::vector<Placed>& placed, const std::vector<Lifetime>& blocks,
+                        std::size_t number, const MayFollow& may_follow) {
+  const Lifetime& block = blocks[number];
+  const auto follows = [&](std::size_t earlier, std::size_t later) {
+    return blocks[earlier].last < blocks[later].first &&
+           (!may_follow || may_follow(earlier, later));
+  };
   std::int64_t offset = 0;
   for (const Placed& p : placed) {  // ordered by begin
-    if (p.last < block.first || p.first > block.last) continue;
+    if (follows(p.block, number) || follows(number, p.block)) continue;
     if (offset + aligned(block.bytes) <= p.begin) break;
     offset = std::max(offset, p.end);
   }
@@ -30,7 +36,7 @@ std::int64_t lowest_gap(const std::vector<Placed>& placed, const Lifetime& block
 
 }  // namespace
 
-MemoryPlan plan_memory(const std::vector<Lifetime>& blocks) {
+MemoryPlan plan_memory(const std::vector<Lifetime>& blocks, const MayFollow& may_follow) {
   MemoryPlan plan;
   plan.offsets.resize(blocks.size());
   std::vector<std::size_t> order(blocks.size());
@@ -41,8 +47,8 @@ MemoryPlan plan_memory(const std::vector<Lifetime>& blocks) {
   std::map<int, std::int64_t> change;
   for (std::size_t i : order) {
     const Lifetime& block = blocks[i];
-    const std::int64_t offset = lowest_gap(placed, block);
-    const Placed entry{offset, offset + aligned(block.bytes), block.first, block.last};
+    const std::int64_t offset = lowest_gap(placed, blocks, i, may_follow);
+    const Placed entry{offset, offset + aligned(block.bytes), i};
     placed.insert(
         std::upper_bound(placed.begin(), placed.end(), entry,
                          [](const Placed& a, const Placed& b) { return a.begin < b.begin; }),

@@ -90,6 +90,12 @@ struct Port {
   bool operator==(const Port&) const = default;
 };
 
+/// How one stage is laid out, where stages are not all alike.
+struct StageChoice {
+  int grain = 1;      ///< items that a worker gets; 0: one worker does the whole stage
+  bool meet = false;  ///< all workers meet before it, as at a barrier
+  auto operator<=>(const StageChoice&) const = default;
+};
 /// How the stages of a monolith are laid out over its workers (runtime/schedule.h).
 struct StageLayout {
   /// Items that a worker gets of a stage that is split: more let consumers begin earlier.
@@ -102,6 +108,7 @@ struct StageLayout {
   bool depth_first = false;
   /// Every stage waits for all before it, as at a barrier.
   bool barriers = false;
+  std::vector<StageChoice> own = {};  ///< by stage: instead of grain, whole and barriers
   auto operator<=>(const StageLayout&) const = default;
 };
 

@@ -41,6 +41,18 @@ TEST(MemoryPlan, ChainReusesMemory) {
   EXPECT_EQ(plan_memory(blocks).bytes, 2048);
 }
 
+// A block whose users may run beside those of another one never has its memory.
+TEST(MemoryPlan, KeepsApartWhatMayNotFollow) {
+  std::vector<Lifetime> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back({1024, i, i + 1});
+  const auto one_chain = [](std::size_t a, std::size_t b) { return a % 2 == b % 2; };
+  const MemoryPlan plan = plan_memory(blocks, one_chain);
+  EXPECT_EQ(plan.bytes, 2048);
+  for (std::size_t a = 0; a < blocks.size(); ++a)
+    EXPECT_EQ(plan.offsets[a], plan.offsets[a % 2]) << a;
+  EXPECT_EQ(plan_memory(blocks, [](std::size_t, std::size_t) { return false; }).bytes, 10240);
+}
+
 /// Two phases over 8 tasks of one element: y = x + c, then y = 2*y (of the mirrored task, so that
 /// the barrier between phases matters).
 void add_phase(void* const* args, std::int64_t begin, std::int64_t end, void*) {

@@ -68,13 +68,21 @@ class Scheduler {
     double at;
   };
 
+  StageChoice choice(int number) const {
+    const auto s = static_cast<std::size_t>(number);
+    if (!layout_.own.empty()) return layout_.own.at(s);
+    return {stages_[s].seconds <= layout_.whole && workers_ > 1 ? 0 : layout_.grain,
+            layout_.barriers};
+  }
+
   void cut(int number) {
     const Stage& stage = stages_[static_cast<std::size_t>(number)];
     first_piece_.push_back(static_cast<int>(pieces_.size()));
     if (stage.tasks == 0) return;
-    const bool whole = workers_ == 1 ? layout_.grain == 1 : stage.seconds <= layout_.whole;
+    const int grain = choice(number).grain;
+    const bool whole = grain == 0 || (workers_ == 1 && grain == 1);
     const std::int64_t n =
-        whole ? 1 : std::min<std::int64_t>(stage.shares, std::int64_t{workers_} * layout_.grain);
+        whole ? 1 : std::min<std::int64_t>(stage.shares, std::int64_t{workers_} * grain);
     std::vector<Piece> made;
     for (std::int64_t i = 0; i < n; ++i) {
       Piece piece{number, stage.shares * i / n, stage.shares * (i + 1) / n, -1, {}};
@@ -91,14 +99,13 @@ class Scheduler {
 
   void depend(const Stage& stage, std::vector<Piece>& made) {
     const int number = static_cast<int>(first_piece_.size()) - 1;
-    if (layout_.barriers && !pieces_.empty()) {
-      const int previous = pieces_.back().stage;
+    const bool meet = choice(number).meet;
+    if (meet) {
       for (Piece& piece : made)
-        for (int q = first_piece_[static_cast<std::size_t>(previous)];
-             q < static_cast<int>(pieces_.size()); ++q)
-          piece.before.push_back(q);
+        for (int q = met_; q < static_cast<int>(pieces_.size()); ++q) piece.before.push_back(q);
+      met_ = static_cast<int>(pieces_.size());
     }
-    for (int p = 0; !layout_.barriers && p < number; ++p) {
+    for (int p = 0; !meet && p < number; ++p) {
       const Stage& earlier = stages_[static_cast<std::size_t>(p)];
       for (const Stage::Touch& now : stage.touches)
         for (const Stage::Touch& then : earlier.touches)
@@ -180,7 +187,7 @@ class Scheduler {
     std::vector<Schedule::Item>& list = out_.items[w];
     // The next tasks of the same stage, with nothing more to wait for: one item.
     if (item.wait < 0 && !list.empty() && list.back().stage == item.stage &&
-        list.back().last == item.first && layout_.grain == 1)
+        list.back().last == item.first && choice(piece.stage).grain <= 1)
       list.back().last = item.last;
     else
       list.push_back(item);
@@ -220,6 +227,7 @@ class Scheduler {
   const StageLayout layout_;
   std::vector<Piece> pieces_;     ///< by stage
   std::vector<int> first_piece_;  ///< by stage
+  int met_ = 0;                   ///< first piece of the last stage before which all have met
   std::vector<Place> place_;
   std::vector<double> free_, done_;      ///< by worker; by piece
   std::vector<std::vector<int>> known_;  ///< by worker: items of each that are complete

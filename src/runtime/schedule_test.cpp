@@ -46,8 +46,12 @@ std::vector<Stage> random_stages(std::mt19937& rng) {
   }
   return out;
 }
-std::vector<StageLayout> layouts() {
-  return {{}, {1, 5e-6}, {4, 0, true}, {3, 3e-6, true}, {1, 1}, {2, 0, false, true}};
+std::vector<StageLayout> layouts(std::size_t stages, std::mt19937& rng) {
+  StageLayout own, deep{1, 0, true};
+  for (std::size_t s = 0; s < stages; ++s)
+    own.own.push_back({static_cast<int>(rng() % 4), rng() % 3 == 0});
+  deep.own = own.own;
+  return {{}, {1, 5e-6}, {4, 0, true}, {3, 3e-6, true}, {1, 1}, {2, 0, false, true}, own, deep};
 }
 
 TEST(Schedule, RandomProgramsAreValid) {
@@ -55,7 +59,7 @@ TEST(Schedule, RandomProgramsAreValid) {
   for (int i = 0; i < 300; ++i) {
     const std::vector<Stage> stages = random_stages(rng);
     for (const int workers : {1, 2, 3, 8})
-      for (const StageLayout& layout : layouts()) {
+      for (const StageLayout& layout : layouts(stages.size(), rng)) {
         const Schedule s = schedule(stages, workers, layout);
         const Status valid = validate(stages, s);
         ASSERT_TRUE(valid.ok()) << i << ": " << valid.error().message;
@@ -128,7 +132,7 @@ TEST(Schedule, PlantedFaultsAreFound) {
   int wrong = 0, found = 0;
   for (int i = 0; i < 400; ++i) {
     const std::vector<Stage> stages = random_stages(rng);
-    const std::vector<StageLayout> choice = layouts();
+    const std::vector<StageLayout> choice = layouts(stages.size(), rng);
     Schedule s = schedule(stages, 2 + static_cast<int>(rng() % 3), choice[rng() % choice.size()]);
     ASSERT_TRUE(runs_right(stages, s, rng));
     auto& list = s.items[rng() % s.items.size()];
@@ -188,6 +192,27 @@ TEST(Schedule, NamesWhatIsWrong) {
   s.items[0].push_back(s.items[0].back());
   EXPECT_NE(message(s).find("runs twice"), std::string::npos);
   EXPECT_NE(message(good, 2).find("in a counter of 2 bits"), std::string::npos);
+}
+
+// Each stage has its own grain, and only some have a barrier before them.
+TEST(Schedule, StagesOfTheirOwn) {
+  std::vector<Stage> stages;
+  for (int i = 0; i < 4; ++i)
+    stages.push_back(
+        stage(8, 1e-5, {touch(false, rows(0, 8, 64)), touch(true, rows(512 * i, 8, 64))}));
+  StageLayout layout;
+  layout.own = {{1}, {2}, {0}, {1, true}};
+  const Schedule s = schedule(stages, 2, layout);
+  ASSERT_TRUE(validate(stages, s).ok());
+  std::vector<int> items(4), waits(4);
+  for (const auto& list : s.items)
+    for (const Schedule::Item& item : list) {
+      ++items[static_cast<std::size_t>(item.stage)];
+      waits[static_cast<std::size_t>(item.stage)] += item.wait >= 0;
+    }
+  EXPECT_EQ(items, (std::vector<int>{2, 4, 1, 2}));
+  // Rows of their own need no wait; one worker waits for the rows of the other; two meet.
+  EXPECT_EQ(waits, (std::vector<int>{0, 0, 1, 2}));
 }
 
 // Two chains that have nothing to do with each other run side by side without a wait; one that

@@ -102,6 +102,42 @@ TEST(Monolith, EveryWaitIsNeeded) {
   EXPECT_GE(count, 4);
 }
 
+/// The text with each stage in the form for `factor` tasks together; how many of them load first.
+std::string with_factor(const Made& made, int factor, int* loading_first) {
+  std::string text = made.text;
+  std::set<std::string> done;
+  for (const CompiledKernel& kernel : made.compiled.kernels) {
+    if (!done.insert(kernel.code.source).second) continue;
+    const std::string& symbol = kernel.code.phases.at(0).symbol;
+    const auto own = codegen::cuda::to_stages(kernel.lowered.kernel,
+                                              symbol.substr(0, symbol.rfind('_')), {factor});
+    EXPECT_TRUE(own.ok());
+    // Comments hold the kernels' names.
+    const std::size_t from = kernel.code.source.find("HD_STAGE");
+    const std::string wanted = kernel.code.source.substr(from);
+    const std::size_t at = text.find(wanted);
+    EXPECT_NE(at, std::string::npos) << symbol;
+    if (!own || at == std::string::npos) continue;
+    text.replace(at, wanted.size(), own->text.substr(own->text.find("HD_STAGE")));
+    *loading_first += own->text.find("// kept") != std::string::npos;
+  }
+  return text;
+}
+
+// Several tasks whose loads come first, and what is left of a number that they do not divide.
+TEST(Monolith, TasksTogetherAgree) {
+  constexpr int kBlocks = 2;
+  int loading_first = 0;
+  for (const NamedNetwork& which : kNetworks) {
+    SCOPED_TRACE(which.name);
+    const auto made = make(which, kBlocks);
+    ASSERT_TRUE(made);
+    const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+    EXPECT_EQ(notice(*made, with_factor(*made, 2, &loading_first), schedule, kBlocks), "");
+  }
+  EXPECT_GE(loading_first, 2);
+}
+
 /// The text with the prelude's functions of monoliths written out in it.
 std::string with_own_walk(const std::string& text) {
   std::string header;
@@ -343,23 +379,79 @@ TEST(GroupTuning, TimesEachGroupOnceForEachSetting) {
       << to_string(tuned);
 }
 
+/// Two small products with a softmax behind them, within the stand-in's patience.
+void small(Network& n) {
+  const NodeId x = n.in({64, 48});
+  n.out(n.b.softmax(n.b.add(n.linear(n.b.exp(x), 48, 40), 1), {1}));
+}
+void expect_right(const Network& n, const runtime::Program& program) {
+  const auto session = session_of(program, 0);
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  const auto inputs = inputs_of(n.g, 1);
+  const auto found = (*session)->run(inputs);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ(difference(*found, *prim::interpret(n.g, inputs)), "");
+}
+
+// Where no stage can be timed, the monolith is what it would be without a budget.
+TEST(GroupTuning, IsNotNeededToCompile) {
+  set("sms=2,fail=cuLaunchKernelEx:0:2");
+  Network n;
+  small(n);
+  CompileOptions options = stand_in("monolith");
+  options.budget = "1";
+  const auto compiled = compile(n.g, options);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  EXPECT_TRUE(compiled->program->persistent.has_value());
+  EXPECT_NE(compiled->mode.reason.find("groups not tuned: "), std::string::npos)
+      << compiled->mode.reason;
+  EXPECT_NE(compiled->program->manifest.find("groups not tuned: "), std::string::npos);
+  set("sms=2");
+  expect_right(n, *compiled->program);
+  set("");
+}
+
+TEST(Monolith, AutoMeasuresBothOnAGpu) {
+  set("sms=2");
+  Network n;
+  small(n);
+  CompileOptions options = stand_in("auto");
+  const auto unmeasured = compile(n.g, options);
+  ASSERT_TRUE(unmeasured.ok()) << unmeasured.error().message;
+  EXPECT_EQ(unmeasured->mode.chosen, "kernels");
+  EXPECT_NE(unmeasured->mode.reason.find("measured with a budget only"), std::string::npos);
+  options.budget = "1";
+  const auto compiled = compile(n.g, options);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  const ModeReport& mode = compiled->mode;
+  ASSERT_EQ(mode.measured.size(), 2u) << mode.reason;
+  EXPECT_EQ(mode.measured[0].first, "kernels");
+  EXPECT_EQ(mode.measured[1].first, "monolith");
+  const bool monolith = mode.measured[1].second < mode.measured[0].second;
+  EXPECT_EQ(mode.chosen, monolith ? "monolith" : "kernels");
+  EXPECT_EQ(compiled->program->persistent.has_value(), monolith);
+  EXPECT_NE(compiled->program->manifest.find("fastest of 2 measured"), std::string::npos);
+  expect_right(n, *compiled->program);
+  // What cannot be timed runs as kernels.
+  set("sms=2,fail=cuLaunchKernelEx:0:2");
+  const auto untimed = compile(n.g, options);
+  ASSERT_TRUE(untimed.ok()) << untimed.error().message;
+  EXPECT_EQ(untimed->mode.chosen, "kernels");
+  EXPECT_NE(untimed->mode.reason.find("auto: not measured: "), std::string::npos);
+  set("");
+}
+
 TEST(GroupTuning, IsPartOfCompilingWithABudget) {
   set("sms=2");
   Network n;
-  const NodeId x = n.in({64, 48});
-  n.out(n.b.softmax(n.b.add(n.linear(n.b.exp(x), 48, 40), 1), {1}));
+  small(n);
   CompileOptions options = stand_in("monolith");
   options.budget = "1";
   const auto compiled = compile(n.g, options);
   ASSERT_TRUE(compiled.ok()) << compiled.error().message;
   EXPECT_NE(compiled->mode.reason.find("groups tuned alone"), std::string::npos)
       << compiled->mode.reason;
-  const auto session = session_of(*compiled->program, 0);
-  ASSERT_TRUE(session.ok()) << session.error().message;
-  const auto inputs = inputs_of(n.g, 1);
-  const auto found = (*session)->run(inputs);
-  ASSERT_TRUE(found.ok()) << found.error().message;
-  EXPECT_EQ(difference(*found, *prim::interpret(n.g, inputs)), "");
+  expect_right(n, *compiled->program);
   set("");
 }
 

@@ -20,9 +20,11 @@ struct PhaseText {
 /// Writes one phase.
 class PhaseEmitter {
  public:
-  /// `stage`: a function that does tasks [first, last), for some of a block's threads.
+  /// `stage`: a function that does tasks [first, last), for some of a block's threads. `together`:
+  /// as many of them as the form's factor, with buffers of `k`, in the place of so many in turn.
   PhaseEmitter(const kernel::Kernel& k, const std::vector<kernel::BufferId>& parameters,
-               const kernel::For& phase, std::optional<StageForm> stage = {});
+               const kernel::For& phase, std::optional<StageForm> stage = {},
+               const kernel::Body* together = nullptr);
   Result<PhaseText> run();
 
  private:
@@ -76,6 +78,7 @@ class PhaseEmitter {
   const std::vector<kernel::BufferId>& parameters_;
   const kernel::For& phase_;
   const std::optional<StageForm> stage_;
+  const kernel::Body* const together_;
   PhaseInfo info_;
   /// The phase's threads meet; the type of that as an argument.
   std::string meet_ = "hd::block_sync();", meeting_;

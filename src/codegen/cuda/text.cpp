@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "codegen/cuda/emitter.h"
+#include "kernel/loads_first.h"
 
 namespace heddle::codegen::cuda {
 
@@ -128,11 +129,15 @@ Result<KernelText> to_stages(const Kernel& k, const std::string& prefix, const S
   const std::vector<BufferId> parameters = parameters_of(k, out);
   out.text = fmt::format("\n// {}\n", k.name);
   out.origins = {-1, -1};
-  for (const Stmt& s : k.body)
-    if (const For* phase = std::get_if<For>(&s.op))
-      append_stage(out, k, parameters, *phase,
-                   HEDDLE_TRY(PhaseEmitter(k, parameters, *phase, form).run()),
-                   fmt::format("{}_{}", prefix, out.phases.size()));
+  for (const Stmt& s : k.body) {
+    const For* phase = std::get_if<For>(&s.op);
+    if (phase == nullptr) continue;
+    const auto together = form.factor > 1 ? loads_first(k, *phase, form.factor) : std::nullopt;
+    const Kernel& with = together ? together->kernel : k;
+    PhaseEmitter emitter(with, parameters, *phase, form, together ? &together->body : nullptr);
+    append_stage(out, k, parameters, *phase, HEDDLE_TRY(emitter.run()),
+                 fmt::format("{}_{}", prefix, out.phases.size()));
+  }
   return out;
 }
 

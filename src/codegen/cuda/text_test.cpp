@@ -109,14 +109,23 @@ TEST(CudaText, StagesAreFunctionsOverTasks) {
     hd::f32* __restrict__ b1,
     int first, int last) {
   hd::assume_global(b0, b1);
-  HD_UNROLL_BY(4)
-  for (int d0 = first; d0 < last; ++d0) {
+  hd::f32 b2[1];  // kept
+  hd::f32 b3[1];  // kept
+  hd::f32 b4[1];  // kept
+  hd::f32 b5[1];  // kept
+  int d0 = first;
+  for (; d0 + 3 < last; d0 += 4) {
 )";
   const std::string call = R"(HD_FN void s_0_stage(void* const* args, int first, int last) {
   s_0(static_cast<const hd::f32*>(args[0]), static_cast<hd::f32*>(args[1]), first, last);
 }
 )";
   EXPECT_NE(text->text.find(stage), std::string::npos) << text->text;
+  // Four tasks: all loads, then all stores; what is left task by task.
+  const std::size_t rest = text->text.find("for (; d0 < last; ++d0) {");
+  ASSERT_NE(rest, std::string::npos);
+  EXPECT_LT(text->text.rfind("b0[", rest), text->text.find("b1[")) << text->text;
+  EXPECT_EQ(text->text.find("b0[", rest) > text->text.find("b1["), true) << text->text;
   EXPECT_NE(text->text.find(call), std::string::npos) << text->text;
   EXPECT_EQ(std::ssize(text->origins), std::ranges::count(text->text, '\n'));
   EXPECT_EQ(monolith_text({"s_0"}, "m", 256, 2), R"(

@@ -9,7 +9,9 @@
 namespace heddle::runtime::cuda {
 namespace {
 
-constexpr int kNotFound = 500;  // CUDA_ERROR_NOT_FOUND
+constexpr int kNotFound = 500;        // CUDA_ERROR_NOT_FOUND
+constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+constexpr std::int64_t kAlignment = 256;
 
 /// CUtensorMapDataType.
 std::optional<int> map_type(DType type) {
@@ -126,6 +128,25 @@ Result<std::shared_ptr<Code>> load_code(const std::string& driver, int ordinal,
   auto code = std::make_shared<Code>(HEDDLE_TRY(Gpu::open(driver, ordinal)));
   HEDDLE_TRY(code->load(program));
   return code;
+}
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+Result<Resident> resident_blocks(const Gpu& gpu, Handle function, int threads,
+                                 std::int64_t shared_bytes, std::string_view what) {
+  Resident found;
+  HEDDLE_TRY(gpu.check(
+      gpu.driver().DeviceGetAttribute(&found.multiprocessors, kMultiprocessors, gpu.device()),
+      "cuDeviceGetAttribute"));
+  HEDDLE_TRY(gpu.check(gpu.driver().OccupancyMaxActiveBlocksPerMultiprocessor(
+                           &found.each, function, threads, static_cast<std::size_t>(shared_bytes)),
+                       "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
+  if (found.each < 1)
+    return fail("{}: no block of {} threads with {} bytes of shared memory fits", what, threads,
+                shared_bytes);
+  return found;
 }
 
 Result<EncodedMap> encode(const Gpu& gpu, const TensorMap& map, DevicePtr base) {

@@ -90,6 +90,19 @@ using Memory = Owned<DevicePtr>;
 /// Device memory of at least one byte.
 Result<Memory> allocate(const std::shared_ptr<Gpu>& gpu, std::int64_t bytes, std::string_view what);
 
+/// Where the next of several parts of an allocation may begin.
+std::int64_t aligned(std::int64_t bytes);
+
+/// What a GPU holds at once of a kernel's blocks.
+struct Resident {
+  int multiprocessors = 0;
+  int each = 0;  ///< on a multiprocessor, at least one
+  std::int64_t all() const { return std::int64_t{multiprocessors} * each; }
+};
+/// `what` has the blocks, for errors.
+Result<Resident> resident_blocks(const Gpu& gpu, Handle function, int threads,
+                                 std::int64_t shared_bytes, std::string_view what);
+
 class Code {
  public:
   Code(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}

@@ -6,15 +6,9 @@
 namespace heddle::runtime::cuda {
 namespace {
 
-constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-constexpr std::int64_t kAlignment = 256;
+constexpr int kMaxDynamicShared = 8;            // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr std::int64_t kFetchBytes = 16 << 20;  // of a stage: part of the L2 cache
 constexpr unsigned kPatience = 1u << 26;        // polls: seconds
-
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 /// Tables one behind the other in one allocation.
 class Packer {
@@ -65,19 +59,12 @@ Status Persistent::choose_blocks(int wanted) {
   HEDDLE_TRY(check(
       driver().FuncSetAttribute(function_, kMaxDynamicShared, static_cast<int>(m.shared_bytes)),
       fmt::format("monolith: {} bytes of shared memory", m.shared_bytes)));
-  int processors = 0, together = 0;
-  HEDDLE_TRY(check(driver().DeviceGetAttribute(&processors, kMultiprocessors, gpu()->device()),
-                   "cuDeviceGetAttribute"));
-  HEDDLE_TRY(check(driver().OccupancyMaxActiveBlocksPerMultiprocessor(
-                       &together, function_, m.threads, static_cast<std::size_t>(m.shared_bytes)),
-                   "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
-  if (together < 1)
-    return fail("monolith: no block of {} threads with {} bytes of shared memory fits", m.threads,
-                m.shared_bytes);
-  if (wanted > processors * together)
+  const Resident resident =
+      HEDDLE_TRY(resident_blocks(*gpu(), function_, m.threads, m.shared_bytes, "monolith"));
+  if (wanted > resident.all())
     return fail("monolith: found {} blocks wanted, {} of {} threads are resident at once", wanted,
-                processors * together, m.threads);
-  blocks_ = wanted > 0 ? wanted : processors * std::min(together, m.blocks);
+                resident.all(), m.threads);
+  blocks_ = wanted > 0 ? wanted : resident.multiprocessors * std::min(resident.each, m.blocks);
   return Ok{};
 }
 

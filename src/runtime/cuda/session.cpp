@@ -7,24 +7,18 @@
 #include "runtime/cuda/blas.h"
 #include "runtime/cuda/monolith.h"
 #include "runtime/cuda/unit.h"
-#include "support/log.h"
 #include "support/clock.h"
+#include "support/log.h"
 
 namespace heddle::runtime::cuda {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;
 constexpr std::int64_t kCounterBytes = 128;  // grid barriers share no cache line
 constexpr unsigned kNonBlocking = 1;         // CU_STREAM_NON_BLOCKING
 constexpr int kThreadLocal = 1;              // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-constexpr int kMultiprocessors = 16;         // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kMaxDynamicShared = 8, kNonPortableCluster = 14;  // CU_FUNC_ATTRIBUTE_…
 constexpr std::int64_t kSharedWithoutAsking = 48 << 10;
 constexpr int kPortableCluster = 8;
-
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 /// A phase with what its launches in every run share.
 struct BoundPhase {
@@ -76,8 +70,6 @@ class CudaSession final : public Session {
   const Driver& driver() const { return gpu()->driver(); }
   Status check(int code, std::string_view what) const { return gpu()->check(code, what); }
   void open_blas();
-  Result<std::int64_t> resident_blocks(const std::string& kernel, Handle function,
-                                       const Grid& grid) const;
   Status bind_phases();
   Status bind_products(Run& run);
   Status bind_unit(const Launch& launch, Bound& bound);
@@ -180,22 +172,6 @@ Status CudaSession::bind_unit(const Launch& launch, Bound& bound) {
   return Ok{};
 }
 
-/// How many blocks of a phase the GPU holds at once.
-Result<std::int64_t> CudaSession::resident_blocks(const std::string& kernel, Handle function,
-                                                  const Grid& grid) const {
-  int processors = 0, blocks = 0;
-  HEDDLE_TRY(check(driver().DeviceGetAttribute(&processors, kMultiprocessors, gpu()->device()),
-                   "cuDeviceGetAttribute"));
-  HEDDLE_TRY(
-      check(driver().OccupancyMaxActiveBlocksPerMultiprocessor(
-                &blocks, function, grid.threads, static_cast<std::size_t>(grid.shared_bytes)),
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
-  if (blocks < 1)
-    return fail("kernel '{}': no block of {} threads with {} bytes of shared memory fits", kernel,
-                grid.threads, grid.shared_bytes);
-  return static_cast<std::int64_t>(processors) * blocks;
-}
-
 Status CudaSession::bind_phases() {
   for (const Launch& launch : program().launches) {
     std::vector<BoundPhase>& bound = launches_.emplace_back();
@@ -215,7 +191,10 @@ Status CudaSession::bind_phases() {
       if (grid.cluster > kPortableCluster) HEDDLE_TRY(set(kNonPortableCluster, 1));
       if (grid.resident)
         bound.back().blocks =
-            std::min(phase.tasks, HEDDLE_TRY(resident_blocks(launch.name, function, grid)));
+            std::min(phase.tasks,
+                     HEDDLE_TRY(resident_blocks(*gpu(), function, grid.threads, grid.shared_bytes,
+                                                fmt::format("kernel '{}'", launch.name)))
+                         .all());
       if (grid.cooperative) {
         bound.back().attributes.push_back({LaunchAttribute::cooperative, 0, {1}});
         ++counters_;
