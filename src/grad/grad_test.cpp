@@ -289,6 +289,40 @@ TEST(Gradients, SoftmaxDoesNotDifferentiateItsMaximum) {
   EXPECT_EQ(comparisons, 0);
 }
 
+TEST(Gradients, OfALargeTableSumsOnlyRowsThatAreRead) {
+  constexpr std::int64_t kRows = 45000, kWidth = 3;
+  const std::vector<std::int64_t> numbers = {7, 44999, 7, -3, 0, 60000};
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  Graph g;
+  Builder b(g);
+  const NodeId table = in(g, {kRows, kWidth}, DType::f64),
+               weight = in(g, {2, 3, kWidth}, DType::f64);
+  const NodeId rows = b.constant(prim::ints({2, 3}, numbers));
+  const ir::Var i{0}, j{1}, k{2};
+  const NodeId index = b.view(rows, {2, 3, kWidth}, {{i, j}, {}});
+  const NodeId y = b.gather(table, {index}, {{0}, {0, k}}, {2, 3, kWidth});
+  const auto d = gradients(g, std::vector<Seed>{{y, weight}}, std::vector<NodeId>{table});
+  ASSERT_TRUE(d);
+  g.outputs = {{"d", (*d)[0]}};
+  for (NodeId id : prim::live_nodes(g))
+    if (std::holds_alternative<prim::Scatter>(g[id].op)) {
+      EXPECT_LT(element_count(g[id].type.shape), kRows * kWidth);
+    }
+  std::mt19937 rng(5);
+  std::vector<Tensor> inputs;
+  for (const auto& input : g.inputs) inputs.push_back(prim::random_tensor(input.type, rng));
+  const auto got = prim::interpret(g, inputs);
+  ASSERT_TRUE(got) << got.error().message;
+  std::vector<double> want(kRows * kWidth);
+  for (std::int64_t n = 0; n < count; ++n)
+    for (std::int64_t w = 0; w < kWidth; ++w)
+      want[static_cast<std::size_t>(
+          std::clamp<std::int64_t>(numbers[static_cast<std::size_t>(n)], 0, kRows - 1) * kWidth +
+          w)] += inputs[1].at(n * kWidth + w);
+  for (std::size_t e = 0; e < want.size(); ++e)
+    ASSERT_DOUBLE_EQ((*got)[0].at(static_cast<std::int64_t>(e)), want[e]) << e;
+}
+
 TEST(Gradients, ErrorsNameOperatorAndReason) {
   Graph g;
   Builder b(g);

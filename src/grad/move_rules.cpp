@@ -183,7 +183,70 @@ Status differentiate(Context& c, const prim::Contract& op) {
   return Ok{};
 }
 
+namespace {
+
+/// Rows of a table that are picked by numbers: table[c(o)] with c[axis] = numbers[o0, …], the
+/// first dimensions of the result.
+struct Rows {
+  NodeId numbers;
+  std::size_t axis;
+};
+std::optional<Rows> rows_of(const Context& c, const prim::Gather& op) {
+  const prim::Node& index = c.g[c.n.args[1]];
+  const auto* view = std::get_if<prim::View>(&index.op);
+  if (op.axes.size() != 1 || !view || view->pieces.size() != 1 || !view->pieces[0].inside.empty())
+    return std::nullopt;
+  const auto axis = static_cast<std::size_t>(op.axes[0]);
+  const std::size_t rank = c.b.shape(index.args[0]).size();
+  if (!op.base[axis].is_constant(0)) return std::nullopt;
+  for (std::size_t k = 0; k < rank; ++k) {
+    if (view->pieces[0].index[k] != var(k)) return std::nullopt;
+    for (const Expr& e : op.base)
+      if (ir::depends_on(e, ir::Var{static_cast<std::int32_t>(k)})) return std::nullopt;
+  }
+  return Rows{index.args[0], axis};
+}
+
+/// The gradient of a table of which few rows are read: sums for these rows alone, and for each row
+/// of the table where its sum is. What reads the gradient (an update) then reads no table of zeros.
+std::optional<NodeId> sums_of_few_rows(const Context& c, const prim::Gather& op) {
+  constexpr std::int64_t kFew = 4, kLargeBytes = 1 << 20;
+  Builder b = c.b;
+  const auto rows = rows_of(c, op);
+  const TensorType table = b.type(c.n.args[0]);
+  if (!rows || element_count(table.shape) * size_of(table.dtype) < kLargeBytes) return std::nullopt;
+  const Shape read = b.shape(rows->numbers);
+  const std::int64_t count = element_count(read), extent = table.shape[rows->axis];
+  if (count == 0 || extent < kFew * count) return std::nullopt;
+  const NodeId row = clamped(b, rows->numbers, 0, extent);
+  std::vector<Expr> at;
+  for (std::size_t k = 0; k < read.size(); ++k) at.push_back(var(k));
+  const NodeId none = b.broadcast(b.scalar_int(DType::i64, -1), {extent});
+  // Of several readers of a row the last one has its sum.
+  const NodeId place = b.scatter(none, data_of(b, prim::flat_index(at, read), read), {row},
+                                 {{0}, {0}, prim::Scatter::Combine::assign});
+  const NodeId own = b.gather(place, {row}, {{0}, {0}}, read);
+  prim::Scatter scatter{op.axes, op.base, prim::Scatter::Combine::add};
+  Shape sums = table.shape;
+  sums[rows->axis] = count;
+  const Shape points = b.shape(c.adjoint);
+  const NodeId sum = scatter_sum(b, sums, c.adjoint, {b.view(own, points, {at, {}})}, scatter);
+  const NodeId of_row = b.view(place, table.shape, {{var(rows->axis)}, {}});
+  const NodeId zero = b.scalar_int(DType::i64, 0);
+  prim::Gather gather{op.axes, {}};
+  for (std::size_t k = 0; k < table.shape.size(); ++k)
+    gather.base.push_back(k == rows->axis ? Expr(0) : var(k));
+  const NodeId found = b.gather(sum, {b.max(of_row, zero)}, gather, table.shape);
+  return b.select(b.map(ScalarFn::greater_equal, {of_row, zero}), found, b.full(table, 0));
+}
+
+}  // namespace
+
 Status differentiate(Context& c, const prim::Gather& op) {
+  if (const auto few = sums_of_few_rows(c, op)) {
+    c.add(0, *few);
+    return Ok{};
+  }
   const Shape source = c.b.shape(c.n.args[0]);
   prim::Scatter scatter{op.axes, op.base, prim::Scatter::Combine::add};
   std::vector<NodeId> indices;
