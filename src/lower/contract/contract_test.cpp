@@ -526,7 +526,7 @@ TEST(Contract, RowsThatRunAcrossMemory) {
     c.target.l2_bytes = 4096;
     c.output(c.b.conv(c.input({batch, 40, 5, 7}), c.constant({20, 40, 1, 1}), conv(2, 1, 0)));
     ASSERT_NO_FATAL_FAILURE(check(c));
-    EXPECT_NE(c.schedule.find("a=matrix"), std::string::npos) << c.schedule;
+    EXPECT_NE(c.schedule.find("a=tiles"), std::string::npos) << c.schedule;
   }
 }
 

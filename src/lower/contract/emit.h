@@ -58,6 +58,8 @@ class Emitter {
   using Rows = std::function<kernel::Body(Env env)>;
   using PerTile = std::function<kernel::Body(Env env, const Rows& rows)>;
   kernel::Body for_each_row(const PerTile& around, const PerRow& f);
+  kernel::Body rows_of_tile(std::int64_t rows, ir::Var r, kernel::Body body);
+  ir::Expr a_place(const ir::Expr& slot, const Env& k) const;
   kernel::Body for_each_row(const PerRow& f);
   kernel::Body matrix_row(const ir::Expr& slot, std::size_t level, Env env);
   std::optional<std::size_t> run_of_b() const;
@@ -90,6 +92,7 @@ class Emitter {
   kernel::Body reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env,
                          const ir::Expr& done);
   kernel::Body fetch_ahead(const ir::Expr& done, std::int64_t steps) const;
+  kernel::Body fetch_results(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;
   kernel::Body epilogue(const Variant& v, kernel::BufferId acc);

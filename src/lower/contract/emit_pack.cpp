@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kernel/halves.h"
@@ -34,18 +35,29 @@ bool chained(const std::vector<Expr>& exprs, const KLoop& p, const Axis& q) {
 /// How the main loop reads a, and how its reductions run.
 void Emitter::plan_a() {
   Env none;
+  const bool tiles = s_.a == ASource::tiles;
   if (s_.a == ASource::in_place) a_main_ = p_.a;
-  if (s_.a == ASource::matrix && !strassen_) {
+  if ((s_.a == ASource::matrix && !strassen_) || tiles) {
     slot_ = k_.new_var();
-    lda_ = round_up(p_.extents.k, lanes_) + lanes_;
-    const std::int64_t slots = s_.rows_per_task * s_.tiles_per_task * s_.mr;
-    a_buffer_ = operand_scratch("rows", slots * lda_, Scope::block);
-    a_main_ =
-        kernel::load(a_buffer_, Expr(slot_) * Expr(lda_) + k_linear(none), p_.problem.element());
+    // Of a tile the rows of one term lie in one line; rows by themselves are padded, as those a
+    // multiple of 1 KB apart would share few cache sets.
+    lda_ = tiles ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(s_.mr)))
+                 : round_up(p_.extents.k, lanes_) + lanes_;
+    const std::int64_t count = s_.rows_per_task * s_.tiles_per_task;
+    a_buffer_ =
+        operand_scratch("rows", count * (tiles ? p_.extents.k : s_.mr) * lda_, Scope::block);
+    a_main_ = kernel::load(a_buffer_, a_place(Expr(slot_), none), p_.problem.element());
   }
   if (s_.a == ASource::box) plan_box();
   if (winograd_ || strassen_) return;
   plan_k_loops();
+}
+
+/// Where the copy of the rows has a term of the row in a slot.
+Expr Emitter::a_place(const Expr& slot, const Env& k) const {
+  if (s_.a != ASource::tiles) return slot * Expr(lda_) + k_linear(k);
+  return (ir::floor_div(slot, s_.mr) * Expr(p_.extents.k) + k_linear(k)) * Expr(lda_) +
+         ir::floor_mod(slot, s_.mr);
 }
 
 void Emitter::plan_k_loops() {
@@ -93,13 +105,13 @@ void Emitter::plan_b() {
 
 void Emitter::copy_a(Body& body) {
   if (s_.a == ASource::box) copy_box(0, Position(p_.box->dims.size(), Expr(0)), body);
-  if (s_.a == ASource::matrix) copy_matrix(body);
+  if (s_.a == ASource::matrix || s_.a == ASource::tiles) copy_matrix(body);
 }
 
 /// One row of the matrix: the reductions in order, vectors along the innermost.
 Body Emitter::matrix_row(const Expr& slot, std::size_t level, Env env) {
   const auto element = [&](const Env& here) {
-    return kernel::store(a_buffer_, slot * Expr(lda_) + k_linear(here), at(p_.a, here));
+    return kernel::store(a_buffer_, a_place(slot, here), at(p_.a, here));
   };
   if (level == k_axes_.size()) return {element(env)};
   const Axis& axis = k_axes_[level];
@@ -124,6 +136,25 @@ Body Emitter::matrix_row(const Expr& slot, std::size_t level, Env env) {
   return out;
 }
 
+/// A loop over the rows of a tile; vectors of them where memory runs that way.
+Body Emitter::rows_of_tile(std::int64_t rows, Var r, Body body) {
+  if (s_.a != ASource::tiles) return {kernel::loop(r, 0, rows, Binding::serial, std::move(body))};
+  Body out;
+  for (std::int64_t first = 0; first < rows; first += lanes_) {
+    const Var l = k_.new_var();
+    Env place;
+    set(place, r, Expr(first) + Expr(l));
+    Body part;
+    for (const kernel::Stmt& s : body) {
+      const auto& store = std::get<kernel::Store>(s.op);
+      part.push_back(kernel::store(store.buffer, at(store.offset, place), at(store.value, place)));
+    }
+    out.push_back(kernel::loop(l, 0, std::min<std::int64_t>(lanes_, rows - first), Binding::vector,
+                               std::move(part)));
+  }
+  return out;
+}
+
 /// Loops over the rows of the task's tiles, each tile at its own slots.
 Body Emitter::for_each_row(const PerTile& around, const PerRow& f) {
   Body out;
@@ -143,9 +174,8 @@ Body Emitter::for_each_row(const PerTile& around, const PerRow& f) {
     if (p_.row) slot = Expr(row) * Expr(s_.tiles_per_task * s_.mr) + slot;
     std::vector<ir::Condition> when{{tile_index, big ? 0 : s_.big, big ? s_.big : s_.tiles()}};
     if (p_.row) when.push_back({row_index, 0, p_.extents.rows});
-    Body body = around(std::move(env), [&](Env inner) {
-      return Body{kernel::loop(r, 0, rows, Binding::serial, f(std::move(inner), slot))};
-    });
+    Body body = around(std::move(env),
+                       [&](Env inner) { return rows_of_tile(rows, r, f(std::move(inner), slot)); });
     body = {kernel::loop(tile, 0, s_.tiles_per_task, Binding::serial,
                          {kernel::when(when, std::move(body))})};
     if (p_.row) body = {kernel::loop(row, 0, s_.rows_per_task, Binding::serial, std::move(body))};

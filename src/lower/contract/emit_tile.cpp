@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
@@ -63,8 +64,9 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   const Var u = k_.new_var();
   Body unrolled{
       kernel::loop(u, 0, unroll, Binding::unroll, inside(Expr(x) * Expr(unroll) + Expr(u)))};
-  for (kernel::Stmt& s : fetch_ahead(done * Expr(loop.extent) + Expr(x) * Expr(unroll), unroll))
-    unrolled.push_back(std::move(s));
+  const Expr before = done * Expr(loop.extent) + Expr(x) * Expr(unroll);
+  for (const Body& more : {fetch_ahead(before, unroll), fetch_results(v, before, unroll)})
+    unrolled.insert(unrolled.end(), more.begin(), more.end());
   Body out{kernel::loop(x, 0, whole, Binding::serial, std::move(unrolled))};
   if (rest > 0) {
     const Var t = k_.new_var();
@@ -73,6 +75,24 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   }
   return out;
 }
+
+namespace {
+
+/// A share of `count` things in each turn of `steps` of `all` steps: the first of the turn that
+/// begins after `done` steps, and how many. Past the last turns there are more than `count`.
+struct Share {
+  Expr first;
+  std::int64_t each;
+};
+Share share_of_turn(std::int64_t count, std::int64_t all, const Expr& done, std::int64_t steps) {
+  const std::int64_t in_step = (count + all - 1) / all;
+  if (count >= all) return {done * Expr(in_step), steps * in_step};
+  const auto apart =
+      static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(all / count)));
+  return {ir::floor_div(done, apart), (steps + apart - 1) / apart};
+}
+
+}  // namespace
 
 /// The next panel of the constant operand comes from memory while the tiles of this one compute, a
 /// share in each turn of `steps` steps. `done`: steps of this tile before the turn.
@@ -86,23 +106,49 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   const std::int64_t lines = (panel_size_ / line + tiles - 1) / tiles;  // in each tile
   Expr first = Expr(tile_loop_);
   if (p_.row) first = Expr(row_loop_) * Expr(s_.tiles_per_task) + first;
-  first = first * Expr(lines);
-  std::int64_t each = 1;  // in each turn
-  if (lines >= all) {
-    first = first + done * Expr((lines + all - 1) / all);
-    each = steps * ((lines + all - 1) / all);
-  } else {
-    const auto apart =
-        static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(all / lines)));
-    first = first + ir::floor_div(done, apart);
-    each = (steps + apart - 1) / apart;
-  }
+  const Share share = share_of_turn(lines, all, done, steps);
+  first = first * Expr(lines) + share.first;
   Expr batch(0);
   for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
   const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(panel_size_);
   Body out;
-  for (std::int64_t i = 0; i < each; ++i)
+  for (std::int64_t i = 0; i < share.each; ++i)
     out.push_back({kernel::Prefetch{b_buffer_, next + (first + Expr(i)) * Expr(line)}});
+  return out;
+}
+
+/// What the epilogue reads of the program's inputs and writes of its outputs (weights and their
+/// moments, of which no cache has anything) comes from memory while the tile computes.
+Body Emitter::fetch_results(const Variant& v, const Expr& done, std::int64_t steps) const {
+  if (winograd_ || strassen_ || !p_.n || !p_.tile || p_.extents.k < steps) return {};
+  const prim::Graph& g = *p_.request.graph;
+  std::set<std::pair<BufferId, Expr>> places;
+  for (const Output& o : p_.outputs) {
+    const bool given = std::any_of(g.outputs.begin(), g.outputs.end(),
+                                   [&](const auto& out) { return out.node == o.node; });
+    if (given && !o.summed) places.emplace(o.buffer, o.offset);
+    kernel::for_each_value(o.value, [&](const Value& x) {
+      const auto* load = std::get_if<kernel::Load>(&x->op);
+      if (!load || !load->dynamic.empty()) return;
+      for (const Values::Input& in : p_.values.inputs())
+        if (in.buffer == load->buffer && std::holds_alternative<prim::Input>(g[in.node].op))
+          places.emplace(load->buffer, load->offset);
+    });
+  }
+  Body out;
+  const Share share = share_of_turn(v.mr * v.nv, p_.extents.k, done, steps);
+  for (const auto& [buffer, offset] : places) {
+    const bool row_by_row = ir::coefficient_of(offset, p_.n->var) == 1 &&
+                            ir::coefficient_of(offset, p_.tile->var).value_or(0) != 0;
+    if (!row_by_row) continue;
+    for (std::int64_t i = 0; i < share.each; ++i) {
+      const Expr line = share.first + Expr(i);
+      Env env = env_;
+      set(env, p_.tile->var, v.first_row + ir::floor_div(line, v.nv));
+      set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + ir::floor_mod(line, v.nv) * Expr(lanes_));
+      out.push_back({kernel::Prefetch{buffer, at(offset, env)}});
+    }
+  }
   return out;
 }
 
@@ -137,7 +183,7 @@ Body Emitter::step(const Variant& v, const Registers& reg, const Env& k) {
   Env a_env = k;
   if (p_.tile) set(a_env, p_.tile->var, a_tile_position(v) + Expr(r));
   if (s_.a == ASource::box && p_.row) set(a_env, p_.row->var, Expr(row_loop_));
-  if (s_.a == ASource::matrix) {
+  if (s_.a == ASource::matrix || s_.a == ASource::tiles) {
     Expr slot = Expr(tile_loop_) * Expr(s_.mr) + Expr(r);
     if (p_.row) slot = Expr(row_loop_) * Expr(s_.tiles_per_task * s_.mr) + slot;
     set(a_env, slot_, slot);

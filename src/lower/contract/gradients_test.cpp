@@ -102,6 +102,30 @@ TEST(Convolution, WinogradOfFiltersThatAreComputed) {
     }
 }
 
+/// A weight's gradient: the rows are copied as vectors, tile by tile, and what its update reads and
+/// writes is asked for while the tile computes.
+TEST(WeightGradient, CopiesTilesOfRowsAndFetchesTheWeight) {
+  for (const auto& [terms, rows, columns] : {std::array{67, 37, 45}, {130, 64, 48}, {24, 130, 16}})
+    for (const Tuning& tuning : {Tuning{}, {{"mr", 5}, {"nv", 2}, {"tiles", 3}, {"panels", 1}}})
+      for (const bool scaled : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} terms, {} rows, {} columns", terms, rows, columns));
+        Case c;
+        c.tuning = tuning;
+        NodeId x = c.input({terms, rows});
+        if (scaled) x = c.b.mul(x, c.input({terms, 1}));
+        const NodeId d = c.b.matmul(c.b.transpose(x, {1, 0}), c.input({terms, columns}));
+        const NodeId weight = c.input({rows, columns}), mean = c.input({rows, columns});
+        const NodeId next = c.b.add(c.b.mul(mean, 0.9), c.b.mul(d, 0.1));
+        c.output(next);
+        c.output(c.b.sub(weight, next));
+        c.row_major_outputs = true;
+        ASSERT_NO_FATAL_FAILURE(check(c));
+        EXPECT_NE(c.schedule.find("a=tiles"), std::string::npos) << c.schedule;
+        const std::string text = kernel::to_string(contract::lower(request_of(c))->kernel);
+        EXPECT_NE(text.find("prefetch"), std::string::npos) << text;
+      }
+}
+
 /// A bias' and a scale's gradient ride in the epilogue of the product that makes what they sum:
 /// tiles of two sizes, partial vectors, several tasks, several row axes.
 TEST(ColumnSums, InTheEpilogue) {

@@ -270,10 +270,11 @@ class Maker {
     if (out_->tile) axes.push_back(*out_->tile);
     if (out_->row) axes.push_back(*out_->row);
     Schedule& s = out_->base;
-    s.a = ASource::matrix;
-    out_->a_across = across(first_load(out_->a));
-    // What is stored in 16 bits is converted once, by a copy, and not again for every panel.
     const Load* load = first_load(out_->a);
+    out_->a_across = across(load);
+    const bool vectors = out_->a_across && !p_.parts && stride_of(load, out_->tile->var) == 1;
+    s.a = vectors ? ASource::tiles : ASource::matrix;
+    // What is stored in 16 bits is converted once, by a copy, and not again for every panel.
     const std::int64_t bytes = load ? size_of(out_->kernel.buffers[load->buffer].dtype) : 0;
     const bool fits = p_.parts ? bytes * p_.parts->count == 4 : bytes != 2;
     const bool direct = load && fits && in_one_load(out_->a);
@@ -387,6 +388,7 @@ class Maker {
       });
     e.epilogue = work;
     out_->base.staged = work > 8;
+    if (out_->base.a == ASource::tiles) e.a_copy_rate = 12;
     if (out_->base.a == ASource::box) box_bytes(e);
     if (out_->base.a == ASource::in_place) span_bytes(e);
   }

@@ -83,15 +83,21 @@ double total_cycles(const Extents& e, const Schedule& s, const Target& t, int la
       a_rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes);
   const double b_bytes =
       static_cast<double>(s.panels_per_task * s.nv * lanes * e.k * e.element_bytes);
-  const double a_copy = s.a == ASource::in_place ? a_bytes / 16 : a_bytes / 5;
+  const double a_copy = s.a == ASource::in_place ? a_bytes / 16 : a_bytes / e.a_copy_rate;
   task += a_copy + b_bytes / 12 + 400;
   const double budget = 0.55 * static_cast<double>(t.l2_bytes);
   if (a_bytes > budget)
     task += std::min(1.0, (a_bytes - budget) / budget) * a_bytes / 12 *
             static_cast<double>(s.panels_per_task - 1);
-  if (s.b == BSource::task) task += b_bytes / 4;
+  // Columns that several tasks want are packed before, once (contract.cpp, prepared()). Where the
+  // rows are not copied either, a task for all rows that packs its own columns measures better.
+  const bool once = s.a != ASource::in_place && s.row_blocks(e) * s.tile_blocks() > 1;
+  double before = 0;
+  if (s.b == BSource::task) (once ? before : task) += b_bytes / 4;
+  const double blocks = static_cast<double>(e.outer * s.panel_blocks());
   const std::int64_t tasks = s.tasks(e);
-  return static_cast<double>(ceil_div(tasks, t.threads)) * task;
+  return static_cast<double>(ceil_div(tasks, t.threads)) * task +
+         before * blocks / static_cast<double>(t.threads);
 }
 
 void blockings(const Extents& e, const Target& t, int lanes, Schedule s, const Tuning& fixed,
@@ -118,7 +124,7 @@ void blockings(const Extents& e, const Target& t, int lanes, Schedule s, const T
 }  // namespace
 
 std::string to_string(const Schedule& s) {
-  constexpr std::string_view kA[] = {"in-place", "box", "matrix"};
+  constexpr std::string_view kA[] = {"in-place", "box", "matrix", "tiles"};
   constexpr std::string_view kB[] = {"packed", "in-place", "task-packed", "phase-packed"};
   return fmt::format("{} mr={} nv={} tiles={}+{} rows={} tiles/task={} panels={}/{} a={} b={}{}",
                      s.winograd > 0 ? fmt::format("winograd F({0}x{0},3x3)", s.winograd)

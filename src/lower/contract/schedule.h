@@ -10,6 +10,7 @@ enum class ASource : std::uint8_t {
   in_place,  ///< affine offsets, no conditions: straight from memory
   box,       ///< a task's part of the operand, copied with zeros outside (convolution's halo)
   matrix,    ///< a task's rows × reductions, computed (im2col, transposes, prologues)
+  tiles,     ///< the same as tile × reductions × rows, vectors along the rows as in memory
 };
 /// Where it reads the vectors.
 enum class BSource : std::uint8_t {
@@ -27,6 +28,7 @@ struct Extents {
   std::int64_t n = 1, k = 1;
   std::int64_t a_row_bytes = 0;   ///< operand bytes that one more `rows` (or tile row) brings
   std::int64_t a_halo_bytes = 0;  ///< operand bytes a task reads beyond that
+  double a_copy_rate = 5;         ///< bytes in a cycle where the rows are copied
   double epilogue = 4;            ///< vector operations per result vector
   std::int64_t element_bytes = 4;
   bool whole = false;      ///< every task has all tiles
