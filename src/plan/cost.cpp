@@ -345,7 +345,7 @@ struct CostModel::State {
     }
     tasks = std::max(tasks, units);
     const double written_us = 2 * multiplications / rate / parallel(units);
-    const double constant_us = move_us(constant, constant, true);
+    const double constant_us = move_us(constant, constant, is_cold(f.constant_bytes));
     const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
     const lower::contract::Algorithm best = best_algorithm(all, written_us, constant_us);
     loop_us += best.work * written_us;
@@ -409,10 +409,13 @@ struct CostModel::State {
     return units / std::ceil(units / t);  // the last round may leave threads idle
   }
 
-  /// `footprint` decides which memory holds it, `traffic` is what moves.
-  double move_us(double footprint, double traffic, bool constant = false) const {
+  /// Many constants, inputs (weights and moments of a training step) or outputs do not stay in a
+  /// cache from one run to the next.
+  bool is_cold(double all_bytes) const { return all_bytes > static_cast<double>(m.l3_bytes) / 2; }
+
+  /// `footprint` decides which memory holds it, unless it is cold; `traffic` is what moves.
+  double move_us(double footprint, double traffic, bool cold = false) const {
     const double t = parallel(std::max(1.0, tasks));
-    const bool cold = constant && f.constant_bytes > static_cast<double>(m.l3_bytes) / 2;
     if (!cold && footprint <= static_cast<double>(m.l2_bytes) * t / 2) {
       return traffic / (m.l2_gbs * 1e3 * t);
     }
@@ -425,6 +428,7 @@ struct CostModel::State {
   void add_read(const Read& r) {
     const double size = static_cast<double>(size_of(f[r.node].type.dtype));
     const bool constant = f.as<prim::Constant>(r.node);
+    const bool cold = f.is_leaf(r.node) && is_cold(constant ? f.constant_bytes : f.input_bytes);
     std::vector<std::uint64_t> passes;
     for (const Use& use : r.uses) {
       const std::uint64_t mask = use.mask();
@@ -437,7 +441,7 @@ struct CostModel::State {
         memory_us += touched / (m.l2_gbs * 1e3 * parallel(std::max(1.0, tasks)));
       } else {
         if (again) bytes += touched;
-        memory_us += move_us(f.bytes_of(r.node), touched, constant);
+        memory_us += move_us(f.bytes_of(r.node), touched, cold);
       }
       passes.push_back(mask);
       if (strided(use)) scalar_ns += kStridedNs * use.scale * product(mask);
@@ -530,7 +534,7 @@ struct CostModel::State {
     for (const Read& r : reads) add_read(r);
     for (NodeId o : c.outputs) {
       bytes += f.bytes_of(o);
-      memory_us += move_us(f.bytes_of(o), f.bytes_of(o));
+      memory_us += move_us(f.bytes_of(o), f.bytes_of(o), f.is_output(o) && is_cold(f.output_bytes));
       if (loop_us > 0 && f.scattered[static_cast<std::size_t>(o.value)])
         scalar_ns += kScatteredNs * f.elements_of(o);
     }

@@ -159,7 +159,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
     const bool constant = std::holds_alternative<prim::Constant>(node.op);
     f.leaf[i] = constant || std::holds_alternative<prim::Input>(node.op);
     f.inlined[i] = constant && f.elements[i] == 1;
-    if (constant) f.constant_bytes += f.bytes[i];
+    if (f.leaf[i]) (constant ? f.constant_bytes : f.input_bytes) += f.bytes[i];
     f.accesses[i] = accesses_of(node);
     f.main_loop[i] = std::holds_alternative<prim::Contract>(node.op) && legality.main_loop(g, id);
     if (f.main_loop[i] && legality.algorithms) f.algorithms[i] = legality.algorithms(g, id);
@@ -169,6 +169,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
   std::sort(f.chains.begin(), f.chains.end());
   for (const prim::GraphOutput& o : g.outputs) {
     f.output[static_cast<std::size_t>(o.node.value)] = true;
+    f.output_bytes += f.bytes_of(o.node);
     const bool copy = std::holds_alternative<prim::View>(g[o.node].op);
     f.scattered[static_cast<std::size_t>(o.node.value)] =
         copy && is_scattered(g, g[o.node].args[0]);

@@ -27,7 +27,7 @@ struct Facts {
   std::vector<NodeId> live;  ///< topological order
   std::vector<bool> is_live, leaf, inlined, main_loop, output;
   std::vector<bool> scattered;  ///< outputs that a main loop would store element by element
-  std::vector<bool> written;  ///< live without alternatives
+  std::vector<bool> written;    ///< live without alternatives
   std::vector<double> elements, bytes;
   /// Of main loops; empty: only as written.
   std::vector<std::vector<lower::contract::Algorithm>> algorithms;
@@ -39,7 +39,7 @@ struct Facts {
   /// View: one per piece; Contract: lhs, rhs; Gather: the data.
   std::vector<std::vector<AccessFacts>> accesses;
   std::vector<NodeId> class_of;
-  double constant_bytes = 0;
+  double constant_bytes = 0, input_bytes = 0, output_bytes = 0;
 
   const prim::Node& operator[](NodeId id) const { return (*graph)[id]; }
   template <class T>

@@ -86,14 +86,26 @@ struct Multi {
   /// Interior values with readers outside are stored on the way.
   void aux_stores() {
     for (const auto& [root, list] : by_root) {
-      std::vector<const Candidate*> chosen(
+      std::set<const Candidate*> chosen(
           list.begin(),
           list.begin() + static_cast<std::ptrdiff_t>(std::min(list.size(), kConesPerRoot)));
-      chosen.push_back(*std::max_element(list.begin(), list.end(), [](auto* a, auto* b) {
+      chosen.insert(*std::max_element(list.begin(), list.end(), [](auto* a, auto* b) {
         return a->cluster.nodes.size() < b->cluster.nodes.size();
       }));
-      for (const Candidate* k : chosen) aux_stores_of(*k, root);
+      // A weight with its moments, say: for each set of outputs on the way the cheapest cone.
+      std::set<std::vector<NodeId>> sets = {{}};
+      for (const Candidate* k : list)
+        if (sets.insert(outputs_inside(*k, root)).second) chosen.insert(k);
+      for (const Candidate* k : list)
+        if (chosen.count(k)) aux_stores_of(*k, root);
     }
+  }
+  std::vector<NodeId> outputs_inside(const Candidate& k, NodeId root) const {
+    std::vector<NodeId> out;
+    for (NodeId id : k.cluster.nodes)
+      if (id != root && std::binary_search(region.outputs.begin(), region.outputs.end(), id))
+        out.push_back(id);
+    return out;
   }
   void aux_stores_of(const Candidate& k, NodeId root) {
     std::vector<NodeId> more;

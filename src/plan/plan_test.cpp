@@ -311,6 +311,21 @@ TEST(Orchestrate, RecomputesWhatIsCheapAndStoresWhatIsNot) {
   }
 }
 
+TEST(Orchestrate, ManyInputsAreInNoCache) {
+  // Weights and moments of a step: each would fit a cache, all of them do not.
+  for (const int count : {1, 160}) {
+    Mini m;
+    for (int i = 0; i < count; ++i) m.output(m.add(m.input({64, 512}), m.input({64, 512})));
+    const auto plan = planned(m.g, Strategy::recompute);
+    ASSERT_TRUE(plan) << plan.error().message;
+    const MachineModel machine;
+    for (const Kernel& k : plan->kernels) {
+      const double from_memory = k.cost.bytes / (machine.dram_gbs * 1e3);
+      EXPECT_EQ(k.cost.memory_us > 0.99 * from_memory, count > 1);
+    }
+  }
+}
+
 TEST(Orchestrate, ResidualSumIsStoredOnTheWayToTheNorm) {
   // s = x + y is needed again after its norm: one kernel, two outputs.
   Mini m;
