@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "driver/memory.h"
 #include "kernel/footprint.h"
 #include "runtime/memory_plan.h"
 #include "support/hash.h"
@@ -78,9 +79,9 @@ class Assembler {
 
   runtime::Program run(std::vector<std::string> objects, int threads, bool monolith) {
     add_ports();
-    collect_lifetimes();
+    blocks_ = blocks_of(graph_, kernels_);
     if (monolith) keep_small_values();
-    const runtime::MemoryPlan memory = runtime::plan_memory(lifetimes_);
+    const runtime::MemoryPlan memory = runtime::plan_memory(blocks_.lifetimes);
     program_.arena_bytes = memory.bytes;
     for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
     for (std::size_t k = 0; monolith && k < kernels_.size(); ++k)
@@ -102,48 +103,21 @@ class Assembler {
     }
   }
 
-  /// Arena blocks: one per value that is neither a port nor a constant, one per local buffer.
-  void collect_lifetimes() {
-    for (std::size_t k = 0; k < kernels_.size(); ++k) {
-      const CompiledKernel& kernel = kernels_[k];
-      const int step = static_cast<int>(k);
-      for (std::size_t o = 0; o < kernel.planned.cluster.outputs.size(); ++o) {
-        const NodeId node = kernel.planned.cluster.outputs[o];
-        if (output_of_.contains(node)) continue;
-        const std::int64_t bytes =
-            kernel.lowered.output_layouts[o].size * size_of(graph_[node].type.dtype);
-        // Kernels with several outputs may compute a value again: it stays in one place, which is
-        // not free in between.
-        const auto [at, fresh] = block_of_.try_emplace(node, lifetimes_.size());
-        if (fresh) lifetimes_.push_back({bytes, step, step});
-        runtime::Lifetime& block = lifetimes_[at->second];
-        block.bytes = std::max(block.bytes, bytes);
-        block.last = step;
-      }
-      for (const lower::Argument& argument : kernel.lowered.arguments) {
-        if (argument.kind != lower::Argument::Kind::value) continue;
-        const auto block = block_of_.find(argument.node);
-        if (block != block_of_.end()) lifetimes_[block->second].last = step;
-      }
-      first_local_.push_back(lifetimes_.size());
-      for (std::int64_t bytes : kernel.code.local_bytes) lifetimes_.push_back({bytes, step, step});
-    }
-  }
-
   void keep_small_values() {
-    std::vector<std::size_t> order(lifetimes_.size());
+    std::vector<runtime::Lifetime>& lifetimes = blocks_.lifetimes;
+    std::vector<std::size_t> order(lifetimes.size());
     std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return lifetimes_[i].bytes; });
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return lifetimes[i].bytes; });
     std::int64_t together = 0;
     for (const std::size_t i : order) {
-      together += lifetimes_[i].bytes;
-      if (lifetimes_[i].bytes > kSmall || together > kSmallTogether) return;
-      lifetimes_[i].first = 0;
-      lifetimes_[i].last = static_cast<int>(kernels_.size());
+      together += lifetimes[i].bytes;
+      if (lifetimes[i].bytes > kSmall || together > kSmallTogether) return;
+      lifetimes[i].first = 0;
+      lifetimes[i].last = static_cast<int>(kernels_.size());
     }
   }
 
-  Slot slot_of(const lower::Argument& argument, const runtime::MemoryPlan& memory) {
+  Slot slot_of(std::size_t k, const lower::Argument& argument, const runtime::MemoryPlan& memory) {
     if (argument.kind == lower::Argument::Kind::packed) return constants_.add(argument.packed);
     if (const Tensor* constant = graph_.constant_of(argument.node))
       return constants_.add(*constant);
@@ -152,8 +126,8 @@ class Assembler {
         return {Slot::Kind::output, output->second};
     if (const auto* input = std::get_if<prim::Input>(&graph_[argument.node].op))
       return {Slot::Kind::input, input->slot};
-    const auto block = block_of_.find(argument.node);
-    HEDDLE_CHECK(block != block_of_.end(), "kernel reads %{} before it is computed",
+    const auto block = blocks_.of[k].find(argument.node);
+    HEDDLE_CHECK(block != blocks_.of[k].end(), "kernel reads %{} before it is computed",
                  argument.node.value);
     return {Slot::Kind::arena, memory.offsets[block->second]};
   }
@@ -162,9 +136,9 @@ class Assembler {
     const CompiledKernel& kernel = kernels_[k];
     runtime::Launch launch{kernel.lowered.kernel.name, {}, {}};
     for (const lower::Argument& argument : kernel.lowered.arguments)
-      launch.args.push_back(slot_of(argument, memory));
+      launch.args.push_back(slot_of(k, argument, memory));
     for (std::size_t i = 0; i < kernel.code.local_bytes.size(); ++i)
-      launch.args.push_back({Slot::Kind::arena, memory.offsets[first_local_[k] + i]});
+      launch.args.push_back({Slot::Kind::arena, memory.offsets[blocks_.first_local[k] + i]});
     launch.phases = kernel.code.phases;
     launch.seconds = 1e-6 * kernel.planned.cost.us;
     launch.product = kernel.lowered.library;
@@ -190,9 +164,7 @@ class Assembler {
   runtime::Program program_;
   ConstantPool constants_;
   std::unordered_map<NodeId, std::int64_t> output_of_;
-  std::unordered_map<NodeId, std::size_t> block_of_;
-  std::vector<runtime::Lifetime> lifetimes_;
-  std::vector<std::size_t> first_local_;
+  Blocks blocks_;
 };
 
 }  // namespace
