@@ -128,8 +128,10 @@ class ExplainTrainingTest(CommandTest):
         self.assertIn("its gradient reads none of them", with_value)
         self.assertGreater(self.number(r"loss: (\d+) primitives are for its value alone", with_value), 0)
         self.assertIn("loss: eliminated: nothing is computed for its value", without)
-        kernels = r"step: (\d+) kernels"
-        self.assertLess(self.number(kernels, without), self.number(kernels, with_value))
+        primitives = r"kernels for (\d+) primitives"
+        self.assertLess(self.number(primitives, without), self.number(primitives, with_value))
+        for text in (with_value, without):  # planned, not put together by rules
+            self.assertGreater(self.number(r"(\d+) regions of which", text), 0)
         outputs = [o["name"] for o in json.loads(self.explain("--no-loss-value", "--json"))["outputs"]]
         self.assertNotIn("loss", outputs)
 

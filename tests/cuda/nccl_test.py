@@ -70,9 +70,9 @@ class NcclTest(CommandTest):
 
     def test_what_is_not_there(self):
         for more, code, message in (
-                ({"settings": "devices=1"}, 4, "--device cuda:1: found 1 GPUs"),
-                ({"nccl": "/nowhere/libnccl.so.2"}, 4, "NCCL /nowhere/libnccl.so.2: "),
-                ({"nccl": "libm.so.6"}, 4, "NCCL libm.so.6: want NCCL 2"),
+                ({"settings": "devices=1"}, 6, "GPU 1: invalid device ordinal"),
+                ({"nccl": "/nowhere/libnccl.so.2"}, 6, "NCCL /nowhere/libnccl.so.2: "),
+                ({"nccl": "libm.so.6"}, 6, "NCCL libm.so.6: want NCCL 2"),
                 ({"device": "cuda:0"}, 1, "NCCL: ncclCommInitRank: invalid usage (5)"),
                 ({"device": "cpu"}, 2, "--distributed nccl: found --device cpu, want cuda")):
             done = self.two("--steps", "1", **more)
