@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "driver/memory.h"
 #include "kernel/footprint.h"
 #include "runtime/memory_plan.h"
 #include "support/hash.h"
@@ -82,10 +83,10 @@ class Assembler {
 
   runtime::Program run(std::vector<std::string> objects, int threads, bool monolith) {
     add_ports();
-    collect_lifetimes();
+    blocks_ = blocks_of(graph_, kernels_);
     if (monolith) keep_small_values();
     const runtime::MemoryPlan memory =
-        monolith ? plan_side_by_side() : runtime::plan_memory(lifetimes_);
+        monolith ? plan_side_by_side() : runtime::plan_memory(blocks_.lifetimes);
     program_.arena_bytes = memory.bytes;
     for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
     for (std::size_t k = 0; monolith && k < kernels_.size(); ++k)
@@ -107,80 +108,64 @@ class Assembler {
     }
   }
 
-  /// Arena blocks: one per value that is neither a port nor a constant, one per local buffer.
-  void collect_lifetimes() {
+  /// By kernel: those that data has run before it.
+  std::vector<std::vector<bool>> order_of_data() const {
+    std::vector<std::vector<bool>> before(kernels_.size(), std::vector<bool>(kernels_.size()));
+    std::unordered_map<NodeId, std::vector<std::size_t>> writers;
     for (std::size_t k = 0; k < kernels_.size(); ++k) {
-      const CompiledKernel& kernel = kernels_[k];
-      before_.emplace_back(kernels_.size());
-      for (const lower::Argument& argument : kernel.lowered.arguments) {
-        if (argument.kind != lower::Argument::Kind::value) continue;
-        if (const auto of = writers_.find(argument.node); of != writers_.end())
-          for (const std::size_t writer : of->second) put_behind(k, writer);
-        if (const auto block = block_of_.find(argument.node); block != block_of_.end())
-          use(block->second, k);
+      for (const lower::Argument& argument : kernels_[k].lowered.arguments) {
+        const auto found = writers.find(argument.node);
+        if (argument.kind != lower::Argument::Kind::value || found == writers.end()) continue;
+        for (const std::size_t earlier : found->second) {
+          if (before[k][earlier]) continue;
+          before[k][earlier] = true;
+          for (std::size_t b = 0; b < earlier; ++b)
+            if (before[earlier][b]) before[k][b] = true;
+        }
       }
-      for (std::size_t o = 0; o < kernel.planned.cluster.outputs.size(); ++o) {
-        const NodeId node = kernel.planned.cluster.outputs[o];
-        writers_[node].push_back(k);
-        if (output_of_.contains(node)) continue;
-        const std::int64_t bytes =
-            kernel.lowered.output_layouts[o].size * size_of(graph_[node].type.dtype);
-        // Kernels with several outputs may compute a value again: it stays in one place, which is
-        // not free in between.
-        const auto [at, fresh] = block_of_.try_emplace(node, lifetimes_.size());
-        if (fresh) add_block(bytes, k);
-        lifetimes_[at->second].bytes = std::max(lifetimes_[at->second].bytes, bytes);
-        use(at->second, k);
-      }
-      first_local_.push_back(lifetimes_.size());
-      for (std::int64_t bytes : kernel.code.local_bytes) add_block(bytes, k);
+      for (const NodeId node : kernels_[k].planned.cluster.outputs) writers[node].push_back(k);
     }
-  }
-  void add_block(std::int64_t bytes, std::size_t k) {
-    lifetimes_.push_back({bytes, static_cast<int>(k), static_cast<int>(k)});
-    users_of_.push_back({k});
-  }
-  void use(std::size_t block, std::size_t k) {
-    lifetimes_[block].last = static_cast<int>(k);
-    users_of_[block].push_back(k);
-  }
-  void put_behind(std::size_t k, std::size_t earlier) {
-    if (earlier >= k || before_[k][earlier]) return;
-    before_[k][earlier] = true;
-    for (std::size_t b = 0; b < earlier; ++b)
-      if (before_[earlier][b]) before_[k][b] = true;
+    return before;
   }
 
   /// Memory is used again where data has the kernels run one after another anyway, if that does not
   /// take much more of it.
   runtime::MemoryPlan plan_side_by_side() const {
+    const auto before = order_of_data();
+    std::vector<std::vector<std::size_t>> users(blocks_.lifetimes.size());
+    for (std::size_t k = 0; k < kernels_.size(); ++k) {
+      for (const auto& [node, block] : blocks_.of[k]) users[block].push_back(k);
+      for (std::size_t l = 0; l < kernels_[k].code.local_bytes.size(); ++l)
+        users[blocks_.first_local[k] + l].push_back(k);
+    }
     const auto behind_all = [&](std::size_t k, const std::vector<std::size_t>& earlier) {
-      return std::ranges::all_of(earlier, [&](std::size_t e) { return before_[k][e]; });
+      return std::ranges::all_of(earlier, [&](std::size_t e) { return before[k][e]; });
     };
     runtime::MemoryPlan apart =
-        runtime::plan_memory(lifetimes_, [&](std::size_t earlier, std::size_t later) {
-          return std::ranges::all_of(
-              users_of_[later], [&](std::size_t k) { return behind_all(k, users_of_[earlier]); });
+        runtime::plan_memory(blocks_.lifetimes, [&](std::size_t earlier, std::size_t later) {
+          return std::ranges::all_of(users[later],
+                                     [&](std::size_t k) { return behind_all(k, users[earlier]); });
         });
-    runtime::MemoryPlan dense = runtime::plan_memory(lifetimes_);
+    runtime::MemoryPlan dense = runtime::plan_memory(blocks_.lifetimes);
     const auto most = static_cast<double>(dense.bytes) * (1 + kApartShare);
     return static_cast<double>(apart.bytes) <= most + kApart ? std::move(apart) : std::move(dense);
   }
 
   void keep_small_values() {
-    std::vector<std::size_t> order(lifetimes_.size());
+    std::vector<runtime::Lifetime>& lifetimes = blocks_.lifetimes;
+    std::vector<std::size_t> order(lifetimes.size());
     std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return lifetimes_[i].bytes; });
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return lifetimes[i].bytes; });
     std::int64_t together = 0;
     for (const std::size_t i : order) {
-      together += lifetimes_[i].bytes;
-      if (lifetimes_[i].bytes > kSmall || together > kSmallTogether) return;
-      lifetimes_[i].first = 0;
-      lifetimes_[i].last = static_cast<int>(kernels_.size());
+      together += lifetimes[i].bytes;
+      if (lifetimes[i].bytes > kSmall || together > kSmallTogether) return;
+      lifetimes[i].first = 0;
+      lifetimes[i].last = static_cast<int>(kernels_.size());
     }
   }
 
-  Slot slot_of(const lower::Argument& argument, const runtime::MemoryPlan& memory) {
+  Slot slot_of(std::size_t k, const lower::Argument& argument, const runtime::MemoryPlan& memory) {
     if (argument.kind == lower::Argument::Kind::packed) return constants_.add(argument.packed);
     if (const Tensor* constant = graph_.constant_of(argument.node))
       return constants_.add(*constant);
@@ -189,8 +174,8 @@ class Assembler {
         return {Slot::Kind::output, output->second};
     if (const auto* input = std::get_if<prim::Input>(&graph_[argument.node].op))
       return {Slot::Kind::input, input->slot};
-    const auto block = block_of_.find(argument.node);
-    HEDDLE_CHECK(block != block_of_.end(), "kernel reads %{} before it is computed",
+    const auto block = blocks_.of[k].find(argument.node);
+    HEDDLE_CHECK(block != blocks_.of[k].end(), "kernel reads %{} before it is computed",
                  argument.node.value);
     return {Slot::Kind::arena, memory.offsets[block->second]};
   }
@@ -199,9 +184,9 @@ class Assembler {
     const CompiledKernel& kernel = kernels_[k];
     runtime::Launch launch{kernel.lowered.kernel.name, {}, {}};
     for (const lower::Argument& argument : kernel.lowered.arguments)
-      launch.args.push_back(slot_of(argument, memory));
+      launch.args.push_back(slot_of(k, argument, memory));
     for (std::size_t i = 0; i < kernel.code.local_bytes.size(); ++i)
-      launch.args.push_back({Slot::Kind::arena, memory.offsets[first_local_[k] + i]});
+      launch.args.push_back({Slot::Kind::arena, memory.offsets[blocks_.first_local[k] + i]});
     launch.phases = kernel.code.phases;
     launch.seconds = 1e-6 * kernel.planned.cost.us;
     launch.product = kernel.lowered.library;
@@ -227,12 +212,7 @@ class Assembler {
   runtime::Program program_;
   ConstantPool constants_;
   std::unordered_map<NodeId, std::int64_t> output_of_;
-  std::unordered_map<NodeId, std::size_t> block_of_;
-  std::vector<runtime::Lifetime> lifetimes_;
-  std::vector<std::size_t> first_local_;
-  std::vector<std::vector<bool>> before_;  ///< by kernel: those that data has run before it
-  std::vector<std::vector<std::size_t>> users_of_;  ///< by block: kernels
-  std::unordered_map<NodeId, std::vector<std::size_t>> writers_;
+  Blocks blocks_;
 };
 
 }  // namespace

@@ -42,6 +42,7 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
     key += fmt::format("|{}|{}|{}", platform.machine_name(), platform.gpu.l2_bytes,
                        options.options.nvrtc);
   key += fmt::format("|{}{}", name_of(options.precision), options.tf32 ? " tf32" : "");
+  if (options.memory_limit > 0) key += fmt::format("|{} bytes", options.memory_limit);
   key += "|" + options.mode + "|" + options.options.accuracy + "|" + options.options.disable + "|" +
          std::to_string(options.options.bisect);
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);

@@ -13,6 +13,7 @@
 #include "driver/group_tuning.h"
 #include "driver/lower_plan.h"
 #include "driver/measure.h"
+#include "driver/memory.h"
 #include "driver/mode.h"
 #include "driver/planning.h"
 #include "driver/report.h"
@@ -121,6 +122,18 @@ int machine_threads() {
   return count == 0 ? 1 : static_cast<int>(count);
 }
 
+MemoryReport memory_of(const runtime::Program& program, int threads) {
+  MemoryReport m;
+  for (const Tensor& c : program.constants) m.constants += c.bytes();
+  for (const auto* list : {&program.inputs, &program.outputs})
+    for (const runtime::Port& port : *list)
+      m.ports += element_count(port.type.shape) * size_of(port.type.dtype);
+  m.arena = program.arena_bytes;
+  m.scratch = program.scratch_bytes * threads;
+  m.bytes = m.constants + m.ports + m.arena + m.scratch;
+  return m;
+}
+
 Result<codegen::cpu::Machine> machine_for(const Options& options) {
   codegen::cpu::Machine machine = codegen::cpu::host_machine();
   if (options.cpu.empty()) return machine;
@@ -139,7 +152,7 @@ namespace {
 /// Passes, plan and lowering; for a GPU with `objects` code, too.
 Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
                              const Platform& platform, Dumper& dumper, ThreadPool& pool,
-                             std::vector<std::string>* objects = nullptr) {
+                             std::vector<std::string>* objects = nullptr, double us_per_byte = 0) {
   Compiled compiled;
   compiled.precision = options.precision;
   Stopwatch watch(compiled.times);
@@ -151,6 +164,7 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   watch.lap("passes");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
   planning.pool = &pool;
+  planning.us_per_byte = us_per_byte;
   const bool measured = HEDDLE_TRY(budget_seconds(options.budget)) > 0 || !options.locked.empty();
   if (measured && !platform.cuda) HEDDLE_TRY(runs_here(platform.cpu));
   const Orchestrate orchestrate = [&](const plan::Options& with) -> Result<plan::Plan> {
@@ -198,25 +212,93 @@ Result<Compiled> plan_only(prim::Graph graph, const CompileOptions& options) {
 
 namespace {
 
-Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
-                             const ModeRequest& mode, const Platform& platform) {
+/// Kernels and their code, not yet a program.
+struct Draft {
+  Compiled compiled;
+  std::vector<std::string> objects;
+};
+
+/// Of a plan in which a byte that is written costs so much.
+Result<Draft> draft_of(const prim::Graph& graph, const CompileOptions& options,
+                       const Platform& platform, double us_per_byte) {
   Dumper dumper(options.options);
   ThreadPool pool(platform.threads);
-  std::vector<std::string> objects;
-  Compiled compiled =
-      HEDDLE_TRY(lower_graph(std::move(graph), options, platform, dumper, pool, &objects));
+  Draft draft;
+  draft.compiled =
+      HEDDLE_TRY(lower_graph(graph, options, platform, dumper, pool, &draft.objects, us_per_byte));
+  Compiled& compiled = draft.compiled;
   Stopwatch watch(compiled.times);
-  if (!platform.cuda) objects = HEDDLE_TRY(generate(compiled.kernels, platform.cpu, options, pool));
+  if (!platform.cuda)
+    draft.objects = HEDDLE_TRY(generate(compiled.kernels, platform.cpu, options, pool));
   if (dumper.wants("source"))
     for (const CompiledKernel& kernel : compiled.kernels)
       dumper.write("source", kernel.lowered.kernel.name + (platform.cuda ? ".cu" : ".ll"),
                    HEDDLE_TRY(source_of(kernel, platform)));
   watch.lap("code");
+  return draft;
+}
 
+/// Prices of a byte that is written, in microseconds: from none to much more than any computing.
+constexpr double kPrices[] = {0, 5e-5, 5e-4, 5e-3, 5e-2};
+
+/// The cheapest draft that needs no more memory than the limit: plans in which bytes have a price,
+/// then kernels that run again.
+Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& options,
+                           const Platform& platform, bool monolith) {
+  std::optional<Draft> best;
+  for (const double price : kPrices) {
+    Draft draft = HEDDLE_TRY(draft_of(graph, options, platform, price));
+    Compiled& c = draft.compiled;
+    const auto needs = [&] {
+      return memory_of(
+          assemble(c.graph, c.kernels, {}, platform.threads, platform.name(), monolith),
+          platform.threads);
+    };
+    c.memory = needs();
+    const std::size_t kernels = c.kernels.size();
+    const bool alone = c.memory.bytes <= options.memory_limit;
+    // The stages of a persistent kernel are its code, so none can run twice.
+    if (!alone && !platform.persistent) {
+      run_again(c.graph, c.plan, c.kernels,
+                options.memory_limit - (c.memory.bytes - c.memory.arena));
+      c.memory = needs();
+    }
+    c.memory.us_per_byte = price;
+    c.memory.again = static_cast<int>(c.kernels.size() - kernels);
+    const auto rank = [&](const Compiled& x) {
+      const bool fits = x.memory.bytes <= options.memory_limit;
+      return std::pair(!fits, fits ? x.plan.cost_us : static_cast<double>(x.memory.bytes));
+    };
+    if (!best || rank(c) < rank(best->compiled)) best = std::move(draft);
+    if (alone) break;
+  }
+  const MemoryReport& m = best->compiled.memory;
+  if (m.bytes <= options.memory_limit) return *std::move(best);
+  const auto mb = [](std::int64_t bytes) { return 1e-6 * static_cast<double>(bytes); };
+  return fail(ErrorCode::out_of_memory,
+              "--memory-limit: the program needs {:.1f} MB ({:.1f} of constants, {:.1f} of inputs "
+              "and outputs, {:.1f} of arena, {:.1f} of scratch), however much is computed again; "
+              "found a limit of {:.1f}",
+              mb(m.bytes), mb(m.constants), mb(m.ports), mb(m.arena), mb(m.scratch),
+              mb(options.memory_limit));
+}
+
+Result<Compiled> compile_for(const prim::Graph& graph, const CompileOptions& options,
+                             const ModeRequest& mode, const Platform& platform) {
   const bool monolith =
       platform.cuda ? platform.persistent.has_value() : mode.kind != ModeRequest::Kind::kernels;
-  runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(objects),
+  Draft draft =
+      HEDDLE_TRY(options.memory_limit > 0 ? draft_within(graph, options, platform, monolith)
+                                          : draft_of(graph, options, platform, 0));
+  Compiled& compiled = draft.compiled;
+  Stopwatch watch(compiled.times);
+  runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(draft.objects),
                                       platform.threads, platform.name(), monolith);
+  MemoryReport memory = memory_of(program, platform.threads);
+  memory.limit = options.memory_limit;
+  memory.us_per_byte = compiled.memory.us_per_byte;
+  memory.again = compiled.memory.again;
+  compiled.memory = memory;
   watch.lap("assemble");
   double seconds = 0;
   for (const PhaseTime& time : compiled.times) seconds += time.seconds;
@@ -224,7 +306,7 @@ Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
   watch.lap("mode");
   program.manifest = report_of(compiled, platform).dump();
   compiled.program = std::make_shared<runtime::Program>(std::move(program));
-  return compiled;
+  return std::move(compiled);
 }
 
 /// The report goes with the program.
@@ -299,7 +381,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   const bool timed = platform.found && HEDDLE_TRY(budget_seconds(options.budget)) > 0;
   if (timed && mode.kind == ModeRequest::Kind::automatic)
     return faster_of_both(graph, options, platform);
-  if (!platform.persistent) return compile_for(std::move(graph), options, mode, platform);
+  if (!platform.persistent) return compile_for(graph, options, mode, platform);
   Result<Compiled> compiled = compile_persistent_for(graph, options, mode, platform);
   if (compiled || compiled.error().code != ErrorCode::unsupported) return compiled;
   // What cannot be a stage keeps the plan in several kernels.
@@ -307,7 +389,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   log(LogLevel::warning, "--mode {}: {}; several kernels instead", options.mode,
       compiled.error().message);
   return compile_for(
-      std::move(graph), options,
+      graph, options,
       {ModeRequest::Kind::kernels, {}, false, "no monolith: " + compiled.error().message},
       platform);
 }

@@ -32,6 +32,9 @@ struct CompileOptions {
   /// How the kernels run: "kernels" (one after another), "monolith" (all as one parallel region or
   /// persistent kernel), "auto" (what measures faster); see driver/mode.h.
   std::string mode = "auto";
+  /// Bytes of constants, inputs, outputs, arena and scratch. A plan that needs more keeps less and
+  /// computes more again, until it fits; where none does, compile() says so. 0: no limit.
+  std::int64_t memory_limit = 0;
   bool tf32 = false;  ///< CUDA: products of f32 are of values rounded to tf32, on tensor cores
   std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
   DimensionFacts facts;                 ///< "--dynamic total=past+seq"
@@ -73,6 +76,13 @@ struct ModeReport {
   std::string tuning;                                    ///< what stages alone were found to be
 };
 
+/// What a run needs, and what was done to need no more than CompileOptions::memory_limit.
+struct MemoryReport {
+  std::int64_t bytes = 0, constants = 0, ports = 0, arena = 0, scratch = 0, limit = 0;
+  double us_per_byte = 0;  ///< price of a byte that is written, in the plan
+  int again = 0;           ///< kernels that run once more
+};
+
 struct Compiled {
   std::shared_ptr<const runtime::Program> program;
   prim::Graph graph;  ///< after the passes
@@ -81,10 +91,13 @@ struct Compiled {
   std::vector<PhaseTime> times;
   DType precision = DType::f32;  ///< CompileOptions::precision
   ModeReport mode;
+  MemoryReport memory;
   plan::MeasureReport measured;  ///< what the budget was spent on
   bool from_cache = false;       ///< graph, plan and kernels are empty then
 };
 
+/// Memory of one run on so many threads.
+MemoryReport memory_of(const runtime::Program& program, int threads);
 int machine_threads();
 /// What code is generated for: the machine's vector level unless Options::cpu lowers it.
 Result<codegen::cpu::Machine> machine_for(const Options& options);

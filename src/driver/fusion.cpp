@@ -7,108 +7,208 @@ namespace heddle::driver {
 namespace {
 
 using nlohmann::json;
+using prim::Graph;
 using prim::NodeId;
 
 /// Where reductions are computed.
 struct Places {
-  int contraction = 0;  ///< before or behind a matrix product or convolution, in its kernel
-  int others = 0;       ///< with other arithmetic
-  int alone = 0;        ///< a kernel of views and reductions only
+  int epilogues = 0;  ///< of what a matrix product or convolution makes, in its kernel
+  int prologues = 0;  ///< before such a product, in its kernel
+  int others = 0;     ///< with other arithmetic
+  int alone = 0;      ///< a kernel of views and reductions only
   json as_json() const {
-    return {{"in_contractions", contraction}, {"with_others", others}, {"alone", alone}};
+    return {{"epilogues", epilogues},
+            {"prologues", prologues},
+            {"with_others", others},
+            {"alone", alone}};
   }
 };
 
-bool is_norm(const prim::Graph& g, NodeId id) {
-  const prim::OriginId from = g.origin_id(id);
-  return from && g.origin(from).op.find("Normalization") != std::string::npos;
+bool moves_only(const prim::Node& node) {
+  return std::holds_alternative<prim::View>(node.op) ||
+         std::holds_alternative<prim::Constant>(node.op) ||
+         std::holds_alternative<prim::Iota>(node.op) ||
+         std::holds_alternative<prim::Input>(node.op);
+}
+
+/// By node: whether the outputs chosen need it.
+template <class Chosen>
+std::vector<bool> needed(const Graph& g, Chosen chosen) {
+  std::vector<bool> live(static_cast<std::size_t>(g.size()));
+  for (const prim::GraphOutput& o : g.outputs)
+    if (chosen(o)) live[static_cast<std::size_t>(o.node.value)] = true;
+  for (std::int32_t id = g.size() - 1; id >= 0; --id)
+    if (live[static_cast<std::size_t>(id)])
+      for (NodeId arg : g[NodeId{id}].args) live[static_cast<std::size_t>(arg.value)] = true;
+  return live;
 }
 
 struct Kernel {
   bool contraction = false, arithmetic = false;
+  std::set<NodeId> behind;  ///< of a contraction of the kernel
   std::vector<NodeId> reductions;
 };
-Kernel kernel_of(const prim::Graph& g, const lower::Cluster& c) {
+Kernel kernel_of(const Graph& g, const lower::Cluster& c) {
   Kernel k;
   for (NodeId id : c.nodes) {
-    k.contraction |= std::holds_alternative<prim::Contract>(g[id].op);
+    const bool contract = std::holds_alternative<prim::Contract>(g[id].op);
+    k.contraction |= contract;
     k.arithmetic |= std::holds_alternative<prim::Map>(g[id].op);
     if (std::holds_alternative<prim::Reduce>(g[id].op)) k.reductions.push_back(id);
+    const auto& args = g[id].args;
+    if (contract ||
+        std::any_of(args.begin(), args.end(), [&](NodeId a) { return k.behind.contains(a); }))
+      k.behind.insert(id);
   }
   return k;
 }
 
-void add(Places& places, const Kernel& k) {
-  ++(k.contraction ? places.contraction : k.arithmetic ? places.others : places.alone);
+void add(Places& places, const Kernel& k, NodeId id) {
+  ++(k.behind.contains(id) ? places.epilogues
+     : k.contraction       ? places.prologues
+     : k.arithmetic        ? places.others
+                           : places.alone);
+}
+
+/// What the operators of a graph are; those that only move data are no kernels anywhere.
+json operators_of(const Graph& g) {
+  std::set<prim::Origin> forward, backward, updates;
+  const auto live = needed(g, [](const auto&) { return true; });
+  for (std::int32_t id = 0; id < g.size(); ++id) {
+    if (!live[static_cast<std::size_t>(id)] || moves_only(g[NodeId{id}])) continue;
+    const prim::OriginId from = g.origin_id(NodeId{id});
+    if (!from) continue;
+    const std::string& op = g.origin(from).op;
+    (op == "Optimizer"       ? updates
+     : op.ends_with(".grad") ? backward
+                             : forward)
+        .insert(g.origin(from));
+  }
+  return {{"forward", forward.size()}, {"backward", backward.size()}, {"updates", updates.size()}};
+}
+
+/// Primitives that only the loss' value needs, and the kernels that compute them.
+json loss_of(const Compiled& compiled) {
+  const Graph& g = compiled.graph;
+  const auto is_value = [](const prim::GraphOutput& o) { return o.name == "loss"; };
+  const auto value = needed(g, is_value),
+             step = needed(g, [&](const auto&o) { return !is_value(o); });
+  const auto value_only = [&](NodeId id) {
+    const auto i = static_cast<std::size_t>(id.value);
+    return value[i] && !step[i] && !moves_only(g[id]);
+  };
+  int primitives = 0, kernels = 0, alone = 0;
+  double us = 0;
+  for (std::int32_t id = 0; id < g.size(); ++id) primitives += value_only(NodeId{id});
+  for (const CompiledKernel& kernel : compiled.kernels) {
+    const auto& nodes = kernel.planned.cluster.nodes;
+    if (std::none_of(nodes.begin(), nodes.end(), value_only)) continue;
+    const auto& outputs = kernel.planned.cluster.outputs;
+    const bool only = std::all_of(outputs.begin(), outputs.end(), [&](NodeId id) {
+      return !step[static_cast<std::size_t>(id.value)];
+    });
+    ++kernels;
+    alone += only;
+    us += only ? kernel.planned.cost.us : 0;
+  }
+  return {{"wanted", std::any_of(g.outputs.begin(), g.outputs.end(), is_value)},
+          {"primitives", primitives},
+          {"kernels", kernels},
+          {"alone", alone},
+          {"us", us}};
 }
 
 }  // namespace
 
 json fusion_of(const Compiled& compiled) {
-  const prim::Graph& g = compiled.graph;
-  std::set<std::pair<std::string, std::string>> forward, backward;
-  Places reductions, statistics;
-  int loss_kernels = 0, loss_alone = 0, updates = 0, updates_in_contractions = 0;
+  const Graph& g = compiled.graph;
+  Places reductions, statistics, gradients;
+  int updates = 0, updates_in_epilogues = 0;
+  int contractions = 0, with_more = 0, several = 0;
   for (const CompiledKernel& kernel : compiled.kernels) {
-    bool loss = false, other = false, update = false;
-    for (prim::OriginId id : kernel.planned.origins) {
-      if (!id) continue;
-      const prim::Origin& from = g.origin(id);
-      if (from.op == "Loss") {
-        loss = true;
-      } else if (from.op == "Optimizer") {
-        update = true;
-      } else {
-        other |= from.op != "Loss.grad";
-        (from.op.ends_with(".grad") ? backward : forward).insert({from.op, from.name});
-      }
-    }
-    const Kernel k = kernel_of(g, kernel.planned.cluster);
-    loss_kernels += loss;
-    loss_alone += loss && !other;
+    const lower::Cluster& cluster = kernel.planned.cluster;
+    const Kernel k = kernel_of(g, cluster);
+    contractions += k.contraction;
+    with_more += k.contraction && (k.arithmetic || !k.reductions.empty());
+    several += k.contraction && cluster.outputs.size() > 1;
+    const auto& from = kernel.planned.origins;
+    const bool update = std::any_of(from.begin(), from.end(), [&](prim::OriginId id) {
+      return id && g.origin(id).op == "Optimizer";
+    });
     updates += update;
-    updates_in_contractions += update && k.contraction;
+    updates_in_epilogues += update && k.contraction;
     for (NodeId id : k.reductions) {
-      add(reductions, k);
-      if (is_norm(g, id)) add(statistics, k);
+      add(reductions, k, id);
+      const prim::OriginId origin = g.origin_id(id);
+      if (!origin || g.origin(origin).op.find("Normalization") == std::string::npos) continue;
+      add(g.origin(origin).op.ends_with(".grad") ? gradients : statistics, k, id);
     }
   }
-  return {{"forward_operators", forward.size()},
-          {"backward_operators", backward.size()},
-          {"kernels", compiled.kernels.size()},
-          {"loss_kernels", loss_kernels},
-          {"loss_alone", loss_alone},
-          {"updates", updates},
-          {"updates_in_contractions", updates_in_contractions},
-          {"reductions", reductions.as_json()},
-          {"norm_statistics", statistics.as_json()}};
+  return {{"kernels", compiled.kernels.size()},
+          {"plan_us", compiled.plan.cost_us},
+          {"operators", operators_of(g)},
+          {"loss", loss_of(compiled)},
+          {"contractions",
+           {{"kernels", contractions}, {"with_more", with_more}, {"several_outputs", several}}},
+          {"updates", {{"kernels", updates}, {"in_epilogues", updates_in_epilogues}}},
+          {"norm_statistics", statistics.as_json()},
+          {"norm_gradients", gradients.as_json()},
+          {"reductions", reductions.as_json()}};
 }
 
-std::string fusion_text(const json& fusion) {
-  const int backward = fusion.value("backward_operators", 0);
-  if (backward == 0) return "";
-  const int forward = fusion.value("forward_operators", 0), updates = fusion.value("updates", 0);
-  const auto places = [&](const char* what) {
-    const json& p = fusion[what];
-    return fmt::format("{} in kernels of contractions, {} with other arithmetic, {} alone",
-                       p["in_contractions"].get<int>(), p["with_others"].get<int>(),
-                       p["alone"].get<int>());
-  };
+namespace {
+
+std::string loss_line(const json& loss, double plan_us) {
+  if (!loss["wanted"].get<bool>())
+    return "loss: eliminated: nothing is computed for its value, only its gradient";
   return fmt::format(
-      "step: {} kernels for {} operators forward, {} backward and the updates: one kernel each "
-      "were "
-      "{} at least\n"
-      "      loss: {}\n"
-      "      updates: {} kernels, {} of them behind the contraction that makes the gradient\n"
-      "      statistics and gradients of normalisations: {}\n"
-      "      all reductions: {}\n",
-      fusion["kernels"].get<int>(), forward, backward, forward + backward + 1,
-      fusion.value("loss_kernels", 0) == 0
-          ? "eliminated, only its gradient is computed"
-          : fmt::format("in {} kernels, {} of them for nothing else",
-                        fusion["loss_kernels"].get<int>(), fusion["loss_alone"].get<int>()),
-      updates, fusion.value("updates_in_contractions", 0), places("norm_statistics"),
-      places("reductions"));
+      "loss: {} primitives are for its value alone, which is an output ({} kernels, {} of them for "
+      "nothing else: {:.1f} us, {:.2f} %); its gradient reads none of them",
+      loss["primitives"].get<int>(), loss["kernels"].get<int>(), loss["alone"].get<int>(),
+      loss["us"].get<double>(), 100 * loss["us"].get<double>() / plan_us);
+}
+
+std::string places_line(const char* what, const json& p) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"epilogues", "in epilogues of contractions"},
+      {"prologues", "before a contraction, in its kernel"},
+      {"with_others", "with other arithmetic"},
+      {"alone", "in kernels of their own"}};
+  int all = 0;
+  std::string parts;
+  for (const auto& [place, words] : rows) {
+    const int count = p[place];
+    all += count;
+    if (count > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", count, words);
+  }
+  return fmt::format("{}: {}{}{}", what, all, parts.empty() ? "" : ": ", parts);
+}
+
+}  // namespace
+
+std::vector<std::string> fusion_lines(const json& fusion) {
+  if (!fusion.contains("operators")) return {};
+  const json& operators = fusion["operators"];
+  const int forward = operators["forward"], backward = operators["backward"],
+            parameters = operators["updates"];
+  if (backward == 0) return {};
+  const json &contractions = fusion["contractions"], &updates = fusion["updates"];
+  return {
+      fmt::format("{} kernels; one for each operator would be {}: {} forward, {} backward, {} "
+                  "updates of a parameter (what only moves data not counted)",
+                  fusion["kernels"].get<int>(), forward + backward + parameters, forward, backward,
+                  parameters),
+      loss_line(fusion["loss"], fusion["plan_us"]),
+      fmt::format("contractions: {} kernels, {} with other work in them, {} that write several "
+                  "values",
+                  contractions["kernels"].get<int>(), contractions["with_more"].get<int>(),
+                  contractions["several_outputs"].get<int>()),
+      places_line("statistics of normalisations", fusion["norm_statistics"]),
+      places_line("gradients of normalisations", fusion["norm_gradients"]),
+      places_line("all reductions", fusion["reductions"]),
+      fmt::format("updates: {} kernels, {} of them in the epilogue of the contraction that makes "
+                  "the gradient",
+                  updates["kernels"].get<int>(), updates["in_epilogues"].get<int>())};
 }
 
 }  // namespace heddle::driver

@@ -1,16 +1,17 @@
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "driver/driver.h"
 
 namespace heddle::driver {
 
-/// What has been fused with what, as EVT tells it of a training step: operators (forward, backward,
-/// loss, update) and kernels, where reductions and the statistics of normalisations are computed,
-/// and whether any kernel computes the loss alone.
+/// What has been fused with what, as EVT tells it of a training step: kernels and operators
+/// (forward, backward), what is computed for the value of the loss alone, and where reductions, the
+/// statistics of normalisations and the updates are computed. All of it counted in the plan.
 nlohmann::json fusion_of(const Compiled& compiled);
-/// The same as lines of text; empty unless the program is a training step.
-std::string fusion_text(const nlohmann::json& fusion);
+/// The same as sentences; none unless the program is a training step.
+std::vector<std::string> fusion_lines(const nlohmann::json& fusion);
 
 }  // namespace heddle::driver

@@ -156,6 +156,12 @@ json mode_json(const ModeReport& mode) {
           {"tuning", mode.tuning}};
 }
 
+json memory_json(const MemoryReport& m) {
+  return {{"bytes", m.bytes}, {"constants", m.constants},    {"ports", m.ports},
+          {"arena", m.arena}, {"scratch", m.scratch},        {"limit", m.limit},
+          {"again", m.again}, {"us_per_byte", m.us_per_byte}};
+}
+
 json machine_json(const Platform& p) {
   if (!p.cuda) return {{"cpu", p.cpu.cpu}, {"vector_bytes", p.cpu.vector_bytes}};
   const plan::MachineModel m = p.model();
@@ -190,6 +196,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
                    {"unique_regions", plan.stats.unique_regions},
                    {"cuts_per_node", plan.stats.cuts_per_node}}},
                  {"mode", mode_json(compiled.mode)},
+                 {"memory", memory_json(compiled.memory)},
                  {"kernels", json::array()},
                  {"times", json::array()}};
   for (const CompiledKernel& kernel : compiled.kernels) {

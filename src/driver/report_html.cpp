@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
+#include "driver/fusion.h"
 #include "driver/report.h"
 #include "driver/source_map.h"
 
@@ -54,6 +56,7 @@ std::string short_sources(const json& kernel) {
 /// The kernels as a graph in Graphviz's language: an edge is a value that goes through memory.
 std::string dot_of(const json& report) {
   std::map<int, std::size_t> producer;
+  std::set<std::pair<std::size_t, std::size_t>> drawn;  // several values are one edge
   std::string dot =
       "digraph plan {\n rankdir=TB; nodesep=0.2; ranksep=0.25;\n"
       " node [shape=box style=\"rounded,filled\" fontname=\"Helvetica\" fontsize=10 "
@@ -68,19 +71,27 @@ std::string dot_of(const json& report) {
   }
   for (std::size_t k = 0; k < kernels.size(); ++k)
     for (const json& input : kernels[k]["inputs"])
-      if (input.contains("id") && producer.contains(input["id"]))
+      if (input.contains("id") && producer.contains(input["id"]) &&
+          drawn.emplace(producer[input["id"]], k).second)
         dot += fmt::format(" k{} -> k{} [tooltip=\"{}\"];\n", producer[input["id"]], k,
                            input["type"].get<std::string>());
   return dot + "}\n";
 }
 
-/// Lays the graph out with Graphviz; empty where `dot` is not installed.
-std::string svg_of(const std::string& dot) {
+constexpr std::size_t kManyKernels = 150;  // laid out with less care, which takes seconds
+constexpr int kLayoutSeconds = 60;
+
+/// Lays the graph out with Graphviz; empty where `dot` is not installed, or not done in time.
+std::string svg_of(const std::string& dot, std::size_t kernels) {
   namespace fs = std::filesystem;
   const fs::path file = fs::temp_directory_path() / fmt::format("heddle-plan-{}.dot", ::getpid());
   std::ofstream(file) << dot;
   std::string svg;
-  if (FILE* pipe = ::popen(fmt::format("dot -Tsvg '{}' 2>/dev/null", file.string()).c_str(), "r")) {
+  const char* quick =
+      kernels > kManyKernels ? "-Gnslimit=1 -Gnslimit1=1 -Gmclimit=0.2 -Gsplines=line" : "";
+  const std::string command =
+      fmt::format("timeout {} dot {} -Tsvg '{}' 2>/dev/null", kLayoutSeconds, quick, file.string());
+  if (FILE* pipe = ::popen(command.c_str(), "r")) {
     char chunk[65536];
     while (const std::size_t got = std::fread(chunk, 1, sizeof chunk, pipe)) svg.append(chunk, got);
     ::pclose(pipe);
@@ -88,7 +99,8 @@ std::string svg_of(const std::string& dot) {
   std::error_code error;
   fs::remove(file, error);
   const std::size_t begin = svg.find("<svg");
-  return begin == std::string::npos ? "" : svg.substr(begin);
+  const bool whole = svg.find("</svg>") != std::string::npos;
+  return begin == std::string::npos || !whole ? "" : svg.substr(begin);
 }
 
 /// Launches, resources and text of a CUDA kernel; nothing for other kernels.
@@ -111,6 +123,28 @@ std::string cuda_html(const json& kernel) {
   return html + "<details><summary>CUDA text</summary><pre>" +
          escaped(annotated(kernel["source"], kernel.value("source_map", json()))) +
          "</pre></details>\n";
+}
+
+/// What a training step's plan has fused; nothing for other programs.
+std::string fusion_html(const json& report) {
+  std::string items;
+  for (const std::string& line : fusion_lines(report.value("fusion", json::object())))
+    items += "<li>" + escaped(line) + "\n";
+  return items.empty() ? "" : "<h2>Training step</h2>\n<ul>\n" + items + "</ul>\n";
+}
+
+std::string mode_html(const json& report) {
+  if (!report.contains("mode")) return "";
+  const json& mode = report["mode"];
+  std::string html =
+      fmt::format("<h2>Mode</h2>\n<p>{} ({})</p>\n", escaped(mode["chosen"].get<std::string>()),
+                  escaped(mode["reason"].get<std::string>()));
+  if (mode["measured"].empty()) return html;
+  html += "<table class=mode><tr><th>measured<th>time of a run</tr>\n";
+  for (const json& m : mode["measured"])
+    html += fmt::format("<tr><td>{}<td class=us>{:.1f} µs</tr>\n",
+                        escaped(m["mode"].get<std::string>()), m["us"].get<double>());
+  return html + "</table>\n";
 }
 
 std::string kernel_html(std::size_t k, const json& kernel, double total) {
@@ -169,7 +203,7 @@ std::string explain_html(const json& report) {
   double total = 1e-9;
   for (const json& kernel : report["kernels"])
     total = std::max(total, kernel["cost"]["us"].get<double>());
-  const std::string svg = svg_of(dot_of(report));
+  const std::string svg = svg_of(dot_of(report), report["kernels"].size());
   std::string html =
       "<!doctype html><html lang=en><meta charset=utf-8><title>Heddle plan</title><style>" +
       std::string(kStyle) + "</style>\n<h1>Plan</h1>\n";
@@ -182,11 +216,14 @@ std::string explain_html(const json& report) {
       escaped(plan["strategy"].get<std::string>()), plan["candidates"].get<int>(),
       plan["regions"].get<int>(), plan["unique_regions"].get<int>(),
       escaped(report["machine"].value("gpu", report["machine"].value("cpu", ""))));
+  html += fusion_html(report);
+  html += mode_html(report);
   html +=
-      "<p class=legend>bound by <b style=\"background:#cfe3f7\">compute</b><b "
+      "<h2>Values that go through memory</h2>\n<p class=legend>kernels bound by <b "
+      "style=\"background:#cfe3f7\">compute</b><b "
       "style=\"background:#fbe3c8\">"
       "memory</b><b style=\"background:#e6e6e6\">launch</b></p>\n";
-  html += svg.empty() ? "<p>(no picture: Graphviz's dot is not installed)</p>\n"
+  html += svg.empty() ? "<p>(no picture: Graphviz's dot is not installed, or took too long)</p>\n"
                       : "<div class=plan>" + svg + "</div>\n";
   html += "<h2>Kernels in execution order</h2>\n";
   for (std::size_t k = 0; k < report["kernels"].size(); ++k)

@@ -101,6 +101,19 @@ std::string mode_text(const json& mode) {
   return text;
 }
 
+std::string memory_text(const json& memory) {
+  const auto mb = [&](const char* part) { return 1e-6 * memory[part].get<double>(); };
+  std::string text = fmt::format(
+      "memory: {:.1f} MB: {:.1f} constants, {:.1f} inputs and outputs, {:.1f} values in between, "
+      "{:.1f} scratch\n",
+      mb("bytes"), mb("constants"), mb("ports"), mb("arena"), mb("scratch"));
+  if (memory["limit"].get<std::int64_t>() > 0)
+    text += fmt::format(
+        "      within {:.1f} MB: {} kernels run again, and the plan counts {} us for a byte\n",
+        mb("limit"), memory["again"].get<int>(), memory["us_per_byte"].get<double>());
+  return text;
+}
+
 }  // namespace
 
 Result<std::string> explain_text(const json& report, const std::string& node, int top) {
@@ -123,7 +136,12 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
     }
     text += "; arithmetic is f32\n";
   }
-  if (report.contains("fusion")) text += fusion_text(report["fusion"]);
+  const char* mark = "step: ";
+  for (const std::string& line : fusion_lines(report.value("fusion", json::object()))) {
+    text += mark + line + "\n";
+    mark = "      ";
+  }
+  if (report.contains("memory")) text += memory_text(report["memory"]);
   if (report.contains("mode")) text += mode_text(report["mode"]);
   const json& kernels = report["kernels"];
   const bool cuda = !kernels.empty() && kernels[0].contains("phases");

@@ -153,16 +153,11 @@ void Trainer::set_number(std::string_view name, double value) {
 Status Trainer::run(Part& part, bool share) {
   std::vector<Tensor> inputs;
   for (const std::size_t i : part.inputs) inputs.push_back(values_[i].tensor);
-  runtime::Session::Ready ready;
-  if (share)
-    ready = [&](std::size_t output) {
-      const auto value = part.outputs[output];
-      if (!value || values_[*value].kind != Value::Kind::sum) return;
-      const auto sum = floats_of(part.results[output]);
-      group_->start_sum(sum.data(), static_cast<std::int64_t>(sum.size()));
-    };
-  HEDDLE_TRY(part.session->run_into(inputs, part.results, ready));
-  if (share) HEDDLE_TRY(group_->wait());
+  std::vector<std::size_t> shared;
+  for (std::size_t o = 0; share && o < part.outputs.size(); ++o)
+    if (part.outputs[o] && values_[*part.outputs[o]].kind == Value::Kind::sum) shared.push_back(o);
+  HEDDLE_TRY(share ? part.session->run_sharing(inputs, part.results, shared, *group_)
+                   : part.session->run_into(inputs, part.results));
   for (std::size_t o = 0; o < part.outputs.size(); ++o)
     if (part.outputs[o]) std::swap(values_[*part.outputs[o]].tensor, part.results[o]);
   return Ok{};

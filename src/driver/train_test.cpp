@@ -292,6 +292,69 @@ TEST(Accumulation, IsOneStepOfAllBatches) {
   EXPECT_FALSE(parts->step(Batch{}, 0.01));
 }
 
+/// Layers whose activations cost little beside their products.
+onnx::TrainingModel deep() {
+  Maker m;
+  Builder& b = m.b;
+  NodeId h = m.input("x", {64, 32});
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::int64_t from = layer == 0 ? 32 : 256;
+    h = b.matmul(h, m.parameter(fmt::format("w{}", layer), {from, 256}));
+    // Nothing that a plan without a bound would compute twice.
+    for (int k = 0; k < 3; ++k) h = b.map(ir::ScalarFn::tanh, {b.map(ir::ScalarFn::sin, {h})});
+  }
+  return m.done(b.matmul(h, m.parameter("o", {256, 3})));
+}
+
+/// Products only: nothing to compute again but products.
+onnx::TrainingModel products() {
+  Maker m;
+  NodeId h = m.input("x", {512, 32});
+  for (int layer = 0; layer < 8; ++layer)
+    h = m.b.relu(m.b.matmul(h, m.parameter(fmt::format("w{}", layer), {32, 32})));
+  return m.done(m.b.matmul(h, m.parameter("o", {32, 3})));
+}
+
+/// What is cheap is computed again where memory is short, and the step is the same.
+void expect_same_within(onnx::TrainingModel (*model)(), double share) {
+  CompileOptions bound = quick();
+  bound.mode = "kernels";  // a monolith's small values share no memory
+  auto plain = Trainer::create(model(), {}, bound);
+  ASSERT_TRUE(plain) << plain.error().message;
+  const MemoryReport needs = plain->compiled().memory;
+  bound.memory_limit =
+      needs.bytes - static_cast<std::int64_t>(share * static_cast<double>(needs.arena));
+  auto small = Trainer::create(model(), {}, bound);
+  ASSERT_TRUE(small) << small.error().message;
+  const MemoryReport& found = small->compiled().memory;
+  EXPECT_LE(found.bytes, bound.memory_limit);
+  EXPECT_EQ(found.bytes, memory_of(*small->compiled().program, 2).bytes);
+  EXPECT_TRUE(found.again > 0 || found.us_per_byte > 0);
+  std::mt19937 rng(5);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Tensor> batch;
+    for (const auto& port : plain->batch_ports()) batch.push_back(random_of(port.type, rng, 1));
+    EXPECT_NEAR(*plain->step(batch, 0.01), *small->step(batch, 0.01), 1e-5);
+  }
+  const auto wanted = plain->weights(), got = small->weights();
+  for (const auto& [name, want] : wanted)
+    for (std::int64_t i = 0; i < want.count(); ++i)
+      ASSERT_NEAR(got.at(name).at(i), want.at(i), 1e-4) << name;
+}
+
+TEST(Memory, ActivationsAreComputedAgain) { expect_same_within(deep, 0.25); }
+TEST(Memory, ProductsAreComputedAgain) { expect_same_within(products, 0.2); }
+
+TEST(Memory, WhatCannotFitIsAnError) {
+  CompileOptions bound = quick();
+  bound.memory_limit = 1000;
+  const auto small = Trainer::create(perceptron(), {}, bound);
+  ASSERT_FALSE(small);
+  EXPECT_EQ(small.error().code, ErrorCode::out_of_memory);
+  EXPECT_TRUE(small.error().message.starts_with("--memory-limit: the program needs 0.0 MB"))
+      << small.error().message;
+}
+
 TEST(Checkpoints, ResumingRepeatsWhatWouldHaveHappened) {
   const std::string path =
       (std::filesystem::temp_directory_path() / fmt::format("heddle-{}.st", ::getpid())).string();

@@ -197,6 +197,7 @@ class Maker {
   }
 
   void update_one(const Optimizer& optimizer, std::size_t i, const std::string& name) {
+    g().set_origin(prim::Origin{"Optimizer", name});
     const TensorType type = b_.type(parameters_[i]);
     Update u{
         parameters_[i], gradients_[i], {}, b_.cast(rate_, type.dtype), b_.cast(count_, type.dtype)};

@@ -54,36 +54,84 @@ int default_opset(const ModelProto& model) {
   return 0;
 }
 
-constexpr std::string_view kUpdated = "heddle.updated:";
+/// Before the names of updated statistics, and of values that the model holds in 16 bits and that
+/// are trained in 32.
+constexpr std::string_view kUpdated = "heddle.updated:", kWide = "heddle.wide:";
+
+bool is_half(const TensorProto& t) {
+  return t.data_type() == TensorProto::FLOAT16 || t.data_type() == TensorProto::BFLOAT16;
+}
+
+NodeProto cast(const std::string& from, const std::string& to, int type) {
+  NodeProto node;
+  node.set_op_type("Cast");
+  node.set_name(to);
+  node.add_input(from);
+  node.add_output(to);
+  AttributeProto& a = *node.add_attribute();
+  a.set_name("to");
+  a.set_type(AttributeProto::INT);
+  a.set_i(type);
+  return node;
+}
+
+void set_integer(NodeProto& node, const char* name, std::int64_t value) {
+  AttributeProto* found = nullptr;
+  for (AttributeProto& a : *node.mutable_attribute())
+    if (a.name() == name) found = &a;
+  if (found == nullptr) found = node.add_attribute();
+  found->set_name(name);
+  found->set_type(AttributeProto::INT);
+  found->set_i(value);
+}
+
+bool is_batch_norm(const NodeProto& node) {
+  return node.op_type() == "BatchNormalization" && node.input_size() == 5 &&
+         canonical_domain(node.domain()).empty();
+}
+
+/// A statistic after all updates, as an output of the graph.
+void give_updated(const std::string& name, const std::string& last, ::onnx::GraphProto& graph) {
+  for (const TensorProto& t : graph.initializer()) {
+    if (t.name() != name) continue;
+    // Kept in 32 bits where the model has 16.
+    *graph.add_node() = cast(last, std::string(kUpdated) + name,
+                             is_half(t) ? static_cast<int>(TensorProto::FLOAT) : t.data_type());
+    ::onnx::ValueInfoProto& port = *graph.add_output();
+    add_port(t, port);
+    if (is_half(t)) port.mutable_type()->mutable_tensor_type()->set_elem_type(TensorProto::FLOAT);
+    port.set_name(std::string(kUpdated) + name);
+  }
+}
 
 /// Batch normalisations use the batch's statistics, and give updated ones as outputs of the graph.
+/// Where several share a statistic, each updates what the one before has made.
 Status train_batch_norms(ModelProto& model) {
   const int opset = default_opset(model);
+  std::vector<std::string> order;
+  std::map<std::string, std::string> latest;
   for (NodeProto& node : *model.mutable_graph()->mutable_node()) {
-    if (node.op_type() != "BatchNormalization" || node.input_size() != 5) continue;
+    if (!is_batch_norm(node)) continue;
     if (opset < 14)
       return node_unsupported(node, "training needs opset 14, the model imports opset {}", opset);
-    AttributeProto* mode = nullptr;
-    for (AttributeProto& a : *node.mutable_attribute())
-      if (a.name() == "training_mode") mode = &a;
-    if (mode == nullptr) mode = node.add_attribute();
-    mode->set_name("training_mode");
-    mode->set_type(AttributeProto::INT);
-    mode->set_i(1);
+    if (node.input(3) == node.input(4))
+      return node_unsupported(node, "training with '{}' as both mean and variance", node.input(3));
+    set_integer(node, "training_mode", 1);
     const std::string first = node.output(0);
     node.clear_output();
     node.add_output(first);
     for (int i = 3; i < 5; ++i) {
-      const std::string name = std::string(kUpdated) + node.input(i);
-      node.add_output(name);
-      for (const TensorProto& t : model.graph().initializer())
-        if (t.name() == node.input(i)) {
-          auto& port = *model.mutable_graph()->add_output();
-          add_port(t, port);
-          port.set_name(name);
-        }
+      const std::string name = node.input(i);
+      const auto before = latest.find(name);
+      if (before == latest.end())
+        order.push_back(name);
+      else
+        node.set_input(i, before->second);
+      latest[name] = fmt::format("{}{}:{}", kUpdated, first, name);
+      node.add_output(latest[name]);
     }
   }
+  for (const std::string& name : order) give_updated(name, latest[name], *model.mutable_graph());
   return Ok{};
 }
 
@@ -91,10 +139,7 @@ Status train_batch_norms(ModelProto& model) {
 void train_dropouts(ModelProto& model) {
   for (NodeProto& node : *model.mutable_graph()->mutable_node()) {
     if (node.op_type() != "Dropout" || !canonical_domain(node.domain()).empty()) continue;
-    AttributeProto& mode = *node.add_attribute();
-    mode.set_name("training_mode");
-    mode.set_type(AttributeProto::INT);
-    mode.set_i(1);
+    set_integer(node, "training_mode", 1);
   }
 }
 
@@ -123,14 +168,31 @@ Status want_initializers(const ModelProto& model, const std::vector<std::string>
   return Ok{};
 }
 
-/// Moves an initializer to the inputs and keeps its value.
+Tensor converted(const Tensor& value, DType dtype) {
+  Tensor out({dtype, value.shape()});
+  for (std::int64_t i = 0; i < out.count(); ++i) out.set(i, value.at(i));
+  return out;
+}
+
+/// The initializer becomes an input; one of 16 bits an input of 32, cast before the first node.
+void free_one(const TensorProto& t, ::onnx::GraphProto& graph, std::vector<NodeProto>& casts) {
+  ::onnx::ValueInfoProto* port = nullptr;
+  for (auto& in : *graph.mutable_input())
+    if (in.name() == t.name()) port = &in;
+  if (port == nullptr) add_port(t, *(port = graph.add_input()));
+  if (!is_half(t)) return;
+  port->mutable_type()->mutable_tensor_type()->set_elem_type(TensorProto::FLOAT);
+  port->set_name(std::string(kWide) + t.name());
+  casts.push_back(cast(port->name(), t.name(), t.data_type()));
+}
+
+/// Moves initializers to the inputs and keeps their values.
 Status free_initializers(ModelProto& model, const std::vector<std::string>& frozen,
                          const std::string& folder, TrainingModel& out) {
   const Roles roles = roles_of(model);
   TensorSource source{folder, nullptr, {}};
   auto& graph = *model.mutable_graph();
-  std::set<std::string> listed;
-  for (const auto& in : graph.input()) listed.insert(in.name());
+  std::vector<NodeProto> casts;
   google::protobuf::RepeatedPtrField<TensorProto> kept;
   for (const TensorProto& t : graph.initializer()) {
     const bool floating = is_floating(t);
@@ -142,10 +204,14 @@ Status free_initializers(ModelProto& model, const std::vector<std::string>& froz
       continue;
     }
     Tensor value = HEDDLE_TRY(tensor_from_proto(t, source));
+    if (is_half(t)) value = converted(value, DType::f32);
     (statistic ? out.statistics : out.parameters).push_back({t.name(), std::move(value)});
-    if (!listed.contains(t.name())) add_port(t, *graph.add_input());
+    free_one(t, graph, casts);
   }
   graph.mutable_initializer()->Swap(&kept);
+  google::protobuf::RepeatedPtrField<NodeProto> nodes(casts.begin(), casts.end());
+  nodes.MergeFrom(graph.node());
+  graph.mutable_node()->Swap(&nodes);
   return Ok{};
 }
 
@@ -165,20 +231,40 @@ Result<TrainingModel> import_for_training(const std::string& path, const ImportO
   out.graph = HEDDLE_TRY(Importer(model, folder, options, nullptr).run());
   for (auto& port : out.graph.outputs)
     if (port.name.starts_with(kUpdated)) port.name = port.name.substr(kUpdated.size());
+  for (auto& port : out.graph.inputs)
+    if (port.name.starts_with(kWide)) port.name = port.name.substr(kWide.size());
   return out;
 }
+
+namespace {
+
+/// The model may have been written for training: Dropout is the identity again, and batch
+/// normalisations use the running statistics.
+void infer(ModelProto& model) {
+  for (NodeProto& node : *model.mutable_graph()->mutable_node()) {
+    if (node.op_type() == "Dropout" && canonical_domain(node.domain()).empty())
+      while (node.input_size() > 2) node.mutable_input()->RemoveLast();
+    if (!is_batch_norm(node) || default_opset(model) < 14) continue;
+    set_integer(node, "training_mode", 0);
+    while (node.output_size() > 1) node.mutable_output()->RemoveLast();
+  }
+}
+
+}  // namespace
 
 Status export_trained(const std::string& path, const std::string& out,
                       const std::map<std::string, Tensor>& values) {
   const auto [shared, folder] = HEDDLE_TRY(load_model(path));
   const auto model = std::make_shared<ModelProto>(*shared);
+  infer(*model);
   std::size_t replaced = 0;
   TensorSource source{folder, nullptr, {}};
   for (TensorProto& t : *model->mutable_graph()->mutable_initializer()) {
     const auto it = values.find(t.name());
     // External data would have to be copied beside the new file: it is stored inside instead.
     if (it == values.end() && t.data_location() != TensorProto::EXTERNAL) continue;
-    const Tensor value = it == values.end() ? HEDDLE_TRY(tensor_from_proto(t, source)) : it->second;
+    Tensor value = it == values.end() ? HEDDLE_TRY(tensor_from_proto(t, source)) : it->second;
+    if (is_half(t)) value = converted(value, *dtype_from_onnx(t.data_type()));
     replaced += it != values.end();
     TensorProto fresh;
     fresh.set_name(t.name());

@@ -157,11 +157,11 @@ std::vector<Substitute> substitutes_of(const Facts& f, const std::vector<Kernel>
 std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,
                              const Options& options, CostModel& cost) {
   // First output decides among kernels that are ready, so the order follows the source; but what
-  // only makes outputs of the program (the updates of a training step) needs no memory and may free
-  // some: it runs as soon as it can.
+  // only makes outputs of the program (the updates of a training step) or numbers that these wait
+  // for needs no memory and may free some: it runs as soon as it can.
   const auto keeps_memory = [&](const Cluster& c) {
     return !std::all_of(c.outputs.begin(), c.outputs.end(),
-                        [&](NodeId o) { return facts.is_output(o); });
+                        [&](NodeId o) { return facts.is_output(o) || facts.elements_of(o) <= 1; });
   };
   std::sort(clusters.begin(), clusters.end(), [&](const Cluster& a, const Cluster& b) {
     return std::tuple(keeps_memory(a), a.outputs[0], a) <

@@ -71,6 +71,26 @@ struct Multi {
     return false;
   }
 
+  /// Scalars that others read (the corrections of an optimiser) are not made by a kernel that reads
+  /// more than they need: whoever waits for them would wait for that, and keep memory meanwhile.
+  bool holds_up_scalars(const Cluster& c) const {
+    const auto inside = [&](NodeId id) {
+      return std::binary_search(c.nodes.begin(), c.nodes.end(), id);
+    };
+    return std::any_of(c.outputs.begin(), c.outputs.end(), [&](NodeId scalar) {
+      const auto& readers = f.readers_of(scalar);
+      if (f.elements_of(scalar) > 1 || std::all_of(readers.begin(), readers.end(), inside))
+        return false;
+      std::set<NodeId> own{scalar};
+      for (auto id = c.nodes.rbegin(); id != c.nodes.rend(); ++id)
+        if (own.contains(*id))
+          for (NodeId arg : f[*id].args)
+            if (inside(arg)) own.insert(arg);
+      const Cluster cone{{own.begin(), own.end()}, {scalar}};
+      return reads_of(*f.graph, cone).size() < reads_of(*f.graph, c).size();
+    });
+  }
+
   void offer(Candidate::Kind kind, std::vector<NodeId> nodes, std::vector<NodeId> outputs) {
     if (nodes.size() > static_cast<std::size_t>(options.max_cluster)) return;
     if (outputs.size() > kMaxOutputs) return;
@@ -78,7 +98,7 @@ struct Multi {
     Cluster c{std::move(nodes), std::move(outputs)};
     int loops = 0;
     for (NodeId id : c.nodes) loops += f.is_main_loop(id);
-    if (loops > 1 || !seen.insert(c).second || waits_for_itself(c)) return;
+    if (loops > 1 || !seen.insert(c).second || waits_for_itself(c) || holds_up_scalars(c)) return;
     if (!options.legality.supports(*f.graph, c)) return;
     out.push_back(make_candidate(f, kind, std::move(c), options, cost));
   }

@@ -65,10 +65,39 @@ bool summed_often(const Facts& f, NodeId id, int depth = 0) {
   return false;
 }
 
+/// Sums over the rows of a value, perhaps times others that are there already: bias and norm
+/// gradients. They ride in the epilogue that makes the value, if they are in its region. `seen` but
+/// not `placed` is what waits for the value.
+void sums_over_rows(const Facts& f, NodeId value, const std::vector<bool>& seen,
+                    const std::vector<bool>& placed, std::vector<NodeId>& out, int depth = 0) {
+  const auto is = [](const std::vector<bool>& what, NodeId id) {
+    return what[static_cast<std::size_t>(id.value)];
+  };
+  const auto there = [&](NodeId arg) { return arg == value || f.is_leaf(arg) || is(placed, arg); };
+  const auto view_of_such = [&](NodeId arg) {
+    return clonable(f, arg) && f[arg].args.size() == 1 && there(f[arg].args[0]);
+  };
+  for (NodeId reader : f.readers_of(value)) {
+    const auto& args = f[reader].args;
+    if (f.members_of(reader).size() > 1 || (is(seen, reader) && !is(placed, reader)) ||
+        !std::all_of(args.begin(), args.end(),
+                     [&](NodeId arg) { return there(arg) || view_of_such(arg); }))
+      continue;
+    if (const auto* reduce = f.as<prim::Reduce>(reader)) {
+      const int rank = static_cast<int>(f[args[0]].type.shape.size());
+      if (reduce->fn == ir::Monoid::sum && f.bytes_of(reader) <= kTinyBytes &&
+          std::find(reduce->axes.begin(), reduce->axes.end(), rank - 1) == reduce->axes.end())
+        out.push_back(reader);
+    } else if (depth < 2 && (f.as<prim::Map>(reader) || f.as<prim::View>(reader))) {
+      sums_over_rows(f, reader, seen, placed, out, depth + 1);
+    }
+  }
+}
+
 /// Order in which branches are contiguous: depth first from the outputs.
 std::vector<NodeId> depth_first(const Facts& f) {
   std::vector<NodeId> order;
-  std::vector<bool> seen(static_cast<std::size_t>(f.graph->size()));
+  std::vector<bool> seen(static_cast<std::size_t>(f.graph->size())), placed = seen;
   std::vector<std::pair<NodeId, std::size_t>> stack;
   auto push = [&](NodeId id) {
     if (seen[static_cast<std::size_t>(id.value)] || f.is_leaf(id)) return;
@@ -86,8 +115,14 @@ std::vector<NodeId> depth_first(const Facts& f) {
       if (next < f[id].args.size()) {
         push_class(f[id].args[next++]);
       } else {
-        if (!clonable(f, id) || f.is_output(id)) order.push_back(id);
+        const NodeId done = id;
         stack.pop_back();
+        placed[static_cast<std::size_t>(done.value)] = true;
+        if (!clonable(f, done) || f.is_output(done)) order.push_back(done);
+        if (f.is_leaf(done) || !(f.as<prim::Map>(done) || f.as<prim::Contract>(done))) continue;
+        std::vector<NodeId> sums;
+        sums_over_rows(f, done, seen, placed, sums);
+        for (NodeId sum : sums) push(sum);
       }
     }
   }

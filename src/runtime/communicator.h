@@ -6,6 +6,17 @@
 
 namespace heddle::runtime {
 
+/// Sums over processes of memory of this process's GPU, beside what its streams do.
+class DeviceSums {
+ public:
+  virtual ~DeviceSums() = default;
+  /// Starts to replace `count` floats at an address of the GPU by their sums, once what is in
+  /// `stream` now is done. Processes have to start the same sums in the same order.
+  virtual Status start(void* stream, std::uint64_t data, std::int64_t count) = 0;
+  /// What is put into `stream` from now on waits for all sums that were started.
+  virtual Status join(void* stream) = 0;
+};
+
 /// Processes that run the same program on data of their own.
 class Communicator {
  public:
@@ -17,6 +28,8 @@ class Communicator {
   virtual void start_sum(float* data, std::int64_t count) = 0;
   /// Until all sums are there. Error: what the library said.
   virtual Status wait() = 0;
+  /// For memory of a GPU; null: the host's is all that can be summed.
+  virtual DeviceSums* on_device() { return nullptr; }
   /// Seconds that sums took, and that wait() had nothing else to do: the rest was overlapped.
   struct Times {
     double sums = 0, waits = 0;

@@ -291,12 +291,35 @@ Status Session::execute_telling(std::span<const Tensor> inputs, std::span<Tensor
   return Ok{};
 }
 
+/// Of the host's memory, which an output is in when it is told.
+Status Session::execute_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                                std::span<const std::size_t> shared, Communicator& group) {
+  const Ready ready = [&](std::size_t output) {
+    if (std::find(shared.begin(), shared.end(), output) == shared.end()) return;
+    const auto data = outputs[output].as_mutable<float>();
+    group.start_sum(data.data(), static_cast<std::int64_t>(data.size()));
+  };
+  HEDDLE_TRY(execute_telling(inputs, outputs, ready));
+  return group.wait();
+}
+
+Status Session::run_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                            std::span<const std::size_t> shared, Communicator& group) {
+  HEDDLE_TRY(check(inputs));
+  HEDDLE_TRY(check_outputs(outputs));
+  return execute_sharing(inputs, outputs, shared, group);
+}
+
+Status Session::check_outputs(std::span<Tensor> outputs) const {
+  if (outputs.size() == program_->outputs.size()) return Ok{};
+  return fail(ErrorCode::usage, "run: found {} outputs, want {}", outputs.size(),
+              program_->outputs.size());
+}
+
 Status Session::run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                          const Ready& ready) {
   HEDDLE_TRY(check(inputs));
-  if (outputs.size() != program_->outputs.size())
-    return fail(ErrorCode::usage, "run: found {} outputs, want {}", outputs.size(),
-                program_->outputs.size());
+  HEDDLE_TRY(check_outputs(outputs));
   return ready ? execute_telling(inputs, outputs, ready) : execute(inputs, outputs, nullptr);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/communicator.h"
 #include "runtime/program.h"
 #include "support/thread_pool.h"
 
@@ -53,6 +54,10 @@ class Session {
   /// `ready` is called by a thread of the run, while others go on; it has to be quick.
   Status run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                   const Ready& ready = {});
+  /// run_into(), whose outputs `shared` (of f32) become their sums over all processes: each sum
+  /// starts when its output is there, and the run goes on beside it.
+  Status run_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                     std::span<const std::size_t> shared, Communicator& group);
   /// One run with the time of each launch, one after another (CUDA: by events).
   Result<std::vector<LaunchTime>> profile(std::span<const Tensor> inputs);
   /// One run as it is, with the time of each item of a monolith, by worker and in order; else of
@@ -72,7 +77,10 @@ class Session {
   /// The same, telling `ready`; here at the end.
   virtual Status execute_telling(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                                  const Ready& ready);
+  virtual Status execute_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                                 std::span<const std::size_t> shared, Communicator& group);
   Status check(std::span<const Tensor> inputs) const;
+  Status check_outputs(std::span<Tensor> outputs) const;
   std::vector<Tensor> new_outputs() const;
 
  private:

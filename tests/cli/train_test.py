@@ -92,6 +92,11 @@ class TrainTest(CommandTest):
                  for i in range(0, 80, 8)]
         self.assertGreater(np.mean(right), 0.9)
 
+    def test_a_memory_limit_holds_or_is_an_error(self):
+        whole = self.train("--steps", "5", "--memory-limit", "1")
+        self.assertEqual(whole["losses"], self.train("--steps", "5")["losses"])
+        self.assert_fails(5, "--memory-limit: the program needs 0.0 MB", *self.arguments("--memory-limit", "0.001"))
+
     def test_what_has_no_derivative_is_named(self):
         w = onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
         index = onnx.numpy_helper.from_array(np.zeros((8, 3), np.int64), "index")
@@ -145,6 +150,76 @@ class TrainTest(CommandTest):
                 locked = self.path / "locked"
                 locked.mkdir(mode=0o500, exist_ok=True)
                 self.assert_fails(1, "cannot be written to", *self.arguments(flag, locked / "file"))
+
+    def initializers(self, path):
+        return {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+
+    def test_norms_that_share_running_statistics_update_them_in_turn(self):
+        random = np.random.default_rng(8)
+        ones = {n: onnx.numpy_helper.from_array(random.uniform(0.5, 1, 6).astype(np.float32), n)
+                for n in ("scale", "bias", "mean", "var")}
+        norm = ["scale", "bias", "mean", "var"]
+        self.network = self.save("norms", model(
+            [helper.make_node("BatchNormalization", ["x", *norm], ["n"], momentum=0.75),
+             helper.make_node("Relu", ["n"], ["r"]),
+             helper.make_node("BatchNormalization", ["r", *norm], ["y"], momentum=0.75)],
+            [("x", [8, 6])], [("y", [8, 6])], list(ones.values())))
+        np.save(self.path / "y.npy", self.x[:, :6].argmax(1))
+        out = self.path / "norms-trained.onnx"
+        self.train("--lr", "0", "--in-order", "--steps", "2", "--optimizer", "sgd", "-o", out)
+        found, want = self.initializers(out), {n: onnx.numpy_helper.to_array(t) for n, t in ones.items()}
+        mean, var = want["mean"], want["var"]
+        for batch in (self.x[:8], self.x[8:16]):
+            normal = (batch - batch.mean(0)) / np.sqrt(batch.var(0) + 1e-5) * want["scale"] + want["bias"]
+            for v in (batch, np.maximum(normal, 0)):
+                mean, var = 0.75 * mean + 0.25 * v.mean(0), 0.75 * var + 0.25 * v.var(0)
+        np.testing.assert_allclose(found["mean"], mean, rtol=1e-5)
+        np.testing.assert_allclose(found["var"], var, rtol=1e-5)
+
+    def test_what_is_exported_is_for_inference(self):
+        random = np.random.default_rng(9)
+
+        def vector(name, *shape):
+            return onnx.numpy_helper.from_array(random.uniform(0.5, 1, shape).astype(np.float32), name)
+        self.network = self.save("written-for-training", model(
+            [helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "var"], ["n", "m2", "v2"],
+                              training_mode=1),
+             helper.make_node("Dropout", ["n", "ratio", "on"], ["d"]), helper.make_node("MatMul", ["d", "w"], ["y"])],
+            [("x", [8, 6])], [("y", [8, 3])],
+            [vector("scale", 6), vector("bias", 6), vector("mean", 6), vector("var", 6), vector("w", 6, 3),
+             onnx.numpy_helper.from_array(np.float32(0.5), "ratio"),
+             onnx.numpy_helper.from_array(np.array(True), "on")]))
+        out = self.path / "inference.onnx"
+        self.train("--steps", "3", "-o", out)
+        onnx.checker.check_model(onnx.load(out))
+        w = self.initializers(out)
+        found = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"]).run(None, {"x": self.x[:8]})[0]
+        normal = (self.x[:8] - w["mean"]) / np.sqrt(w["var"] + 1e-5) * w["scale"] + w["bias"]
+        np.testing.assert_allclose(found, normal @ w["w"], rtol=1e-4, atol=1e-5)
+
+    def test_weights_of_16_bits_are_trained_in_32(self):
+        random, halves, wide = np.random.default_rng(3), {}, {}
+        for name, shape in (("w1", (6, 32)), ("b", (32,)), ("w2", (32, 3))):
+            halves[name] = (random.normal(size=shape) / shape[0] ** 0.5).astype(np.float16)
+            wide[name] = halves[name].astype(np.float32)
+
+        def network(weights, kind):
+            return model([helper.make_node("Cast", ["x"], ["x16"], to=kind),
+                          helper.make_node("MatMul", ["x16", "w1"], ["m"]), helper.make_node("Add", ["m", "b"], ["a"]),
+                          helper.make_node("Relu", ["a"], ["h"]), helper.make_node("MatMul", ["h", "w2"], ["y16"]),
+                          helper.make_node("Cast", ["y16"], ["y"], to=onnx.TensorProto.FLOAT)],
+                         [("x", [8, 6])], [("y", [8, 3])],
+                         [onnx.numpy_helper.from_array(v, n) for n, v in weights.items()])
+        losses, out = {}, self.path / "halves-trained.onnx"
+        for name, weights, kind in (("wide", wide, onnx.TensorProto.FLOAT), ("halves", halves, onnx.TensorProto.FLOAT16)):
+            self.network = self.save(name, network(weights, kind))
+            # Steps so small that no weight of 16 bits would move in one of them.
+            losses[name] = self.train("--epochs", "40", "--optimizer", "adamw", "--lr", "1e-4", "-o", out)["losses"]
+        np.testing.assert_allclose(losses["halves"], losses["wide"], rtol=1e-2)
+        self.assertLess(np.mean(losses["halves"][-10:]), 0.97 * np.mean(losses["halves"][:10]))
+        for name, value in self.initializers(out).items():
+            self.assertEqual(value.dtype, np.float16)
+            self.assertFalse(np.array_equal(value, halves[name]))
 
     def test_errors(self):
         self.assert_fails(2, "unknown loss", *self.arguments("--loss", "huber"))

@@ -72,7 +72,8 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
           "--bf16", [&flags] { flags.precision = "bf16"; }, "--precision bf16")
       ->group("As trtexec");
   verb.add_option("--memory-limit", flags.memory_limit_mb,
-                  "refuse (exit code 5) a program that needs more MB than this")
+                  "keep less and compute more again until the program needs no more MB than "
+                  "this; refuse (exit code 5) if it still does")
       ->check(CLI::PositiveNumber);
   verb.add_option("--seed", flags.seed,
                   "random inputs of this seed, even where the folder has test data (default: its "
@@ -140,6 +141,7 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
                       : flags.precision == "bf16" ? DType::bf16
                                                   : DType::f32;
   options.tf32 = flags.precision == "tf32";
+  options.memory_limit = static_cast<std::int64_t>(1e6 * flags.memory_limit_mb);
   options.options = global_options();
   options.progress = progress_line();
   for (const std::string& text : flags.shapes) options.shapes.insert(HEDDLE_TRY(parse_shape(text)));
@@ -149,16 +151,9 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
 
 namespace {
 
-/// Memory of one run, inputs and outputs included.
 Status within(double limit_mb, const runtime::Program& p, int threads) {
-  std::int64_t constants = 0;
-  for (const Tensor& c : p.constants) constants += c.bytes();
-  std::int64_t ports = 0;
-  for (const auto* list : {&p.inputs, &p.outputs})
-    for (const runtime::Port& port : *list)
-      ports += element_count(port.type.shape) * size_of(port.type.dtype);
-  const double mb =
-      1e-6 * static_cast<double>(constants + ports + p.arena_bytes + p.scratch_bytes * threads);
+  const driver::MemoryReport needs = driver::memory_of(p, threads);
+  const double mb = 1e-6 * static_cast<double>(needs.bytes);
   const double machine_mb = 1e-6 * static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                             static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (mb > machine_mb)
@@ -170,7 +165,7 @@ Status within(double limit_mb, const runtime::Program& p, int threads) {
       "--memory-limit: the program needs {:.1f} MB ({:.1f} of constants, {:.1f} of arena, the "
       "rest inputs, outputs and scratch), "
       "found a limit of {:.1f}",
-      mb, 1e-6 * static_cast<double>(constants), 1e-6 * static_cast<double>(p.arena_bytes),
+      mb, 1e-6 * static_cast<double>(needs.constants), 1e-6 * static_cast<double>(needs.arena),
       limit_mb);
 }
 

@@ -18,6 +18,7 @@ namespace heddle::tool {
 struct StepRequest {
   std::string loss, optimizer = "adamw";
   double rate = 1e-3;
+  bool silent = false;  ///< without the loss' value
   explicit operator bool() const { return !loss.empty(); }
 };
 

@@ -82,6 +82,9 @@ Verb add_explain(CLI::App& verb) {
   auto flags = std::make_shared<ExplainFlags>();
   add_model_flags(verb, *flags);
   add_step_flags(verb, *flags);
+  verb.add_flag("--no-loss-value", flags->training.silent,
+                "of --train: only the gradient of the loss is computed")
+      ->needs("--train");
   verb.add_option("--html", flags->html, "write a self-contained page");
   verb.add_option("--node", flags->node, "only the kernels that cover this source node, in detail");
   verb.add_option("--top", flags->top, "only the dearest N kernels (0: all, in execution order)");

@@ -40,7 +40,9 @@ void add_step_flags(CLI::App& verb, ModelFlags& flags) {
 Result<driver::Compiled> compile_step(const ModelFlags& flags) {
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::TrainingModel model = HEDDLE_TRY(read(flags, options));
-  return driver::compile(HEDDLE_TRY(driver::step_of(model, options_of(flags))).graph, options);
+  prim::Graph step = HEDDLE_TRY(driver::step_of(model, options_of(flags))).graph;
+  if (flags.training.silent) step.outputs.erase(step.outputs.begin());
+  return driver::compile(std::move(step), options);
 }
 
 Result<std::vector<Tensor>> step_inputs(const runtime::Program& program, const ModelFlags& flags,

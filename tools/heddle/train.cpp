@@ -15,6 +15,7 @@
 #include "driver/report.h"
 #include "grad/losses.h"
 #include "onnx/tensor_file.h"
+#include "ranks.h"
 #include "support/hash.h"
 
 namespace heddle::tool {
@@ -22,7 +23,7 @@ namespace {
 
 struct TrainFlags : ModelFlags {
   driver::TrainOptions train;
-  std::string target, schedule = "constant", checkpoint, output, distributed;
+  std::string target, schedule = "constant", checkpoint, output, distributed, nccl;
   std::vector<std::string> frozen;
   double rate = 1e-3;
   std::int64_t epochs = 1, steps = 0, stop_after = 0, warmup = 0, save_every = 100;
@@ -127,38 +128,6 @@ Status want_writable(const char* flag, const std::string& path) {
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     return fail("{} {}: folder '{}' cannot be written to: {}", flag, path, folder,
                 std::strerror(errno));
-  return Ok{};
-}
-
-struct Setting {
-  const char* name;
-  std::int64_t value;
-};
-
-/// Processes that were told different things would wait for one another for ever.
-Status want_agreement(runtime::Communicator& group, const std::vector<Setting>& settings) {
-  // Each fills in its own row, so that the sum holds all rows; floats hold 16 bits exactly.
-  constexpr std::size_t kDigits = 4;
-  const auto ranks = static_cast<std::size_t>(group.size());
-  const std::size_t row = settings.size() * kDigits;
-  std::vector<float> all(row * ranks);
-  const auto mine = all.begin() + group.rank() * static_cast<std::ptrdiff_t>(row);
-  for (std::size_t k = 0; k < row; ++k)
-    mine[static_cast<std::ptrdiff_t>(k)] = static_cast<float>(
-        static_cast<std::uint64_t>(settings[k / kDigits].value) >> (16 * (k % kDigits)) & 0xffff);
-  group.start_sum(all.data(), static_cast<std::int64_t>(all.size()));
-  HEDDLE_TRY(group.wait());
-  const auto value = [&](std::size_t rank, std::size_t setting) {
-    std::uint64_t bits = 0;
-    for (std::size_t d = 0; d < kDigits; ++d)
-      bits |= static_cast<std::uint64_t>(all[rank * row + setting * kDigits + d]) << (16 * d);
-    return static_cast<std::int64_t>(bits);
-  };
-  for (std::size_t s = 0; s < settings.size(); ++s)
-    for (std::size_t rank = 1; rank < ranks; ++rank)
-      if (value(rank, s) != value(0, s))
-        return fail(ErrorCode::usage, "processes differ in {}: {} in process 0, {} in process {}",
-                    settings[s].name, value(0, s), value(rank, s), rank);
   return Ok{};
 }
 
@@ -386,9 +355,14 @@ Status run(TrainFlags& flags) {
 
 /// An error of one process ends all: unwinding into MPI_Finalize, it would wait for the others.
 Status run_in_group(TrainFlags flags) {
-  if (flags.distributed == "mpi") flags.train.group = HEDDLE_TRY(runtime::mpi_communicator());
-  const auto group = flags.train.group;
-  if (!group || group->size() < 2) return run(flags);
+  auto& group = flags.train.group;
+  if (!flags.distributed.empty())
+    group = HEDDLE_TRY(join_processes(flags.distributed, flags.device));
+  const auto all = [&]() -> Status {
+    if (flags.distributed == "nccl") group = HEDDLE_TRY(with_nccl(group, flags.device, flags.nccl));
+    return run(flags);
+  };
+  if (!group || group->size() < 2) return all();
   const auto end_all = [&](ErrorCode code, const std::string& message) {
     std::fflush(stdout);
     fmt::print(stderr, "heddle: error: process {}: {}\n", group->rank(), message);
@@ -396,7 +370,7 @@ Status run_in_group(TrainFlags flags) {
     group->abort(static_cast<int>(code));
   };
   try {
-    Status status = run(flags);
+    Status status = all();
     if (!status) end_all(status.error().code, status.error().message);
     return status;
   } catch (const std::bad_alloc&) {
@@ -467,8 +441,10 @@ Verb add_train(CLI::App& verb) {
       ->check(from_1)
       ->capture_default_str();
   verb.add_option("--distributed", flags->distributed,
-                  "share each step among the processes that mpirun starts")
-      ->check(CLI::IsMember({"mpi"}));
+                  "share each step among the processes that mpirun starts; gradients are added up "
+                  "by MPI, or on GPUs by NCCL")
+      ->check(CLI::IsMember({"mpi", "nccl"}));
+  verb.add_option("--nccl", flags->nccl, "path of libnccl.so.2 (default: looked for)");
   verb.add_flag("--in-order", flags->ordered, "do not shuffle the samples");
   verb.add_option("--epochs", flags->epochs)->check(from_1)->capture_default_str();
   verb.add_option("--steps", flags->steps, "instead of epochs")->check(from_0);

@@ -25,6 +25,7 @@ void set(Settings& s, const std::string& key, const std::string& value) {
               : value == "random" ? Order::random
                                   : Order::forward;
   if (key == "seed") s.seed = static_cast<unsigned>(number());
+  if (key == "sums") s.early_sums = value == "early";
   if (key == "races") s.races = number() != 0;
   if (key == "cache") s.cache = value;
   if (key == "fail") {
@@ -93,6 +94,15 @@ int State::run(const Work& work) {
 
 int State::drain(Stream& stream) {
   while (!stream.queue.empty()) {
+    const Work work = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    run(work);
+  }
+  return error;
+}
+
+int State::drain(Stream& stream, const Event& event, int record) {
+  while (event.seen < record && !stream.queue.empty()) {
     const Work work = std::move(stream.queue.front());
     stream.queue.pop_front();
     run(work);

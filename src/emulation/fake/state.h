@@ -10,7 +10,7 @@
 
 #include "emulation/emulation.h"
 
-/// A stand-in for libcuda.so.1, libnvrtc.so and libcublasLt.so over the emulator, as one library:
+/// A stand-in for libcuda.so.1, libnvrtc.so, libcublasLt.so and libnccl.so.2 over the emulator, as one library:
 /// what Heddle asks of them, with the checks that they make and a few more. Work on a stream is
 /// done as late as allowed: when somebody waits for it.
 namespace heddle::emulation::fake {
@@ -37,7 +37,7 @@ enum Code : int {
 };
 
 /// HEDDLE_FAKE_CUDA="key=value,…": arch (90), sms (4), devices (1), memory (bytes), order (forward,
-/// reverse, random), races (0), cache (folder of compiled text), and fail=NAME:N:CODE, which makes
+/// reverse, random), races (0), sums (early, late: those of NCCL), cache (folder of compiled text), and fail=NAME:N:CODE, which makes
 /// the N-th call (from 1; 0: each) of an entry point give this CUresult; 700 and 719 lose the
 /// context.
 struct Settings {
@@ -47,6 +47,7 @@ struct Settings {
   unsigned seed = 1;  ///< of the random order
   int unit_ms = 0;  ///< that products of units take longer
   bool races = false;
+  bool early_sums = false;  ///< sums over processes are done as early as allowed, not as late
   std::string cache, fail_name;
   std::string problem;  ///< of the settings: cuInit fails
   int fail_at = 0, fail_code = 0;
@@ -67,9 +68,12 @@ using Work = std::function<int()>;
 struct Graph {
   std::vector<Work> work;
 };
+struct Stream;
 struct Event {
   double seconds = 0;
   bool done = false;
+  Stream* stream = nullptr;     ///< that it was last recorded in
+  int recorded = 0, seen = 0;  ///< how often it was recorded, and which of these is done
 };
 struct Stream {
   std::deque<Work> queue;
@@ -104,6 +108,8 @@ struct State {
   bool holds(std::uint64_t at, std::uint64_t bytes) const;
   int run(const Work& work);
   int drain(Stream& stream);
+  /// Up to this record of an event.
+  int drain(Stream& stream, const Event& event, int record);
   /// Does `work` when somebody waits for the stream, or adds it to what is captured.
   int enqueue(Stream& stream, Work work);
 };

@@ -190,10 +190,22 @@ HEDDLE_FAKE int cuEventRecord(Event* event, Stream* stream) {
   if (call.code != 0) return call.code;
   if (!state().events.contains(event) || !known(stream)) return fake::kInvalidHandle;
   event->done = false;
-  return state().enqueue(*stream, [event] {
+  event->stream = stream;
+  return state().enqueue(*stream, [event, record = ++event->recorded] {
     if (!state().events.contains(event)) return 0;
     event->seconds = now();
-    return event->done = true, 0;
+    event->seen = record;
+    return event->done = record == event->recorded, 0;
+  });
+}
+HEDDLE_FAKE int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+  const Call call("cuStreamWaitEvent");
+  if (call.code != 0) return call.code;
+  if (!state().events.contains(event) || !known(stream)) return fake::kInvalidHandle;
+  if (event->recorded == 0) return 0;
+  return state().enqueue(*stream, [event, record = event->recorded] {
+    if (!state().events.contains(event) || !known(event->stream)) return 0;
+    return state().drain(*event->stream, *event, record);
   });
 }
 HEDDLE_FAKE int cuEventElapsedTime(float* milliseconds, Event* begin, Event* end) {

@@ -62,6 +62,7 @@ Result<std::shared_ptr<const Driver>> load_driver(const std::string& wanted) {
       bind(d->StreamCreate, "cuStreamCreate"),
       bind(d->StreamDestroy, "cuStreamDestroy_v2"),
       bind(d->StreamSynchronize, "cuStreamSynchronize"),
+      bind(d->StreamWaitEvent, "cuStreamWaitEvent"),
       bind(d->StreamBeginCapture, "cuStreamBeginCapture_v2"),
       bind(d->StreamEndCapture, "cuStreamEndCapture"),
       bind(d->GraphInstantiate, "cuGraphInstantiateWithFlags"),

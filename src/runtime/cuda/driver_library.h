@@ -56,6 +56,7 @@ struct Driver {
   int (*StreamCreate)(Handle* stream, unsigned flags);
   int (*StreamDestroy)(Handle stream);
   int (*StreamSynchronize)(Handle stream);
+  int (*StreamWaitEvent)(Handle stream, Handle event, unsigned flags);
   int (*StreamBeginCapture)(Handle stream, int mode);
   int (*StreamEndCapture)(Handle stream, Handle* graph);
   int (*GraphInstantiate)(Handle* executable, Handle graph, unsigned long long flags);

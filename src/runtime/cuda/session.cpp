@@ -64,6 +64,8 @@ class CudaSession final : public Session {
  protected:
   Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                  std::vector<LaunchTime>* times) override;
+  Status execute_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                         std::span<const std::size_t> shared, Communicator& group) override;
 
  private:
   const std::shared_ptr<Gpu>& gpu() const { return code_->gpu(); }
@@ -87,6 +89,9 @@ class CudaSession final : public Session {
   Status launch_timed(Run& run, std::vector<LaunchTime>& times);
   Status capture(Run& run);
   Status copy_in(Run& run, std::span<const Tensor> inputs);
+  Status copy_out(Run& run, std::span<Tensor> outputs);
+  std::vector<std::vector<std::size_t>> outputs_by_launch(
+      std::span<const std::size_t> outputs) const;
 
   std::shared_ptr<Code> code_;
   SessionOptions options_;
@@ -419,6 +424,22 @@ Status CudaSession::copy_in(Run& run, std::span<const Tensor> inputs) {
                "copy of inputs");
 }
 
+Status CudaSession::copy_out(Run& run, std::span<Tensor> outputs) {
+  auto* staging = static_cast<std::byte*>(run.staging.get());
+  if (port_bytes_ > input_bytes_)
+    HEDDLE_TRY(
+        check(driver().MemcpyDtoHAsync(
+                  staging + input_bytes_, run.ports.get() + static_cast<DevicePtr>(input_bytes_),
+                  static_cast<std::size_t>(port_bytes_ - input_bytes_), run.stream.get()),
+              "copy of outputs"));
+  HEDDLE_TRY(finish(run));
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].bytes() > 0)
+      std::memcpy(outputs[i].mutable_data(), staging + output_at_[i],
+                  static_cast<std::size_t>(outputs[i].bytes()));
+  return Ok{};
+}
+
 /// A run that failed is not used again: the driver may have lost its stream.
 Status CudaSession::execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                             std::vector<LaunchTime>* times) {
@@ -426,18 +447,52 @@ Status CudaSession::execute(std::span<const Tensor> inputs, std::span<Tensor> ou
   std::unique_ptr<Run> run = HEDDLE_TRY(acquire());
   HEDDLE_TRY(copy_in(*run, inputs));
   HEDDLE_TRY(times != nullptr ? launch_timed(*run, *times) : launch_all(*run));
-  auto* staging = static_cast<std::byte*>(run->staging.get());
-  if (port_bytes_ > input_bytes_)
-    HEDDLE_TRY(
-        check(driver().MemcpyDtoHAsync(
-                  staging + input_bytes_, run->ports.get() + static_cast<DevicePtr>(input_bytes_),
-                  static_cast<std::size_t>(port_bytes_ - input_bytes_), run->stream.get()),
-              "copy of outputs"));
-  HEDDLE_TRY(finish(*run));
-  for (std::size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i].bytes() > 0)
-      std::memcpy(outputs[i].mutable_data(), staging + output_at_[i],
-                  static_cast<std::size_t>(outputs[i].bytes()));
+  HEDDLE_TRY(copy_out(*run, outputs));
+  release(std::move(run));
+  return Ok{};
+}
+
+/// Of each launch, those outputs that none behind it uses.
+std::vector<std::vector<std::size_t>> CudaSession::outputs_by_launch(
+    std::span<const std::size_t> outputs) const {
+  const auto& launches = program().launches;
+  std::vector<std::vector<std::size_t>> out(launches.size());
+  for (const std::size_t output : outputs) {
+    const Slot slot{Slot::Kind::output, static_cast<std::int64_t>(output)};
+    for (std::size_t l = launches.size(); l-- > 0;) {
+      if (std::ranges::find(launches[l].args, slot) == launches[l].args.end()) continue;
+      out[l].push_back(output);
+      break;
+    }
+  }
+  return out;
+}
+
+/// Kernel by kernel; a sum starts behind the last kernel that uses its output, on the group's own
+/// stream, and results are copied when all sums are there. A monolith's start at its end.
+Status CudaSession::execute_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
+                                    std::span<const std::size_t> shared, Communicator& group) {
+  DeviceSums* sums = group.on_device();
+  if (sums == nullptr) return Session::execute_sharing(inputs, outputs, shared, group);
+  const Current current(*gpu());
+  std::unique_ptr<Run> run = HEDDLE_TRY(acquire());
+  HEDDLE_TRY(copy_in(*run, inputs));
+  const auto complete = outputs_by_launch(shared);
+  const auto start = [&](std::size_t l) -> Status {
+    for (const std::size_t output : complete[l])
+      HEDDLE_TRY(sums->start(run->stream.get(),
+                             address({Slot::Kind::output, static_cast<std::int64_t>(output)}, *run),
+                             element_count(program().outputs[output].type.shape)));
+    return Ok{};
+  };
+  if (monolith_) HEDDLE_TRY(launch_each(*run));
+  for (std::size_t l = 0; l < complete.size(); ++l) {
+    if (!monolith_) HEDDLE_TRY(launch(*run, l));
+    HEDDLE_TRY(start(l));
+  }
+  run->warm = true;
+  HEDDLE_TRY(sums->join(run->stream.get()));
+  HEDDLE_TRY(copy_out(*run, outputs));
   release(std::move(run));
   return Ok{};
 }
