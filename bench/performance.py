@@ -11,8 +11,9 @@ Run on an otherwise idle machine, from the checkout, after scripts/test.sh:
 
 Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is kept between calls, but
 --peers (some of them, for some models and thread counts, if named) only replaces that in what is
-there, and so does --low: the tables in bf16, in int8 on what zoo/quantise.py makes of the zoo in
-build/int8, and (f32x8) of batches of eight that zoo/batched.py makes in build/batched.
+there, and so do --low (the tables in bf16, in int8 on what zoo/quantise.py makes of the zoo in
+build/int8, and f32x8: batches of eight that zoo/batched.py makes in build/batched), --tuned CACHE (against
+what `heddle tune --cache CACHE` found), --roofline and --memory.
 """
 import argparse
 import datetime
@@ -20,6 +21,8 @@ import json
 import math
 import pathlib
 import subprocess
+
+import performance_parts as parts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEDDLE = ROOT / "build/bin/heddle"
@@ -233,11 +236,42 @@ def ablation_tables(data):
     return out
 
 
+PARTS = {"tuned": (parts.measure_tuned, parts.tuned_table),
+         "roofline": (parts.measure_roofline, parts.roofline_table),
+         "memory": (parts.measure_memory, parts.memory_table)}
+
+
+def measure_part(name, flags, data):
+    """One of those tables, its rows in place of older ones."""
+    models = flags.models.split(",")
+    if name == "tuned":
+        fresh = [row for threads in map(int, flags.threads.split(","))
+                 for row in parts.measure_tuned(call, HEDDLE, models, threads, flags.duration, flags.tuned)]
+    elif name == "roofline":
+        if flags.models == ",".join(MODELS):
+            models = parts.ROOFLINE
+        fresh = [row for threads in map(int, flags.threads.split(","))
+                 for row in parts.measure_roofline(call, HEDDLE, models, threads)]
+    else:
+        fresh = parts.measure_memory(call, HEDDLE, models, ROOT)
+    rows = data.setdefault(name, [])
+    for row in fresh:
+        same = [i for i, r in enumerate(rows)
+                if (r["model"], r.get("threads")) == (row["model"], row.get("threads"))]
+        if same:
+            rows[same[0]] = row
+        else:
+            rows.append(row)
+    write(data, flags.out)
+
+
 def section(data):
     """All that one machine was measured to do."""
     lines = [f"\n## {data['machine']}, {data['date']}"]
     lines += model_tables(data) + low_tables(data["low"])
     lines += compile_table(data) if data["rows"] else []
+    for name, (_, table) in PARTS.items():
+        lines += table(data[name]) if data.get(name) else []
     lines += ablation_tables(data) if data["ablation"] else []
     for title, text in data["micro"].items():
         lines += [f"\n### {title}\n", "```", text.rstrip(), "```"]
@@ -275,7 +309,12 @@ def main():
     parser.add_argument("--quick", action="store_true", help="short runs")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs")
     parser.add_argument("--peers", nargs="?", const=PEERS, help="only the models, against these")
+    parser.add_argument("--results", nargs="+", type=pathlib.Path,
+                        help="only the models of these files of `heddle bench --vs PEERS --json`")
     parser.add_argument("--low", nargs="?", const="bf16,int8", help="only these precisions' tables, against --peers if named")
+    parser.add_argument("--tuned", metavar="CACHE", help="only --budget none against what is tuned in CACHE")
+    parser.add_argument("--roofline", action="store_true", help="only the roofline")
+    parser.add_argument("--memory", action="store_true", help="only peak memory (nothing is timed)")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--threads", default="2,1")
     parser.add_argument("--duration", type=float, help="seconds of measuring for each contestant")
@@ -286,31 +325,45 @@ def main():
     data = of_this_machine(flags.out)
     if flags.page:
         write_page(flags.out)
+    elif any(getattr(flags, name) for name in PARTS):
+        for name in PARTS:
+            if getattr(flags, name):
+                measure_part(name, flags, data)
     elif flags.low:
         measure_low(flags, data)
-    elif flags.peers:
+    elif flags.peers or flags.results:
         versus(flags, data)
     else:
         write(everything(data, flags.duration), flags.out)
 
 
-def versus(flags, data):
-    """Adds what is measured now to the rows of `data`, in place of older rows."""
+def results_of(flags):
+    """Of `heddle bench --vs`: made now, or before (files)."""
+    if flags.results:
+        for path in flags.results:
+            result = json.loads(path.read_text())
+            yield result["model"].split("/")[-1], result["threads"], result
+        return
     for threads in map(int, flags.threads.split(",")):
         for model in flags.models.split(","):
-            result = bench(model, threads, flags.duration, "--vs", flags.peers, "--peer-timeout",
-                           flags.peer_timeout)
-            old = next((r for r in data["rows"] if r["model"] == model), None)
-            rest = ({k: old[k] for k in TIMES} if old else dict(zip(TIMES, compile_seconds(model))))
-            at = next((i for i, r in enumerate(data["rows"])
-                       if (r["model"], r["threads"]) == (model, threads)), None)
-            row = row_of(result, rest, data["rows"][at]["peers"] if at is not None else None)
-            if at is None:
-                data["rows"].append(row)
-            else:
-                data["rows"][at] = row
-            print(f"{model} {threads}: {row['best_peer_ratio']:.2f} ({row['best_peer']})", flush=True)
-            write(data, flags.out)  # what is measured is kept, whatever happens to the rest
+            yield model, threads, bench(model, threads, flags.duration, "--vs", flags.peers,
+                                        "--peer-timeout", flags.peer_timeout)
+
+
+def versus(flags, data):
+    """Adds the results to the rows of `data`, in place of older rows."""
+    for model, threads, result in results_of(flags):
+        old = next((r for r in data["rows"] if r["model"] == model), None)
+        rest = ({k: old[k] for k in TIMES} if old else dict(zip(TIMES, compile_seconds(model))))
+        at = next((i for i, r in enumerate(data["rows"])
+                   if (r["model"], r["threads"]) == (model, threads)), None)
+        row = row_of(result, rest, data["rows"][at]["peers"] if at is not None else None)
+        if at is None:
+            data["rows"].append(row)
+        else:
+            data["rows"][at] = row
+        print(f"{model} {threads}: {row['best_peer_ratio']:.2f} ({row['best_peer']})", flush=True)
+        write(data, flags.out)  # what is measured is kept, whatever happens to the rest
 
 
 def everything(data, duration):

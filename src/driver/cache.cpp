@@ -45,6 +45,8 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
   if (options.memory_limit > 0) key += fmt::format("|{} bytes", options.memory_limit);
   key += "|" + options.mode + "|" + options.options.accuracy + "|" + options.options.disable + "|" +
          std::to_string(options.options.bisect);
+  key += "|" + platform.schedules_note;
+  if (platform.schedules) key += to_string(hash_bytes(plan::print(*platform.schedules)));
   for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
   for (const auto& [name, expr] : options.facts) key += "|" + name + "=" + expr.text();
   return hash_bytes(key);
@@ -87,8 +89,10 @@ Result<Compiled> compile_fresh(const std::string& path, const CompileOptions& op
 Result<Compiled> compile_file(const std::string& path, const CompileOptions& options) {
   // Dumps want every level made, so nothing is taken from the cache then; a locked plan is made
   // from its file.
+  CompileOptions once = options;
+  once.keep_constants = false;
   if (options.options.cache_dir.empty() || !options.options.dump.empty() || !options.locked.empty())
-    return compile_fresh(path, options);
+    return compile_fresh(path, once);
   const auto start = std::chrono::steady_clock::now();
   const Hash key = HEDDLE_TRY(program_key(path, options));
   const std::string folder = options.options.cache_dir + "/programs";
@@ -108,7 +112,7 @@ Result<Compiled> compile_file(const std::string& path, const CompileOptions& opt
     }
     log(LogLevel::warning, "{}; compiled again", program.error().message);
   }
-  Compiled compiled = HEDDLE_TRY(compile_fresh(path, options));
+  Compiled compiled = HEDDLE_TRY(compile_fresh(path, once));
   fs::create_directories(folder, error);
   if (Status status = runtime::write_artefact(*compiled.program, entry); !status)
     log(LogLevel::warning, "cache: {}", status.error().message);

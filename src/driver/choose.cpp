@@ -59,7 +59,7 @@ Supports asked_once(Supports supports) {
 
 Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
                               const Platform& platform, const Orchestrate& orchestrate,
-                              Learnt learnt) {
+                              Learnt learnt, const DoneWith& done_with) {
   std::set<Hash>& refused = learnt.refused;
   const Supports supports = asked_once(planning.legality.supports);
   planning.legality.supports = [&](const prim::Graph& g, const lower::Cluster& c) {
@@ -73,7 +73,8 @@ Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
     if (round == kRounds) planning.strategy = plan::Strategy::single;
     Chosen chosen;
     chosen.plan = HEDDLE_TRY(orchestrate(planning));
-    LoweredPlan lowered = HEDDLE_TRY(lower_plan(graph, chosen.plan, platform, learnt.tunings));
+    LoweredPlan lowered =
+        HEDDLE_TRY(lower_plan(graph, chosen.plan, platform, learnt.tunings, done_with));
     if (lowered.refusals.empty()) {
       chosen.kernels = std::move(lowered.kernels);
       return chosen;

@@ -22,10 +22,10 @@ using Orchestrate = std::function<Result<plan::Plan>(const plan::Options&)>;
 
 /// Makes plans by `orchestrate` until every kernel of one has a lowering: clusters whose lowering
 /// refuses are no candidates of the next plan. Errors: unsupported, naming the source node, where
-/// a single primitive has no kernel.
+/// a single primitive has no kernel. `done_with` is told of constants as lower_plan() says.
 Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
                               const Platform& platform, const Orchestrate& orchestrate,
-                              Learnt learnt = {});
+                              Learnt learnt = {}, const DoneWith& done_with = {});
 
 /// Compiles the kernels' texts and fills in what the assembler says of them.
 using Assembler = std::function<Result<std::vector<std::string>>(std::vector<CompiledKernel>&)>;

@@ -20,9 +20,6 @@ using codegen::cpu::Machine;
 using codegen::cpu::Object;
 using nlohmann::json;
 
-// Enough kernels to share LLVM's start-up, few enough that all threads have work.
-constexpr std::size_t kBatch = 4;
-
 json info_json(const KernelInfo& info) {
   json phases = json::array();
   for (const auto& phase : info.phases) phases.push_back({phase.symbol, phase.tasks});
@@ -92,18 +89,25 @@ KernelCode to_code(const KernelInfo& info) {
 
 std::string build_id() {
   static const std::string id = [] {
+    // Block by block: the whole program at once would be the peak of a small model's memory.
     std::ifstream self("/proc/self/exe", std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(self), {}};
-    return fmt::format("{}-{}", HEDDLE_VERSION, to_string(hash_bytes(bytes)).substr(0, 12));
+    std::string block(std::size_t{1} << 20, '\0');
+    Hash hash;
+    while (self.read(block.data(), static_cast<std::streamsize>(block.size())), self.gcount() > 0) {
+      block.resize(static_cast<std::size_t>(self.gcount()));
+      hash = hash_bytes(to_string(hash) + to_string(hash_bytes(block)));
+    }
+    return fmt::format("{}-{}", HEDDLE_VERSION, to_string(hash).substr(0, 12));
   }();
   return id;
 }
 
 Result<Code> generate_code(const std::vector<kernel::Kernel>& kernels, const Machine& machine,
                            const std::string& cache_dir, ThreadPool& pool,
-                           const std::function<void(double share)>& progress) {
+                           const std::function<void(double share)>& progress,
+                           std::size_t batch_size) {
   Code code;
-  const std::size_t batches = (kernels.size() + kBatch - 1) / kBatch;
+  const std::size_t batches = (kernels.size() + batch_size - 1) / batch_size;
   code.kernels.resize(kernels.size());
   code.objects.resize(batches);
   std::string folder;
@@ -118,9 +122,9 @@ Result<Code> generate_code(const std::vector<kernel::Kernel>& kernels, const Mac
   std::optional<Error> failure;
   std::size_t done = 0;
   pool.for_each(static_cast<std::int64_t>(batches), [&](std::int64_t b) {
-    const std::size_t begin = static_cast<std::size_t>(b) * kBatch;
+    const std::size_t begin = static_cast<std::size_t>(b) * batch_size;
     const std::span<const kernel::Kernel> batch(&kernels[begin],
-                                                std::min(kBatch, kernels.size() - begin));
+                                                std::min(batch_size, kernels.size() - begin));
     const Hash key = hash_bytes(codegen::cpu::cache_key(batch, machine) + build_id());
     const std::string path = folder.empty() ? "" : fmt::format("{}/{}.o", folder, to_string(key));
     std::optional<Object> object = path.empty() ? std::nullopt : read_cached(path);

@@ -18,11 +18,15 @@ struct Code {
 kernel::Kernel without_names(kernel::Kernel k);
 KernelCode to_code(const codegen::cpu::KernelInfo& info);
 
+/// Enough kernels to share LLVM's start-up, few enough that all threads have work.
+constexpr std::size_t kKernelsPerObject = 4;
+
 /// Compiles kernels in batches on all threads of `pool`; each batch's object is kept in
 /// `cache_dir`/objects by content (kernel text, machine, LLVM version, build). Empty: no cache.
 Result<Code> generate_code(const std::vector<kernel::Kernel>& kernels,
                            const codegen::cpu::Machine& machine, const std::string& cache_dir,
-                           ThreadPool& pool, const std::function<void(double share)>& progress);
+                           ThreadPool& pool, const std::function<void(double share)>& progress,
+                           std::size_t batch_size = kKernelsPerObject);
 
 /// True if the cache entry at `path` matches its checksum.
 bool cached_object_is_sound(const std::string& path);

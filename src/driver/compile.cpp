@@ -161,6 +161,7 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
     graph = HEDDLE_TRY(
         run_graph_passes(prim::with_storage(graph, options.precision), options, platform, dumper));
   compiled.graph = plan::with_copied_outputs(graph, platform.cuda);
+  graph = {};  // constants that the passes have replaced are not kept
   watch.lap("passes");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
   planning.pool = &pool;
@@ -184,7 +185,9 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
     chosen = std::move(built.chosen);
     *objects = std::move(built.objects);
   } else {
-    chosen = HEDDLE_TRY(choose_kernels(compiled.graph, planning, platform, orchestrate));
+    const auto done_with = [&](prim::NodeId id) { compiled.graph.drop_constant(id); };
+    chosen = HEDDLE_TRY(choose_kernels(compiled.graph, planning, platform, orchestrate, {},
+                                       options.keep_constants ? DoneWith() : done_with));
   }
   compiled.plan = std::move(chosen.plan);
   compiled.kernels = std::move(chosen.kernels);

@@ -12,15 +12,16 @@ struct Form {
   std::string_view schedule;  ///< as descriptions begin
   double bytes;               ///< of the constant as it is stored, in shares of the constant
   double loss;                ///< of taking the next form, in shares of the time as written
+  double work;                ///< multiplications, in shares of those as written
   std::size_t next;
   lower::Tuning tuning;
 };
 const std::vector<Form>& forms() {
   static const std::vector<Form> all = {
-      {"winograd F(4x4", 4, 0.2, 1, {}},
-      {"winograd F(2x2", 16.0 / 9, 0.55, 3, {{"winograd", 2}, {"strassen", 0}}},
-      {"strassen", 7.0 / 4, 0.1, 3, {}},
-      {"contract", 1, 0, 3, {{"winograd", 0}, {"strassen", 0}}},
+      {"winograd F(4x4", 4, 0.2, 1.0 / 4, 1, {}},
+      {"winograd F(2x2", 16.0 / 9, 0.55, 4.0 / 9, 3, {{"winograd", 2}, {"strassen", 0}}},
+      {"strassen", 7.0 / 4, 0.1, 7.0 / 8, 3, {}},
+      {"contract", 1, 0, 1, 3, {{"winograd", 0}, {"strassen", 0}}},
   };
   return all;
 }
@@ -83,7 +84,10 @@ std::vector<SmallerForm> smaller_forms(const prim::Graph& graph,
   }
   std::vector<SmallerForm> out;
   for (const Product& p : products)
-    if (p.form != p.first_form) out.push_back({p.kernel, forms()[p.form].tuning});
+    if (p.form != p.first_form) {
+      const Form &before = forms()[p.first_form], &now = forms()[p.form];
+      out.push_back({p.kernel, now.tuning, 2 * (now.work - before.work) * p.work});
+    }
   return out;
 }
 

@@ -7,6 +7,7 @@ namespace heddle::driver {
 struct SmallerForm {
   std::size_t kernel = 0;
   lower::Tuning tuning;
+  double more_flops = 0;  ///< than the plan says
 };
 
 /// Algorithms of fewer operations store transformed constants: four times the bytes for Winograd's

@@ -35,6 +35,7 @@ TEST(ConstantBytes, WhatLosesLeastForAByteTakesASmallerForm) {
   ASSERT_EQ(forms.size(), 1u);
   EXPECT_EQ(forms[0].kernel, 1u);
   EXPECT_EQ(forms[0].tuning, (lower::Tuning{{"winograd", 2}, {"strassen", 0}}));
+  EXPECT_DOUBLE_EQ(forms[0].more_flops, 2 * (4.0 / 9 - 1.0 / 4) * 32 * 1024 * 2048);
 }
 
 TEST(ConstantBytes, FewBytesAreNotBounded) {

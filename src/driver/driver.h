@@ -14,6 +14,7 @@
 #include "prim/graph.h"
 #include "runtime/session.h"
 #include "support/dimensions.h"
+#include "support/hash.h"
 #include "support/options.h"
 
 namespace heddle::driver {
@@ -38,6 +39,8 @@ struct CompileOptions {
   bool tf32 = false;  ///< CUDA: products of f32 are of values rounded to tf32, on tensor cores
   std::map<std::string, Shape> shapes;  ///< "--shape x=1x3x224x224"
   DimensionFacts facts;                 ///< "--dynamic total=past+seq"
+  /// False: large constants leave Compiled::graph as soon as the last kernel has packed them.
+  bool keep_constants = true;
   Options options;
   /// Called with a phase's name and the share done, for a progress line; may be empty.
   std::function<void(const std::string& phase, double share)> progress;
@@ -55,12 +58,17 @@ struct KernelCode {
   std::optional<runtime::PersistentKernel> persistent;  ///< CUDA: of which the phases are stages
 };
 
+/// Who has chosen a kernel's schedule.
+enum class ScheduleFrom : std::uint8_t { lowering, measurement, shipped };
+
 /// One kernel of a compiled program, with what is needed to explain, check and time it alone.
 struct CompiledKernel {
   plan::Kernel planned;
   lower::Lowered lowered;
   std::vector<lower::Layout> input_layouts;  ///< by argument, for Argument::Kind::value inputs
   KernelCode code;
+  Hash structure = {};  ///< of plan::structure_of, with layouts: the key of measured schedules
+  ScheduleFrom schedule_from = ScheduleFrom::lowering;
 };
 
 struct PhaseTime {

@@ -28,32 +28,93 @@ Hash key_of(const prim::Graph& graph, const lower::Cluster& cluster) {
   return hash_bytes(plan::structure_of(graph, cluster, 0));
 }
 
-Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
-                               const Platform& platform, const Tunings& tunings) {
-  LoweredPlan lowered;
-  auto& [kernels, layouts, refusals] = lowered;
-  const lower::Target target = platform.target();
-  // A value that is not computed is read from its equivalent.
-  std::unordered_map<NodeId, NodeId> instead;
-  for (const plan::Substitute& s : plan.substitutes) instead[s.wanted] = s.instead;
-  const auto actual = [&](NodeId node) {
-    const auto found = instead.find(node);
-    return found != instead.end() ? found->second : node;
-  };
-  std::unordered_set<NodeId> is_output;
-  for (const prim::GraphOutput& output : graph.outputs) is_output.insert(actual(output.node));
-  const auto layout_of = [&](NodeId node) {
-    const auto found = layouts.find(actual(node));
-    return found != layouts.end() ? found->second : lower::row_major(graph[node].type.shape);
-  };
-  const auto required = [&](NodeId node) -> std::optional<lower::Layout> {
-    if (!is_output.contains(node)) return std::nullopt;
-    return lower::row_major(graph[node].type.shape);
-  };
-  const auto make = [&](std::size_t k, const lower::Tuning& tuning) -> Result<CompiledKernel> {
-    const plan::Kernel& planned = plan.kernels[k];
-    const lower::Request request{&graph, planned.cluster, target, layout_of, required, tuning};
-    CompiledKernel kernel = HEDDLE_TRY(lower_kernel(request, planned, platform));
+namespace {
+
+constexpr std::int64_t kLarge = 64 << 10;  // bytes of a constant that is worth dropping
+
+class PlanLowering {
+ public:
+  PlanLowering(const prim::Graph& graph, const plan::Plan& plan, const Platform& platform,
+               const Tunings& tunings)
+      : graph_(graph), plan_(plan), platform_(platform), tunings_(tunings) {
+    // A value that is not computed is read from its equivalent.
+    for (const plan::Substitute& s : plan.substitutes) instead_[s.wanted] = s.instead;
+    for (const prim::GraphOutput& output : graph.outputs) is_output_.insert(actual(output.node));
+  }
+
+  /// Without the bytes of packed constants (on a GPU with them).
+  Status run() {
+    for (std::size_t k = 0; k < plan_.kernels.size(); ++k) {
+      const plan::Kernel& planned = plan_.kernels[k];
+      auto made = first_choice(k);
+      if (!made) {
+        if (made.error().code != ErrorCode::unsupported) return made.error();
+        lowered_.refusals.push_back({k, made.error()});
+        continue;
+      }
+      for (std::size_t o = 0; o < planned.cluster.outputs.size(); ++o)
+        lowered_.layouts[planned.cluster.outputs[o]] = made->lowered.output_layouts[o];
+      lowered_.kernels.push_back(*std::move(made));
+    }
+    if (!platform_.cuda && lowered_.refusals.empty()) take_smaller_forms();
+    return Ok{};
+  }
+
+  bool refused() const { return !lowered_.refusals.empty(); }
+  LoweredPlan take() { return std::move(lowered_); }
+
+  Status pack_constants(const DoneWith& done_with) {
+    auto& kernels = lowered_.kernels;
+    std::unordered_map<NodeId, std::size_t> last;  // kernel that reads a constant
+    std::unordered_set<NodeId> as_they_are;
+    for (std::size_t k = 0; k < kernels.size(); ++k) {
+      for (const NodeId id : plan_.kernels[k].cluster.nodes)
+        for (const NodeId a : graph_[id].args)
+          if (graph_.constant_of(a) != nullptr) last[a] = k;
+      for (const lower::Argument& a : kernels[k].lowered.arguments)
+        if (a.kind == lower::Argument::Kind::value) as_they_are.insert(a.node);
+    }
+    std::vector<std::vector<NodeId>> done(kernels.size());
+    for (const auto& [id, k] : last)
+      if (!as_they_are.contains(id) && graph_.constant_of(id)->bytes() >= kLarge)
+        done[k].push_back(id);
+    for (std::size_t k = 0; k < kernels.size(); ++k) {
+      HEDDLE_TRY(pack(k, kernels[k]));
+      if (done_with) std::ranges::for_each(done[k], done_with);
+    }
+    return Ok{};
+  }
+
+ private:
+  NodeId actual(NodeId node) const {
+    const auto found = instead_.find(node);
+    return found != instead_.end() ? found->second : node;
+  }
+
+  lower::Layout layout_of(NodeId node) const {
+    const auto found = lowered_.layouts.find(actual(node));
+    return found != lowered_.layouts.end() ? found->second
+                                           : lower::row_major(graph_[node].type.shape);
+  }
+
+  lower::Request request_for(std::size_t k, const lower::Tuning& tuning, bool contents) const {
+    const auto required = [this](NodeId node) -> std::optional<lower::Layout> {
+      if (!is_output_.contains(node)) return std::nullopt;
+      return lower::row_major(graph_[node].type.shape);
+    };
+    return {&graph_,
+            plan_.kernels[k].cluster,
+            platform_.target(),
+            [this](NodeId node) { return layout_of(node); },
+            required,
+            tuning,
+            contents};
+  }
+
+  Result<CompiledKernel> make(std::size_t k, const lower::Tuning& tuning) const {
+    const plan::Kernel& planned = plan_.kernels[k];
+    CompiledKernel kernel =
+        HEDDLE_TRY(lower_kernel(request_for(k, tuning, platform_.cuda), planned, platform_));
     for (lower::Argument& argument : kernel.lowered.arguments) {
       const bool value = argument.kind == lower::Argument::Kind::value;
       kernel.input_layouts.push_back(value ? layout_of(argument.node) : lower::Layout{});
@@ -61,29 +122,93 @@ Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
       if (value && std::find(outputs.begin(), outputs.end(), argument.node) == outputs.end())
         argument.node = actual(argument.node);
     }
+    kernel.planned.tuning = tuning;
     return kernel;
-  };
-  for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
-    const plan::Kernel& planned = plan.kernels[k];
-    const auto other =
-        tunings.empty() ? tunings.end() : tunings.find(key_of(graph, planned.cluster));
-    auto made = make(k, other != tunings.end() ? other->second : planned.tuning);
-    if (!made) {
-      if (made.error().code != ErrorCode::unsupported) return made.error();
-      refusals.push_back({k, made.error()});
-      continue;
+  }
+
+  /// By what was learnt of it, by its own measurement, as a tuned kernel of its structure, or as
+  /// the lowering chooses.
+  Result<CompiledKernel> first_choice(std::size_t k) const {
+    const plan::Kernel& planned = plan_.kernels[k];
+    if (!tunings_.empty())
+      if (const auto learnt = tunings_.find(key_of(graph_, planned.cluster));
+          learnt != tunings_.end())
+        return make(k, learnt->second);
+    const Hash structure =
+        hash_bytes(plan::structure_of(graph_, planned.cluster, platform_.threads,
+                                      [this](NodeId node) { return layout_of(node); }));
+    const bool measured = planned.cost.provenance == plan::Provenance::measured;
+    if (platform_.schedules && !measured) {
+      const auto row = platform_.schedules->rows.find(structure);
+      if (row != platform_.schedules->rows.end()) {
+        // What has become of a schedule since is no error: the lowering's own is as right.
+        if (auto made = make(k, row->second.tuning)) {
+          made->structure = structure;
+          made->schedule_from = ScheduleFrom::shipped;
+          return made;
+        }
+      }
     }
-    for (std::size_t o = 0; o < planned.cluster.outputs.size(); ++o)
-      layouts[planned.cluster.outputs[o]] = made->lowered.output_layouts[o];
-    kernels.push_back(*std::move(made));
+    auto made = make(k, planned.tuning);
+    if (made) made->structure = structure;
+    if (made && measured) made->schedule_from = ScheduleFrom::measurement;
+    return made;
   }
-  if (platform.cuda || !refusals.empty()) return lowered;
-  for (const SmallerForm& form : smaller_forms(graph, kernels)) {
-    auto made = make(form.kernel, form.tuning);
-    if (made && made->lowered.output_layouts == kernels[form.kernel].lowered.output_layouts)
-      kernels[form.kernel] = *std::move(made);
+
+  void take_smaller_forms() {
+    for (const SmallerForm& form : smaller_forms(graph_, lowered_.kernels)) {
+      CompiledKernel& kernel = lowered_.kernels[form.kernel];
+      auto made = make(form.kernel, form.tuning);
+      if (!made || made->lowered.output_layouts != kernel.lowered.output_layouts) continue;
+      made->structure = kernel.structure;
+      made->planned.cost.flops += form.more_flops;
+      kernel = *std::move(made);
+    }
   }
-  return lowered;
+
+  /// Lowers once more, now with the bytes: what is made of them is not kept where it is not needed.
+  Status pack(std::size_t k, CompiledKernel& kernel) const {
+    auto& arguments = kernel.lowered.arguments;
+    const auto packed = [](const lower::Argument& a) {
+      return a.kind == lower::Argument::Kind::packed;
+    };
+    if (std::ranges::none_of(arguments, packed)) return Ok{};
+    lower::Lowered whole = HEDDLE_TRY(lower::lower(request_for(k, kernel.planned.tuning, true)));
+    HEDDLE_CHECK(
+        whole.arguments.size() == arguments.size() && whole.schedule == kernel.lowered.schedule,
+        "lowered again, '{}' is '{}'", kernel.lowered.schedule, whole.schedule);
+    for (std::size_t i = 0; i < arguments.size(); ++i)
+      if (packed(arguments[i])) arguments[i].packed = std::move(whole.arguments[i].packed);
+    return Ok{};
+  }
+
+  const prim::Graph& graph_;
+  const plan::Plan& plan_;
+  const Platform& platform_;
+  const Tunings& tunings_;
+  LoweredPlan lowered_;
+  std::unordered_map<NodeId, NodeId> instead_;
+  std::unordered_set<NodeId> is_output_;
+};
+
+}  // namespace
+
+Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
+                               const Platform& platform, const Tunings& tunings,
+                               const DoneWith& done_with) {
+  PlanLowering lowering(graph, plan, platform, tunings);
+  HEDDLE_TRY(lowering.run());
+  if (!platform.cuda && !lowering.refused()) HEDDLE_TRY(lowering.pack_constants(done_with));
+  return lowering.take();
+}
+
+Result<std::unordered_map<NodeId, lower::Layout>> layouts_of(const prim::Graph& graph,
+                                                             const plan::Plan& plan,
+                                                             const Platform& platform) {
+  const Tunings none;
+  PlanLowering lowering(graph, plan, platform, none);
+  HEDDLE_TRY(lowering.run());
+  return lowering.take().layouts;
 }
 
 std::function<lower::Layout(NodeId)> likely_layouts(

@@ -22,10 +22,19 @@ struct LoweredPlan {
 using Tunings = std::map<Hash, lower::Tuning>;
 Hash key_of(const prim::Graph& graph, const lower::Cluster& cluster);
 
+/// Told of a constant whose bytes no kernel reads any more, as they are in others' packed ones.
+using DoneWith = std::function<void(prim::NodeId)>;
+
 /// Each kernel lowered with the layouts that its producers chose; on a GPU with its text. What is
-/// refused as unsupported is listed; other errors are the result.
+/// refused as unsupported is listed; other errors are the result. Constants are packed at last, one
+/// kernel after the other.
 Result<LoweredPlan> lower_plan(const prim::Graph& graph, const plan::Plan& plan,
-                               const Platform& platform, const Tunings& tunings = {});
+                               const Platform& platform, const Tunings& tunings = {},
+                               const DoneWith& done_with = {});
+/// The layouts alone.
+Result<std::unordered_map<prim::NodeId, lower::Layout>> layouts_of(const prim::Graph& graph,
+                                                                   const plan::Plan& plan,
+                                                                   const Platform& platform);
 
 /// What other plans of the graph will probably store: a value that `known` lacks follows its first
 /// operand of the same rank; inputs and the rest are row-major.

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <random>
+#include <set>
+#include <unordered_map>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -21,6 +24,11 @@ namespace {
 constexpr int kFewestRuns = 5, kMostRuns = 200;
 constexpr double kSecondsPerKernel = 0.02;
 constexpr std::size_t kSchedules = 6;  ///< of one contraction, at most
+/// Share of the own choice's time that another schedule has to beat: less is chance.
+constexpr double kClearly = 0.97;
+/// A schedule that is slower by this factor after its fewest runs is timed no longer.
+constexpr double kHopeless = 1.2;
+constexpr std::size_t kPreparedAtOnce = 8;  ///< kernels, for each thread that compiles
 
 }  // namespace
 
@@ -55,9 +63,15 @@ Result<double> seconds_of(runtime::Session& session, const std::vector<Tensor>& 
   return sum;
 }
 
-/// Median microseconds of a session's run.
+double median_of(std::vector<double> times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+/// Median microseconds of a session's run, and of how many. Few, if it is far above `best_us`.
 Result<std::pair<double, int>> median_us(runtime::Session& session,
-                                         const std::vector<Tensor>& constants) {
+                                         const std::vector<Tensor>& constants, double best_us) {
   std::mt19937_64 random(1);
   std::vector<Tensor> inputs, outputs;
   for (const runtime::Port& port : session.program().inputs)
@@ -69,11 +83,19 @@ Result<std::pair<double, int>> median_us(runtime::Session& session,
          (now() - begin < kSecondsPerKernel && static_cast<int>(times.size()) < kMostRuns)) {
     push_out_of_caches(constants);
     times.push_back(HEDDLE_TRY(seconds_of(session, inputs, outputs)));
+    if (static_cast<int>(times.size()) == kFewestRuns &&
+        *std::ranges::min_element(times) * 1e6 > kHopeless * best_us)
+      break;
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return std::pair{times[times.size() / 2] * 1e6, static_cast<int>(times.size())};
+  return std::pair{median_of(times) * 1e6, static_cast<int>(times.size())};
 }
+
+/// Code of kernels that were compiled together, by their text.
+struct Prepared {
+  KernelCode code;
+  std::string object;
+};
+Hash text_hash(const kernel::Kernel& nameless) { return hash_bytes(kernel::to_string(nameless)); }
 
 struct Timer {
   const CompileOptions& options;
@@ -82,6 +104,7 @@ struct Timer {
   std::function<lower::Layout(prim::NodeId)> layout_of;
   /// Shared with the caller's pool object: sessions want to own theirs.
   std::shared_ptr<ThreadPool> session_pool{&pool, [](ThreadPool*) {}};
+  std::unordered_map<Hash, Prepared> prepared = {};  ///< on a CPU
 
   Result<std::vector<std::string>> code_for(CompiledKernel& kernel) {
     if (platform.persistent) {
@@ -97,13 +120,19 @@ struct Timer {
       if (kernel.lowered.tree && !kernel.code.unit) return fail("no unit of its product");
       return objects;
     }
-    Code code = HEDDLE_TRY(generate_code({without_names(kernel.lowered.kernel)}, platform.cpu,
-                                         options.options.cache_dir, pool, {}));
+    const kernel::Kernel nameless = without_names(kernel.lowered.kernel);
+    if (const auto known = prepared.find(text_hash(nameless)); known != prepared.end()) {
+      kernel.code = known->second.code;
+      return std::vector<std::string>{known->second.object};
+    }
+    Code code =
+        HEDDLE_TRY(generate_code({nameless}, platform.cpu, options.options.cache_dir, pool, {}));
     kernel.code = to_code(code.kernels[0]);
     return std::move(code.objects);
   }
 
-  Result<plan::Timing> time(const prim::Graph& graph, const lower::Request& request) {
+  Result<plan::Timing> time(const prim::Graph& graph, const lower::Request& request,
+                            double best_us = std::numeric_limits<double>::infinity()) {
     CompiledKernel kernel;
     kernel.planned.cluster = request.cluster;
     kernel.lowered = HEDDLE_TRY(lower::lower(request));
@@ -116,7 +145,7 @@ struct Timer {
     const auto program = std::make_shared<runtime::Program>(std::move(single.program));
     const auto executor = HEDDLE_TRY(executor_for(*program, options, session_pool));
     const auto session = HEDDLE_TRY(executor->session(program));
-    const auto [us, runs] = HEDDLE_TRY(median_us(*session, program->constants));
+    const auto [us, runs] = HEDDLE_TRY(median_us(*session, program->constants, best_us));
     return plan::Timing{us, request.tuning, runs};
   }
 
@@ -142,8 +171,34 @@ struct Timer {
     return space;
   }
 
-  /// Compiles what many kernels share: units of products, grouped.
-  void prepare(const prim::Graph& graph, const std::vector<lower::Cluster>& clusters) const {
+  /// Compiles all schedules of these at once, on all threads.
+  void prepare_cpu(const prim::Graph& graph, const std::vector<lower::Cluster>& clusters) {
+    prepared.clear();
+    std::vector<kernel::Kernel> kernels;
+    std::set<Hash> seen;
+    for (const lower::Cluster& cluster : clusters) {
+      lower::Request request = request_for(graph, cluster);
+      request.contents = false;
+      std::vector<lower::Tuning> all = schedules(request);
+      all.insert(all.begin(), lower::Tuning());
+      for (const lower::Tuning& tuning : all) {
+        request.tuning = tuning;
+        const auto lowered = lower::lower(request);
+        if (!lowered) continue;  // time() tells why
+        kernel::Kernel nameless = without_names(lowered->kernel);
+        if (seen.insert(text_hash(nameless)).second) kernels.push_back(std::move(nameless));
+      }
+    }
+    constexpr std::size_t kAlone = 1;  // in its object: each is linked by itself
+    auto code = generate_code(kernels, platform.cpu, options.options.cache_dir, pool, {}, kAlone);
+    if (!code) return;
+    for (std::size_t i = 0; i < kernels.size(); ++i)
+      prepared[text_hash(kernels[i])] = {to_code(code->kernels[i]), std::move(code->objects[i])};
+  }
+
+  /// Compiles what will be timed, at once; on a GPU what many kernels share, units of products.
+  void prepare(const prim::Graph& graph, const std::vector<lower::Cluster>& clusters) {
+    if (!platform.cuda) return prepare_cpu(graph, clusters);
     if (!platform.units) return;
     std::vector<codegen::cuda::UnitEntry> entries;
     for (const lower::Cluster& cluster : clusters) {
@@ -161,11 +216,12 @@ struct Timer {
   /// The fastest of the schedules worth trying.
   Result<plan::Timing> operator()(const prim::Graph& graph, const lower::Cluster& cluster) {
     lower::Request request = request_for(graph, cluster);
-    plan::Timing best = HEDDLE_TRY(time(graph, request));
+    const plan::Timing own = HEDDLE_TRY(time(graph, request));
+    plan::Timing best = own;
     for (const lower::Tuning& tuning : schedules(request)) {
       request.tuning = tuning;
-      const Result<plan::Timing> other = time(graph, request);
-      if (other && other->us < best.us) best = *other;
+      const Result<plan::Timing> other = time(graph, request, best.us);
+      if (other && other->us < std::min(best.us, kClearly * own.us)) best = *other;
     }
     return best;
   }
@@ -240,9 +296,16 @@ Result<plan::Plan> plan_with(plan::TuningDb& db, double budget, const prim::Grap
   measure.build = build_id();
   measure.budget_s = budget;
   measure.db = &db;
-  // The model's plan shows which values are stored channels-last; others follow it.
-  const plan::Plan first = HEDDLE_TRY(plan::orchestrate(graph, planning));
-  measure.layout_of = likely_layouts(graph, HEDDLE_TRY(lower_plan(graph, first, platform)).layouts);
+  // The plan without measurements shows which values are stored channels-last; others follow it.
+  // It does not depend on how this machine was calibrated: what is measured is found again.
+  plan::Options unmeasured = planning;
+  unmeasured.machine = platform.model();
+  const plan::Plan first = HEDDLE_TRY(plan::orchestrate(graph, unmeasured));
+  measure.layout_of = likely_layouts(graph, HEDDLE_TRY(layouts_of(graph, first, platform)));
+  if (!platform.cuda)
+    for (const plan::Kernel& kernel : first.kernels) measure.first.push_back(kernel.cluster);
+  if (!platform.cuda)
+    measure.prepared_at_once = kPreparedAtOnce * static_cast<std::size_t>(pool.threads());
   Timer timer{options, platform, pool, measure.layout_of};
   measure.time = [&](const prim::Graph& g, const lower::Cluster& c) { return timer(g, c); };
   measure.prepare = [&](const prim::Graph& g, const std::vector<lower::Cluster>& all) {
@@ -306,6 +369,37 @@ Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options plannin
       r.from_db, r.failed, r.rounds, r.seconds, r.budget_spent ? " (budget spent)" : "");
   for (const std::string& failure : r.failures) log(LogLevel::info, "not timed: {}", failure);
   return plan;
+}
+
+Result<int> save_schedules(const Compiled& unmeasured, const CompileOptions& options,
+                           const std::string& path) {
+  const Platform platform = HEDDLE_TRY(platform_for(options));
+  if (platform.cuda || platform.strict)
+    return fail(ErrorCode::usage, "--save: found --device {}, --accuracy {}, want cpu, standard",
+                options.device, options.options.accuracy);
+  const auto db = HEDDLE_TRY(open_tuning_db(options.options.cache_dir));
+  plan::Schedules schedules;
+  if (std::ifstream file(path); file)
+    schedules = HEDDLE_TRY(
+        plan::parse_schedules(std::string(std::istreambuf_iterator<char>(file), {}), path));
+  if (!plan::staleness(schedules, platform.cpu.cpu).empty())
+    schedules = {platform.cpu.cpu, lower::kLoweringVersion, {}};
+  std::set<Hash> here;
+  for (const CompiledKernel& kernel : unmeasured.kernels) {
+    const auto found =
+        HEDDLE_TRY(db->lookup({kernel.structure, platform.machine_name(), build_id()}));
+    const auto* entry = std::get_if<plan::TuningEntry>(&found);
+    if (entry == nullptr) continue;
+    schedules.rows.erase(kernel.structure);
+    if (entry->tuning.empty()) continue;
+    schedules.rows[kernel.structure] = {entry->tuning, entry->us, entry->label};
+    here.insert(kernel.structure);
+  }
+  std::ofstream file(path);
+  file << plan::print(schedules);
+  file.close();
+  if (!file) return fail("--save: {}: cannot write", path);
+  return static_cast<int>(here.size());
 }
 
 }  // namespace heddle::driver

@@ -27,4 +27,12 @@ Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options plannin
                                  const CompileOptions& options, const Platform& platform,
                                  ThreadPool& pool, plan::MeasureReport* report = nullptr);
 
+/// Writes what was measured of the kernels of a plan without measurements (compiled with budget
+/// none and no tuned schedules) into a file of plan::Schedules, in place of what it says of them;
+/// the file is made if it is not there, and anew if it was made for something else. Returns the
+/// rows that these kernels have: those for which another schedule is clearly faster than the
+/// lowering's own.
+Result<int> save_schedules(const Compiled& unmeasured, const CompileOptions& options,
+                           const std::string& path);
+
 }  // namespace heddle::driver

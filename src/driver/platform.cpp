@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 
 #include "codegen/cuda/nvrtc.h"
 #include "plan/calibrate.h"
@@ -77,6 +78,35 @@ namespace {
 
 constexpr int kLeastCapability = 80;  // cp.async, bf16 and tf32 on tensor cores
 
+/// Finds the schedules for the processor. A file that cannot be read is an error; one that was made
+/// for something else is not used.
+Status find_schedules(const std::string& option, Platform& p) {
+  if (option == "none" || p.strict) {
+    p.schedules_note =
+        option == "none" ? "not used: --schedules none" : "not used: strict accuracy";
+    return Ok{};
+  }
+  std::string text(plan::shipped_schedules(p.cpu.cpu));
+  const std::string name = option.empty() ? "shipped for " + p.cpu.cpu : option;
+  if (!option.empty()) {
+    std::ifstream file(option);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+    if (!file) return fail(ErrorCode::usage, "--schedules: {}: cannot read", option);
+  } else if (text.empty()) {
+    p.schedules_note = "none shipped for " + p.cpu.cpu;
+    return Ok{};
+  }
+  plan::Schedules found = HEDDLE_TRY(plan::parse_schedules(text, name));
+  p.schedules_note = name;
+  if (const std::string why = plan::staleness(found, p.cpu.cpu); !why.empty()) {
+    p.schedules_note = fmt::format("not used: {}: {}", name, why);
+    if (!option.empty()) log(LogLevel::warning, "--schedules: {}: {}; not used", name, why);
+    return Ok{};
+  }
+  p.schedules = std::make_shared<const plan::Schedules>(std::move(found));
+  return Ok{};
+}
+
 }  // namespace
 
 Result<Platform> platform_for(const CompileOptions& options) {
@@ -86,7 +116,10 @@ Result<Platform> platform_for(const CompileOptions& options) {
   p.strict = options.options.accuracy == "strict";
   if (options.tf32 && options.device == "cpu")
     return fail(ErrorCode::usage, "--precision tf32: found --device cpu, want cuda or cuda:N");
-  if (options.device == "cpu") return p;
+  if (options.device == "cpu") {
+    HEDDLE_TRY(find_schedules(options.options.schedules, p));
+    return p;
+  }
   const std::optional<int> ordinal = cuda_ordinal(options.device);
   if (!ordinal)
     return fail(ErrorCode::usage, "--device: found '{}', want cpu, cuda or cuda:N", options.device);

@@ -5,6 +5,7 @@
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/units.h"
 #include "driver/driver.h"
+#include "plan/schedules.h"
 #include "runtime/cuda/device.h"
 #include "support/hash.h"
 
@@ -31,6 +32,8 @@ struct Platform {
     std::map<Hash, int> factors = {};
   };
   std::optional<Persistent> persistent;
+  std::shared_ptr<const plan::Schedules> schedules;  ///< tuned, for this processor; null: none
+  std::string schedules_note;                        ///< where they are from, or why there are none
 
   int capability() const { return 10 * gpu.major + gpu.minor; }
   /// runtime::Program::device: "cpu", "cuda sm_90a".

@@ -44,9 +44,23 @@ std::pair<std::int64_t, std::int64_t> compulsory_bytes(const prim::Graph& graph,
   return {constants, values};
 }
 
+std::string_view name_of(ScheduleFrom from) {
+  switch (from) {
+    case ScheduleFrom::lowering:
+      return "lowering";
+    case ScheduleFrom::measurement:
+      return "measurement";
+    case ScheduleFrom::shipped:
+      return "tuned schedules";
+  }
+  return "";
+}
+
 json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
   json j = {{"name", kernel.lowered.kernel.name},
             {"schedule", kernel.lowered.schedule},
+            {"schedule_from", name_of(kernel.schedule_from)},
+            {"structure", to_string(kernel.structure)},
             {"cost", cost_json(kernel.planned.cost)},
             {"sources", sources_json(graph, kernel.planned.origins)},
             {"inputs", json::array()},
@@ -162,6 +176,12 @@ json memory_json(const MemoryReport& m) {
           {"again", m.again}, {"us_per_byte", m.us_per_byte}};
 }
 
+json schedules_json(const Compiled& compiled, const Platform& platform) {
+  return {{"source", platform.schedules_note},
+          {"kernels", std::ranges::count(compiled.kernels, ScheduleFrom::shipped,
+                                         &CompiledKernel::schedule_from)}};
+}
+
 json machine_json(const Platform& p) {
   if (!p.cuda) return {{"cpu", p.cpu.cpu}, {"vector_bytes", p.cpu.vector_bytes}};
   const plan::MachineModel m = p.model();
@@ -197,6 +217,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
                    {"cuts_per_node", plan.stats.cuts_per_node}}},
                  {"mode", mode_json(compiled.mode)},
                  {"memory", memory_json(compiled.memory)},
+                 {"schedules", schedules_json(compiled, platform)},
                  {"kernels", json::array()},
                  {"times", json::array()}};
   for (const CompiledKernel& kernel : compiled.kernels) {

@@ -68,8 +68,9 @@ std::string launches(const json& kernel) {
 }
 
 std::string details(const json& kernel) {
-  std::string text = fmt::format("     kernel {}: {}\n", kernel["name"].get<std::string>(),
-                                 kernel["schedule"].get<std::string>());
+  std::string text =
+      fmt::format("     kernel {}: {} (by {})\n", kernel["name"].get<std::string>(),
+                  kernel["schedule"].get<std::string>(), kernel.value("schedule_from", "lowering"));
   text += launches(kernel);
   for (const json& source : kernel["sources"])
     text += fmt::format("     covers {} '{}'\n", source["op"].get<std::string>(),
@@ -143,6 +144,10 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
   }
   if (report.contains("memory")) text += memory_text(report["memory"]);
   if (report.contains("mode")) text += mode_text(report["mode"]);
+  if (const auto schedules = report.find("schedules");
+      schedules != report.end() && !(*schedules)["source"].get<std::string>().empty())
+    text += fmt::format("tuned schedules: {} kernels ({})\n", (*schedules)["kernels"].get<int>(),
+                        (*schedules)["source"].get<std::string>());
   const json& kernels = report["kernels"];
   const bool cuda = !kernels.empty() && kernels[0].contains("phases");
   if (cuda)

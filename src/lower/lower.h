@@ -78,6 +78,10 @@ struct Argument {
 /// A schedule decision, printable and storable: "mr=6 nv=2 mb=48". Empty: the model's choice.
 using Tuning = std::vector<std::pair<std::string, std::int64_t>>;
 
+/// Raised with what makes measured schedules wrong: their meaning, the spaces they are from, or how
+/// fast kernels run. Schedules that a build ships are of its version (plan/schedules.h).
+constexpr int kLoweringVersion = 1;
+
 struct Lowered {
   kernel::Kernel kernel;
   std::vector<Argument> arguments;     ///< by Buffer::argument
@@ -99,6 +103,8 @@ struct Request {
   /// lowering.
   std::function<std::optional<Layout>(NodeId)> required_layout;
   Tuning tuning;
+  /// False: packed constants have their type and no bytes, as long as only sizes are asked for.
+  bool contents = true;
 };
 
 /// A GPU of this compute capability times ten, as the generated kernels see it.

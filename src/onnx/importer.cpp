@@ -84,7 +84,9 @@ Importer::Importer(std::shared_ptr<const ::onnx::ModelProto> model, std::string 
 Result<prim::Graph> Importer::run() {
   const GraphProto& graph = model_->graph();
   Scope scope;
+  source_.take = takes_bytes_;
   HEDDLE_TRY(add_initializers(graph, scope));
+  source_.take = false;
   HEDDLE_TRY(bind_dimensions(graph));
   HEDDLE_TRY(add_inputs(graph, scope));
   HEDDLE_TRY(add_nodes(graph.node(), opsets_, scope));

@@ -66,6 +66,9 @@ class Importer {
   /// With `problems`, failures of nodes are noted there and the rest goes on.
   Importer(std::shared_ptr<const ::onnx::ModelProto> model, std::string folder,
            const ImportOptions& options, std::vector<Problem>* problems);
+  /// The model is this importer's alone, and is imported once: initializers become tensors that
+  /// own their bytes, so that each can be freed by itself.
+  void take_bytes() { takes_bytes_ = true; }
   Result<prim::Graph> run();
   /// What can be computed before the values that other stages have to make.
   Result<Stage> run_stage(const MadeValues& made, const std::set<std::string>& done,
@@ -250,6 +253,7 @@ class Importer {
 
   std::shared_ptr<const ::onnx::ModelProto> model_;
   TensorSource source_;
+  bool takes_bytes_ = false;
   const ImportOptions& options_;
   std::vector<Problem>* problems_;
   prim::Graph graph_;

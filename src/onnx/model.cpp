@@ -50,12 +50,15 @@ std::string model_file(const std::string& path) {
   return fs::is_directory(path, error) ? (fs::path(path) / "model.onnx").string() : path;
 }
 
-Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* data,
-                                                              std::size_t size) {
+namespace {
+
+constexpr std::size_t kMostBytes = 0x7fffffff;
+
+Result<std::shared_ptr<const ::onnx::ModelProto>> parse_stream(
+    google::protobuf::io::ZeroCopyInputStream& stream, std::size_t size) {
   if (size == 0) return fail("the model is empty");
-  if (size > 0x7fffffff)
+  if (size > kMostBytes)
     return unsupported("the model has {} bytes, protobuf files end at 2 GB", size);
-  google::protobuf::io::ArrayInputStream stream(data, static_cast<int>(size));
   google::protobuf::io::CodedInputStream coded(&stream);
   coded.SetTotalBytesLimit(0x7fffffff);
   coded.SetRecursionLimit(400);  // four levels for each branch in a branch
@@ -64,6 +67,44 @@ Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* d
     return fail("not an ONNX model: the file is damaged, truncated, or something else");
   if (!model->has_graph()) return fail("not an ONNX model: it holds no graph");
   return std::shared_ptr<const ::onnx::ModelProto>(std::move(model));
+}
+
+/// A mapped file, block by block; what has been read need not stay in memory.
+class FileStream final : public google::protobuf::io::CopyingInputStream {
+ public:
+  explicit FileStream(const FileBytes& file) : file_(file) {}
+  int Read(void* buffer, int size) override {
+    const std::size_t count = std::min(static_cast<std::size_t>(size), file_.size - at_);
+    std::memcpy(buffer, file_.data + at_, count);
+    at_ += count;
+    constexpr std::size_t kBlock = std::size_t{4} << 20;
+    if (at_ - dropped_ >= kBlock) {
+      auto* begin =
+          const_cast<std::byte*>(file_.data + dropped_);  // of a file: read again if need be
+      ::madvise(begin, kBlock, MADV_DONTNEED);
+      dropped_ += kBlock;
+    }
+    return static_cast<int>(count);
+  }
+
+ private:
+  const FileBytes& file_;
+  std::size_t at_ = 0, dropped_ = 0;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* data,
+                                                              std::size_t size) {
+  google::protobuf::io::ArrayInputStream stream(data, static_cast<int>(std::min(size, kMostBytes)));
+  return parse_stream(stream, size);
+}
+
+Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model_file(const std::string& path) {
+  const FileBytes file = HEDDLE_TRY(map_file(path));
+  FileStream blocks(file);
+  google::protobuf::io::CopyingInputStreamAdaptor stream(&blocks, 1 << 16);
+  return parse_stream(stream, file.size);
 }
 
 namespace {
@@ -189,8 +230,7 @@ Result<std::vector<int>> execution_order(
 }
 
 Result<Ports> ports(const std::string& path) {
-  const FileBytes file = HEDDLE_TRY(map_file(model_file(path)));
-  const auto model = HEDDLE_TRY(parse_model(file.data, file.size));
+  const auto model = HEDDLE_TRY(parse_model_file(model_file(path)));
   std::set<std::string> given;
   for (const auto& tensor : model->graph().initializer()) given.insert(tensor.name());
   Ports out;
@@ -207,9 +247,7 @@ Result<Ports> ports(const std::string& path) {
 
 std::vector<std::string> external_files(const std::string& model) {
   std::set<std::string> names;
-  const Result<FileBytes> file = map_file(model);
-  if (!file) return {};
-  const auto parsed = parse_model(file->data, file->size);
+  const auto parsed = parse_model_file(model);
   if (!parsed) return {};
   for (const auto& tensor : (*parsed)->graph().initializer())
     if (tensor.data_location() == ::onnx::TensorProto::EXTERNAL)

@@ -12,6 +12,8 @@ namespace heddle::onnx {
 /// Parses a serialised ModelProto, with protobuf's recursion limit against nesting bombs.
 Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model(const std::byte* data,
                                                               std::size_t size);
+/// The same from a file, which is never in memory as a whole.
+Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model_file(const std::string& path);
 
 /// A parsed model and the folder where its external data may lie.
 struct Loaded {

@@ -7,8 +7,8 @@
 namespace heddle::onnx {
 Result<Loaded> load_model(const std::string& path) {
   const std::string file_path = model_file(path);
-  const FileBytes file = HEDDLE_TRY(map_file(file_path));
-  auto model = parse_model(file.data, file.size);
+  HEDDLE_TRY(map_file(file_path));  // what cannot be read says so itself
+  auto model = parse_model_file(file_path);
   if (!model) return fail(model.error().code, "{}: {}", file_path, model.error().message);
   const std::filesystem::path parent = std::filesystem::path(file_path).parent_path();
   return Loaded{*std::move(model), parent.empty() ? "." : parent.string()};
@@ -16,7 +16,9 @@ Result<Loaded> load_model(const std::string& path) {
 
 Result<prim::Graph> import(const std::string& path, const ImportOptions& options) {
   const Loaded loaded = HEDDLE_TRY(load_model(path));
-  return Importer(loaded.model, loaded.folder, options, nullptr).run();
+  Importer importer(loaded.model, loaded.folder, options, nullptr);
+  importer.take_bytes();
+  return importer.run();
 }
 
 Result<std::vector<prim::Graph>> import_sizes(

@@ -231,8 +231,7 @@ bool is_text(const ::onnx::ValueInfoProto& port) {
 }  // namespace
 
 Result<bool> runs_in_stages(const std::string& path) {
-  const FileBytes file = HEDDLE_TRY(map_file(model_file(path)));
-  const auto model = HEDDLE_TRY(parse_model(file.data, file.size));
+  const auto model = HEDDLE_TRY(parse_model_file(model_file(path)));
   const auto& graph = model->graph();
   std::set<std::string> read;  // what nothing reads needs no host
   for (const auto& node : graph.node()) read.merge(names_read(node));

@@ -321,6 +321,11 @@ Result<Tensor> tensor_from_proto(const TensorProto& proto, TensorSource& source)
   if (format == ops::Format::text) return text_tensor(proto, type);
   if (format != ops::Format::plain) return stored_tensor(proto, type, format, source);
   if (proto.data_location() == TensorProto::EXTERNAL) return external_tensor(proto, type, source);
+  if (proto.has_raw_data() && source.take) {
+    const std::shared_ptr<const std::string> bytes(
+        const_cast<TensorProto&>(proto).release_raw_data());
+    return over_bytes(proto, type, bytes, bytes->data(), bytes->size());
+  }
   if (proto.has_raw_data())
     return over_bytes(proto, type, source.owner, proto.raw_data().data(), proto.raw_data().size());
   switch (type.dtype) {

@@ -28,6 +28,7 @@ struct TensorSource {
   /// Keeps the parsed model alive, so that tensors may share its bytes; null: bytes are copied.
   std::shared_ptr<const void> owner;
   std::map<std::string, FileBytes> files;  ///< external files that are mapped already
+  bool take = false;                       ///< bytes leave the message for the tensor
 };
 /// Converts a TensorProto, sharing its bytes or those of the external file where they are aligned.
 /// Nothing is allocated before the bytes are known to be there.

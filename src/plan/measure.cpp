@@ -11,6 +11,9 @@ namespace heddle::plan {
 namespace {
 
 constexpr int kMaxRounds = 16;
+/// Rounds without a plan that is faster by this share end the search.
+constexpr int kPatience = 3;
+constexpr double kFaster = 0.005;
 
 /// "Contract, 4 Map, View": for people who list the database.
 std::string label_of(const prim::Graph& g, const Cluster& c) {
@@ -59,7 +62,8 @@ struct Measurer {
 
   /// Chosen kernels first, dearest first; then what lost, by how little.
   std::vector<Cluster> wanted(const Plan& plan) const {
-    std::vector<std::pair<double, const Cluster*>> chosen, lost;
+    std::vector<std::pair<double, const Cluster*>> first, chosen, lost;
+    for (const Cluster& c : how.first) first.push_back({0, &c});
     for (const Kernel& k : plan.kernels) {
       chosen.push_back({-k.cost.us, &k.cluster});
       for (const Rejected& r : k.rejected) lost.push_back({r.plan_delta_us, &r.cluster});
@@ -69,7 +73,7 @@ struct Measurer {
     std::stable_sort(lost.begin(), lost.end(), by_key);
     std::vector<Cluster> out;
     std::set<Hash> seen;
-    for (const auto& list : {chosen, lost}) {
+    for (const auto& list : {first, chosen, lost}) {
       for (const auto& [key, c] : list) {
         const Hash h = hash_of(*c);
         if (!known.count(h) && !failed.count(h) && seen.insert(h).second) out.push_back(*c);
@@ -142,31 +146,46 @@ struct Measurer {
     scale(KernelKind::map, machine.map_scale);
   }
 
+  /// Times what the database lacks of the clusters `next`.
+  Status learn(const std::vector<Cluster>& next, double plan_us) {
+    std::vector<Cluster> unknown;
+    for (const Cluster& c : next)
+      if (!HEDDLE_TRY(look_up(c))) unknown.push_back(c);
+    int done = static_cast<int>(next.size() - unknown.size());
+    const std::size_t at_once = how.prepared_at_once ? how.prepared_at_once : unknown.size();
+    for (std::size_t i = 0; i < unknown.size(); ++i) {
+      if (how.prepare && i % at_once == 0 && !spent()) {
+        const auto from = unknown.begin() + static_cast<std::ptrdiff_t>(i);
+        const auto count = std::min(at_once, unknown.size() - i);
+        how.prepare(g, {from, from + static_cast<std::ptrdiff_t>(count)});
+      }
+      HEDDLE_TRY(take(unknown[i]));
+      ++done;
+      if (how.progress) how.progress(done, static_cast<int>(next.size()) - done, plan_us);
+    }
+    return Ok{};
+  }
+
   Result<Plan> run() {
     begin = now();
     std::vector<Cluster> seen;
     std::optional<Plan> best;  // of the plans whose kernels are all measured
+    int without_gain = 0;
     Plan plan = HEDDLE_TRY(orchestrate(g, options()));
     for (report.rounds = 1; report.rounds <= kMaxRounds; ++report.rounds) {
       const std::vector<Cluster> next = wanted(plan);
-      std::vector<Cluster> unknown;
-      for (const Cluster& c : next)
-        if (!HEDDLE_TRY(look_up(c))) unknown.push_back(c);
-      if (how.prepare && !unknown.empty() && !spent()) how.prepare(g, unknown);
-      int done = static_cast<int>(next.size() - unknown.size());
-      for (const Cluster& c : unknown) {
-        HEDDLE_TRY(take(c));
-        ++done;
-        if (how.progress) how.progress(done, static_cast<int>(next.size()) - done, plan.cost_us);
-      }
+      HEDDLE_TRY(learn(next, plan.cost_us));
       seen.insert(seen.end(), next.begin(), next.end());
       rescale(seen);
       plan = HEDDLE_TRY(orchestrate(g, options()));
       const bool measured = std::all_of(plan.kernels.begin(), plan.kernels.end(), [](auto& k) {
         return k.cost.provenance == Provenance::measured;
       });
+      const bool gained = best && plan.cost_us < (1 - kFaster) * best->cost_us;
+      without_gain = !best || gained ? 0 : without_gain + 1;
       if (measured && (!best || plan.cost_us < best->cost_us)) best = plan;
-      if (next.empty() || report.budget_spent) break;
+      report.settled = !next.empty() && without_gain == kPatience;
+      if (next.empty() || report.budget_spent || report.settled) break;
     }
     report.seconds = now() - begin;
     if (best) plan = *std::move(best);

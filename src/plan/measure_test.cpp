@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "plan/test_graphs.h"
 
@@ -109,6 +111,32 @@ TEST(Measure, BudgetIsKept) {
   EXPECT_EQ(report.timed, 2);
   EXPECT_TRUE(report.budget_spent);
   EXPECT_TRUE(verify(f.m.g, *plan));
+}
+
+TEST(Measure, PreparesSoManyAtOnceAndTimesTheFirstFirst) {
+  Fixture f;
+  std::vector<std::size_t> prepared;
+  std::vector<Cluster> timed;
+  f.how.prepare = [&](const prim::Graph&, const std::vector<Cluster>& all) {
+    prepared.push_back(all.size());
+  };
+  f.how.prepared_at_once = 3;
+  const auto time = f.how.time;
+  f.how.time = [&](const prim::Graph& g, const Cluster& c) {
+    timed.push_back(c);
+    return time(g, c);
+  };
+  const auto single = orchestrate(f.m.g, {.strategy = Strategy::single});
+  ASSERT_TRUE(single);
+  f.how.first = {single->kernels[1].cluster, single->kernels[0].cluster};
+  MeasureReport report;
+  ASSERT_TRUE(orchestrate_measured(f.m.g, {}, f.how, &report));
+  ASSERT_GT(report.timed, 3);
+  EXPECT_EQ(timed[0], f.how.first[0]);
+  EXPECT_EQ(timed[1], f.how.first[1]);
+  EXPECT_LE(*std::ranges::max_element(prepared), 3u);
+  EXPECT_EQ(std::accumulate(prepared.begin(), prepared.end(), std::size_t{0}),
+            static_cast<std::size_t>(report.timed));
 }
 
 TEST(Measure, KernelsThatFailAreReplaced) {

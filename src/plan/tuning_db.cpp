@@ -79,15 +79,6 @@ Status run(sqlite3* db, const std::string& path, const char* sql) {
   return failure(db, path);
 }
 
-std::optional<Hash> parse_hash(const std::string& text) {
-  Hash h;
-  if (text.size() != 32) return std::nullopt;
-  const char* p = text.data();
-  if (std::from_chars(p, p + 16, h.high, 16).ptr != p + 16) return std::nullopt;
-  if (std::from_chars(p + 16, p + 32, h.low, 16).ptr != p + 32) return std::nullopt;
-  return h;
-}
-
 constexpr const char* kColumns = "structure, machine, build, label, tuning, us, runs";
 
 std::optional<TuningEntry> read_row(const Statement& s) {
@@ -104,6 +95,15 @@ std::optional<TuningEntry> read_row(const Statement& s) {
 }
 
 }  // namespace
+
+std::optional<Hash> parse_hash(const std::string& text) {
+  Hash h;
+  if (text.size() != 32) return std::nullopt;
+  const char* p = text.data();
+  if (std::from_chars(p, p + 16, h.high, 16).ptr != p + 16) return std::nullopt;
+  if (std::from_chars(p + 16, p + 32, h.low, 16).ptr != p + 32) return std::nullopt;
+  return h;
+}
 
 std::string to_string(const lower::Tuning& tuning) {
   std::string out;

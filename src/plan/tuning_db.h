@@ -75,7 +75,8 @@ class TuningDb {
   std::string path_;
 };
 
-std::string to_string(const lower::Tuning& tuning);  ///< "mr=6 nv=2"
+std::optional<Hash> parse_hash(const std::string& text);  ///< 32 hexadecimal digits
+std::string to_string(const lower::Tuning& tuning);       ///< "mr=6 nv=2"
 std::optional<lower::Tuning> parse_tuning(std::string_view text);
 
 }  // namespace heddle::plan

@@ -112,6 +112,11 @@ const Tensor* Graph::constant_of(NodeId id) const {
   return c != nullptr ? &constants_.at(c->content) : nullptr;
 }
 
+void Graph::drop_constant(NodeId id) {
+  Tensor& tensor = constants_.at(std::get<Constant>(nodes_[id].op).content);
+  tensor = Tensor(tensor.type(), nullptr, nullptr);
+}
+
 void Graph::adopt_constant(const Graph& from, const Constant& c) {
   constants_.try_emplace(c.content, from.constant(c));
 }

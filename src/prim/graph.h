@@ -151,6 +151,8 @@ class Graph {
   const Tensor& constant(const Constant& c) const { return constants_.at(c.content); }
   /// The tensor of a Constant node, or null.
   const Tensor* constant_of(NodeId id) const;
+  /// Frees the bytes of a Constant node: its tensor has a type and no data from now on.
+  void drop_constant(NodeId id);
   /// Makes a constant of `from` known here, so that its node may be added without hashing it again.
   void adopt_constant(const Graph& from, const Constant& c);
   /// Makes `origins` (those of the graph that this one is made from) this graph's.

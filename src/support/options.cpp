@@ -87,6 +87,11 @@ constexpr OptionRow kRows[] = {
      "standard: algorithms that err by less than 1e-5 of the scale of a result, or of its row and "
      "column of a product; strict: sums as written",
      set_accuracy, get_text<&Options::accuracy>},
+    {"schedules", "HEDDLE_SCHEDULES",
+     "file of schedules that `heddle tune --save` wrote, used in place of those that this build "
+     "has "
+     "for the processor; 'none' for the lowering's own choice",
+     set_text<&Options::schedules>, get_text<&Options::schedules>},
     {"nvrtc", "HEDDLE_NVRTC", "path of libnvrtc.so (default: looked for)",
      set_text<&Options::nvrtc>, get_text<&Options::nvrtc>},
     {"cublaslt", "HEDDLE_CUBLASLT", "path of libcublasLt.so (default: looked for)",

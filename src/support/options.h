@@ -20,6 +20,7 @@ struct Options {
   bool verify = false;
   std::string cpu;
   std::string accuracy = "standard";
+  std::string schedules;    ///< file of tuned schedules; empty: those of this build; none: none
   std::string nvrtc;        ///< path of NVRTC; empty: looked for
   std::string cublaslt;     ///< path of cuBLASLt; empty: looked for
   std::string nvcc;         ///< path of nvcc, which compiles units; empty: looked for

@@ -22,15 +22,30 @@ T saturate(double value) {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-/// Bytes on huge pages where they are at least `many`.
-void* allocate(std::size_t size, std::size_t many) {
-  const std::size_t alignment = size >= many ? kHugePage : 64;
-  const std::size_t whole = (size + 64 + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, whole);
+std::shared_ptr<void> few_bytes(std::size_t size) {
+  constexpr std::size_t kLine = 64;
+  const std::size_t whole = (size + 2 * kLine - 1) / kLine * kLine;
+  void* memory = std::aligned_alloc(kLine, whole);
   if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, size);
+  return {memory, [](void* p) { std::free(p); }};
+}
+
+/// Zeros on huge pages, from the system: what is freed goes back to it at once, which the C
+/// library would keep.
+std::shared_ptr<void> many_bytes(std::size_t size) {
+  const std::size_t whole = (size + 64 + kHugePage - 1) / kHugePage * kHugePage;
+  void* mapped = ::mmap(nullptr, whole + kHugePage, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
+  const std::size_t before = (kHugePage - begin % kHugePage) % kHugePage;
+  char* memory = static_cast<char*>(mapped) + before;
+  if (before > 0) ::munmap(mapped, before);
+  ::munmap(memory + whole, kHugePage - before);
   // Only advice: the memory is as good, if slower, where the system declines.
-  if (alignment == kHugePage) static_cast<void>(::madvise(memory, whole, MADV_HUGEPAGE));
-  return memory;
+  static_cast<void>(::madvise(memory, whole, MADV_HUGEPAGE));
+  return {memory, [whole](void* p) { ::munmap(p, whole); }};
 }
 
 }  // namespace
@@ -45,10 +60,9 @@ Tensor Tensor::workspace(std::int64_t bytes) {
 
 Tensor::Tensor(TensorType type, std::size_t huge_from) : type_(std::move(type)) {
   const std::size_t size = static_cast<std::size_t>(bytes());
-  void* memory = allocate(size, huge_from);
-  std::memset(memory, 0, size);
-  owner_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
-  data_ = static_cast<std::byte*>(memory);
+  const std::shared_ptr<void> memory = size >= huge_from ? many_bytes(size) : few_bytes(size);
+  owner_ = memory;
+  data_ = static_cast<std::byte*>(memory.get());
 }
 
 Tensor Tensor::reshaped(Shape shape) const {
@@ -58,47 +72,70 @@ Tensor Tensor::reshaped(Shape shape) const {
 
 double Tensor::at(std::int64_t i) const {
   switch (type_.dtype) {
-    case DType::f32: return reinterpret_cast<const float*>(data_)[i];
-    case DType::f64: return reinterpret_cast<const double*>(data_)[i];
-    case DType::f16: return f16_to_f32(reinterpret_cast<const std::uint16_t*>(data_)[i]);
-    case DType::bf16: return bf16_to_f32(reinterpret_cast<const std::uint16_t*>(data_)[i]);
-    case DType::u64: return static_cast<double>(reinterpret_cast<const std::uint64_t*>(data_)[i]);
-    default: return static_cast<double>(int_at(i));
+    case DType::f32:
+      return reinterpret_cast<const float*>(data_)[i];
+    case DType::f64:
+      return reinterpret_cast<const double*>(data_)[i];
+    case DType::f16:
+      return f16_to_f32(reinterpret_cast<const std::uint16_t*>(data_)[i]);
+    case DType::bf16:
+      return bf16_to_f32(reinterpret_cast<const std::uint16_t*>(data_)[i]);
+    case DType::u64:
+      return static_cast<double>(reinterpret_cast<const std::uint64_t*>(data_)[i]);
+    default:
+      return static_cast<double>(int_at(i));
   }
 }
 
 std::int64_t Tensor::int_at(std::int64_t i) const {
   switch (type_.dtype) {
-    case DType::i8: return reinterpret_cast<const std::int8_t*>(data_)[i];
-    case DType::i16: return reinterpret_cast<const std::int16_t*>(data_)[i];
-    case DType::i32: return reinterpret_cast<const std::int32_t*>(data_)[i];
-    case DType::i64: return reinterpret_cast<const std::int64_t*>(data_)[i];
-    case DType::u8: return reinterpret_cast<const std::uint8_t*>(data_)[i];
-    case DType::u16: return reinterpret_cast<const std::uint16_t*>(data_)[i];
-    case DType::u32: return reinterpret_cast<const std::uint32_t*>(data_)[i];
+    case DType::i8:
+      return reinterpret_cast<const std::int8_t*>(data_)[i];
+    case DType::i16:
+      return reinterpret_cast<const std::int16_t*>(data_)[i];
+    case DType::i32:
+      return reinterpret_cast<const std::int32_t*>(data_)[i];
+    case DType::i64:
+      return reinterpret_cast<const std::int64_t*>(data_)[i];
+    case DType::u8:
+      return reinterpret_cast<const std::uint8_t*>(data_)[i];
+    case DType::u16:
+      return reinterpret_cast<const std::uint16_t*>(data_)[i];
+    case DType::u32:
+      return reinterpret_cast<const std::uint32_t*>(data_)[i];
     case DType::u64:
       return static_cast<std::int64_t>(reinterpret_cast<const std::uint64_t*>(data_)[i]);
-    case DType::b1: return reinterpret_cast<const std::uint8_t*>(data_)[i] != 0;
+    case DType::b1:
+      return reinterpret_cast<const std::uint8_t*>(data_)[i] != 0;
     case DType::f32:
     case DType::f64:
     case DType::f16:
-    case DType::bf16: return saturate<std::int64_t>(at(i));
+    case DType::bf16:
+      return saturate<std::int64_t>(at(i));
   }
   return 0;
 }
 
 void Tensor::set(std::int64_t i, double value) {
   switch (type_.dtype) {
-    case DType::f32: reinterpret_cast<float*>(data_)[i] = static_cast<float>(value); return;
-    case DType::f64: reinterpret_cast<double*>(data_)[i] = value; return;
+    case DType::f32:
+      reinterpret_cast<float*>(data_)[i] = static_cast<float>(value);
+      return;
+    case DType::f64:
+      reinterpret_cast<double*>(data_)[i] = value;
+      return;
     case DType::f16:
       reinterpret_cast<std::uint16_t*>(data_)[i] = f32_to_f16(static_cast<float>(value));
       return;
     case DType::bf16:
       reinterpret_cast<std::uint16_t*>(data_)[i] = f32_to_bf16(static_cast<float>(value));
       return;
-    case DType::b1: reinterpret_cast<std::uint8_t*>(data_)[i] = value != 0; return;
-    case DType::i8: reinterpret_cast<std::int8_t*>(data_)[i] = saturate<std::int8_t>(value); return;
+    case DType::b1:
+      reinterpret_cast<std::uint8_t*>(data_)[i] = value != 0;
+      return;
+    case DType::i8:
+      reinterpret_cast<std::int8_t*>(data_)[i] = saturate<std::int8_t>(value);
+      return;
     case DType::i16:
       reinterpret_cast<std::int16_t*>(data_)[i] = saturate<std::int16_t>(value);
       return;
@@ -125,14 +162,18 @@ void Tensor::set(std::int64_t i, double value) {
 
 void Tensor::set_int(std::int64_t i, std::int64_t value) {
   switch (type_.dtype) {
-    case DType::i8: reinterpret_cast<std::int8_t*>(data_)[i] = static_cast<std::int8_t>(value); return;
+    case DType::i8:
+      reinterpret_cast<std::int8_t*>(data_)[i] = static_cast<std::int8_t>(value);
+      return;
     case DType::i16:
       reinterpret_cast<std::int16_t*>(data_)[i] = static_cast<std::int16_t>(value);
       return;
     case DType::i32:
       reinterpret_cast<std::int32_t*>(data_)[i] = static_cast<std::int32_t>(value);
       return;
-    case DType::i64: reinterpret_cast<std::int64_t*>(data_)[i] = value; return;
+    case DType::i64:
+      reinterpret_cast<std::int64_t*>(data_)[i] = value;
+      return;
     case DType::u8:
       reinterpret_cast<std::uint8_t*>(data_)[i] = static_cast<std::uint8_t>(value);
       return;
@@ -145,11 +186,15 @@ void Tensor::set_int(std::int64_t i, std::int64_t value) {
     case DType::u64:
       reinterpret_cast<std::uint64_t*>(data_)[i] = static_cast<std::uint64_t>(value);
       return;
-    case DType::b1: reinterpret_cast<std::uint8_t*>(data_)[i] = value != 0; return;
+    case DType::b1:
+      reinterpret_cast<std::uint8_t*>(data_)[i] = value != 0;
+      return;
     case DType::f32:
     case DType::f64:
     case DType::f16:
-    case DType::bf16: set(i, static_cast<double>(value)); return;
+    case DType::bf16:
+      set(i, static_cast<double>(value));
+      return;
   }
 }
 

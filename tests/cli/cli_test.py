@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import unittest
 
 import numpy as np
@@ -36,6 +37,33 @@ class Cli(CommandTest):
             done = heddle(*row, "--json")
             self.assertEqual(done.returncode, 0, f"{row}: {done.stderr}")
             self.assertIsInstance(json.loads(done.stdout), dict, row)
+
+    def test_bench_waits_to_start(self):
+        go = self.path / "go"
+        command = [HEDDLE, "bench", self.good, "--duration", "0.02", "--start-when", str(go), "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bench:
+            while not go.with_name("go.ready").exists():
+                self.assertIsNone(bench.poll())
+                time.sleep(0.01)
+            with self.assertRaises(subprocess.TimeoutExpired):
+                bench.wait(0.5)
+            go.touch()
+            self.assertIn("median_ms", json.loads(bench.communicate(timeout=60)[0])["heddle"])
+
+    def test_roofline(self):
+        done = heddle("profile", self.good, "--roofline", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        rows = report["kernels"]
+        self.assertAlmostEqual(report["floor_us"], sum(k["floor_us"] for k in rows))
+        for bound in ("compute", "memory"):
+            here = [k for k in rows if k["bound"] == bound]
+            below = [k for k in here if k["of_roofline"] < 0.85]
+            self.assertEqual((report[bound]["kernels"], report[bound]["below"]), (len(here), len(below)))
+            self.assertAlmostEqual(report[bound]["below_us"], sum(k["us"] for k in below))
+        self.assertEqual(report["compute"]["kernels"] + report["memory"]["kernels"], len(rows))
+        self.assertAlmostEqual(report["of_roofline"], report["floor_us"] / report["run_us"])
+        self.assertIn("of the whole run", heddle("profile", self.good, "--roofline").stdout)
 
     def test_outputs_that_are_one_value(self):
         several = self.save("several", model(

@@ -83,6 +83,73 @@ class Forms(CommandTest):
         self.assertIn("measured", heddle("explain", path, "--budget", "full", *cache).stdout)
         self.assert_fails(2, "--cache none", "tune", path, "--cache", "none")
 
+    def schedule_of(self, path, *flags):
+        """Of the kernel with the product: its structure, schedule and who chose it; and stderr."""
+        done = heddle("explain", path, "--json", *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        kernel = next(k for k in report["kernels"] if k["schedule"].startswith("contract"))
+        return kernel, report["schedules"], done.stderr
+
+    def test_tuned_schedules(self):
+        path, file = self.weighted(), self.path / "schedules.txt"
+        own, _, _ = self.schedule_of(path, "--schedules", "none", "--cpu", "znver4")
+        self.assertEqual(own["schedule_from"], "lowering")
+        self.assertIn("mr=5", own["schedule"])
+        first = "heddle schedules cpu=znver4 lowering=1\n"
+        row = f"{own['structure']} 1.5 mr=2 nv=1 # a product\n"
+        file.write_text(first + row)
+        flags = ("--schedules", file, "--cpu", "znver4")
+        tuned, source, _ = self.schedule_of(path, *flags)
+        self.assertEqual(tuned["schedule_from"], "tuned schedules")
+        self.assertIn("mr=2 nv=1", tuned["schedule"])
+        self.assertEqual(source, {"source": str(file), "kernels": 1})
+        self.assertIn("tuned schedules: 1 kernels", heddle("explain", path, *flags).stdout)
+        # Another number of threads, or accuracy, is another thing.
+        for other in (("--threads", 3), ("--accuracy", "strict")):
+            kernel, _, _ = self.schedule_of(path, *flags, *other)
+            self.assertEqual(kernel["schedule_from"], "lowering")
+        # A schedule that means nothing (any more) leaves the lowering's own.
+        file.write_text(first + row.replace("mr=2 nv=1", "nothing=1"))
+        self.assertEqual(self.schedule_of(path, *flags)[0]["schedule"], own["schedule"])
+        # What was made for something else is not used; what cannot be read is an error.
+        for stale, why in ((first.replace("=1", "=99"), "version 99 of the lowering"),
+                           (first.replace("znver4", "znver2"), "made for znver2")):
+            file.write_text(stale + row)
+            kernel, source, said = self.schedule_of(path, *flags)
+            self.assertEqual((kernel["schedule_from"], kernel["schedule"]), ("lowering", own["schedule"]))
+            self.assertIn(why, source["source"])
+            self.assertIn(why, said)
+        file.write_text(first + "nonsense\n")
+        self.assert_fails(2, "schedules.txt:2: found 'nonsense'", "run", path, *flags)
+        file.write_bytes(bytes(range(256)))
+        self.assert_fails(2, "schedules.txt:1: found", "run", path, *flags)
+        self.assert_fails(2, "cannot read", "run", path, "--schedules", self.path / "absent")
+
+    def test_tuning_saves_schedules(self):
+        path, file = self.weighted(), self.path / "schedules.txt"
+        done = heddle("tune", path, "--budget", "full", "--save", file, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = file.read_text().splitlines()
+        self.assertRegex(rows[0], "^heddle schedules cpu=[a-z0-9-]+ lowering=[0-9]+$")
+        self.assertEqual(len(rows), 1 + json.loads(done.stdout)["saved"])
+        _, source, _ = self.schedule_of(path, "--schedules", file)
+        self.assertEqual(source["kernels"], len(rows) - 1)
+
+    def test_constants_are_in_memory_once(self):
+        """The peak of compiling and running holds neither the file nor all constants twice."""
+        widths, weights = [2048, 4096, 2048, 4096, 2048], []
+        for k in range(4):
+            value = np.random.default_rng(k).normal(size=widths[k:k + 2]).astype(np.float32)
+            weights.append(onnx.numpy_helper.from_array(value, f"w{k}"))
+        nodes = [helper.make_node("MatMul", [f"x{k}" if k else "x", f"w{k}"], [f"x{k + 1}" if k < 3 else "y"])
+                 for k in range(4)]
+        path = self.save("large", model(nodes, [("x", [3, 2048])], [("y", [3, 2048])], weights))
+        done = heddle("bench", path, "--duration", 0.02, "--cache", "none", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        megabytes = 4 * 2048 * 4096 * 4 / 2**20
+        self.assertLess(json.loads(done.stdout)["heddle"]["peak_mb"], 1.25 * megabytes + 90)
+
     def test_precision(self):
         path = self.weighted()
         x = np.random.default_rng().normal(size=(5, 64)).astype(np.float32)

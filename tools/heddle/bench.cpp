@@ -1,10 +1,10 @@
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "common.h"
 #include "step.h"
@@ -27,6 +27,7 @@ struct BenchFlags : ModelFlags {
   bool ablation = false, markdown = false;
   double peer_timeout = 600;
   std::string venv, peers_model, peers_precision;  ///< empty precision: Heddle's
+  std::string start_when;                          ///< file to wait for before measuring
 };
 
 /// On a GPU inputs and outputs stay in its memory, as peers' do.
@@ -69,10 +70,14 @@ std::string precision_of(const BenchFlags& flags, const Model& model) {
   return report.is_object() ? report.value("precision", "f32") : "f32";
 }
 
+/// Peak resident memory, as peers tell theirs; getrusage() would count what started us.
 double peak_megabytes() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return kilobytes / 1024;
+  }
+  return 0;
 }
 
 json result_of(const BenchFlags& flags, const Model& model, const std::vector<double>& ours,
@@ -174,6 +179,13 @@ Terms terms_of(const BenchFlags& flags, const std::string& venv) {
   return terms;
 }
 
+/// Peers may compile for minutes: the machine has to be idle only from here on.
+void wait_for(const std::string& file) {
+  if (file.empty()) return;
+  std::ofstream(file + ".ready").close();
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
 Result<json> measure(const BenchFlags& flags) {
   std::string venv;
   if (!flags.peers.empty()) venv = HEDDLE_TRY(peers_venv(flags.venv));
@@ -201,6 +213,7 @@ Result<json> measure(const BenchFlags& flags) {
           Contestant::enter(name, terms, inputs_of_peers, *model.program, outputs));
   }
 
+  wait_for(flags.start_when);
   // Rounds in which everybody runs in turn: a slow moment of the machine hits all of them.
   const double seconds = flags.duration / flags.rounds;
   const int least = (flags.iterations + flags.rounds - 1) / flags.rounds;
@@ -333,6 +346,9 @@ Verb add_bench(CLI::App& verb) {
       ->check(CLI::Range(1, 10000));
   verb.add_option("--venv", flags->venv,
                   "Python environment of the peers (default: build/peers, else build/venv)");
+  verb.add_option(
+      "--start-when", flags->start_when,
+      "when everybody has loaded the model, make FILE.ready and measure once FILE is there");
   verb.add_option("--peers-model", flags->peers_model,
                   "the model that peers get (default: MODEL), with the same inputs and outputs");
   verb.add_option("--peers-precision", flags->peers_precision,

@@ -259,7 +259,9 @@ class Depthwise {
   Tensor packed_weights() const {
     const kernel::Load& load = *kernel::load_under_cast(p_.b);
     const Tensor& source = *p_.request.graph->constant_of(p_.problem.b);
-    Tensor out({p_.problem.type, {taps_, channel_.extent}});
+    const TensorType packed{p_.problem.type, {taps_, channel_.extent}};
+    if (!p_.request.contents) return {packed, nullptr, nullptr};
+    Tensor out(packed);
     std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
     for (std::int64_t tap = 0; tap < taps_; ++tap) {
       std::int64_t rest = tap;

@@ -396,7 +396,10 @@ Tensor Emitter::pack_constant() const {
              ob = offsets_of(load, b_batch_);
   const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
   const DType type = packed_type();
-  Tensor out({type, {static_cast<std::int64_t>(ob.size()), s_.panels, p_.extents.k, width}});
+  const TensorType packed{type,
+                          {static_cast<std::int64_t>(ob.size()), s_.panels, p_.extents.k, width}};
+  if (!p_.request.contents) return {packed, nullptr, nullptr};
+  Tensor out(packed);
   const auto fill = [&](const auto& copy) {
     std::int64_t at = 0;
     for (const std::int64_t batch : ob)

@@ -274,6 +274,8 @@ kernel::Stmt Emitter::join_products(const Variant& v) {
 /// The sums of blocks of the constant operand, in doubles, rounded once; columns scaled as rows
 /// are.
 Tensor Emitter::pack_strassen() const {
+  const TensorType packed{DType::f32, {s_.panels, panel_size_}};
+  if (!p_.request.contents) return {packed, nullptr, nullptr};
   const kernel::Load& load = operand_load();
   const Tensor& source = constant_operand(load);
   const std::vector<std::int64_t> none(static_cast<std::size_t>(k_.variables), 0);
@@ -281,7 +283,7 @@ Tensor Emitter::pack_strassen() const {
   const auto on = offsets_of(load, p_.n_axes), ok = offsets_of(load, k_axes_);
   const std::int64_t terms = strassen_->terms, width = s_.nv * lanes_;
   const auto shares = column_shares();
-  Tensor out({DType::f32, {s_.panels, panel_size_}});
+  Tensor out(packed);
   auto* to = reinterpret_cast<float*>(out.mutable_data());
   const auto* from = reinterpret_cast<const float*>(source.data()) + zero;
   const auto inverses = column_inverses(from, on, ok);

@@ -250,7 +250,9 @@ Tensor Emitter::pack_winograd() const {
   const std::int64_t dh = step(winograd_->kh), dw = step(winograd_->kw);
   const std::int64_t dc = step(winograd_->channel), dn = step(*p_.n);
   const std::int64_t parts = halves_ ? 2 : 1;
-  Tensor out({element_, {s_.panels, a * a, channels / parts, width}});
+  const TensorType packed{element_, {s_.panels, a * a, channels / parts, width}};
+  if (!p_.request.contents) return {packed, nullptr, nullptr};
+  Tensor out(packed);
   auto* whole = reinterpret_cast<float*>(out.mutable_data());
   auto* halves = reinterpret_cast<std::uint16_t*>(out.mutable_data());
   for (std::int64_t o = 0; o < n; ++o)

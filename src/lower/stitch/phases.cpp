@@ -15,8 +15,10 @@ using kernel::Scope;
 namespace {
 
 /// The tensor's elements where `layout` puts them.
-Tensor rearranged(const Tensor& t, const Layout& layout) {
-  Tensor out({t.dtype(), {layout.size}});
+Tensor rearranged(const Tensor& t, const Layout& layout, bool contents) {
+  const TensorType packed{t.dtype(), {layout.size}};
+  if (!contents) return {packed, nullptr, nullptr};
+  Tensor out(packed);
   const auto size = static_cast<std::size_t>(size_of(t.dtype()));
   const Shape strides = row_major_strides(t.shape());
   for (std::int64_t i = 0; i < t.count(); ++i) {
@@ -286,7 +288,8 @@ void Phases::pack_constants(const std::vector<Group>& groups) {
         std::rotate(order.begin() + (at - old.strides.begin()),
                     order.begin() + (at - old.strides.begin()) + 1, order.end());
         const Layout layout = ordered(t->shape(), order);
-        argument = {Argument::Kind::packed, argument.node, rearranged(*t, layout)};
+        argument = {Argument::Kind::packed, argument.node,
+                    rearranged(*t, layout, request_.contents)};
         values_.place(argument.node, buffer, layout);
       }
     }
