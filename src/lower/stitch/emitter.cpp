@@ -250,7 +250,9 @@ void Emitter::write_columns(kernel::BufferId tile, kernel::BufferId target, cons
   close(row, rows);
 }
 
-void Emitter::store_at_level(const std::vector<Expr>& depends, const std::function<Store()>& make) {
+void Emitter::store_at_level(const std::vector<Expr>& depends,
+                             std::vector<ir::Condition> conditions,
+                             const std::function<Store()>& make) {
   State s = enter(level_of(depends), on_lanes(depends));
   phase_ = {};
   std::optional<Store> made;
@@ -258,7 +260,7 @@ void Emitter::store_at_level(const std::vector<Expr>& depends, const std::functi
     made = make();
     return std::vector<Value>{made->value};
   });
-  store({*made});
+  under(std::move(conditions), [&] { store({*made}); });
   restore(std::move(s));
 }
 

@@ -120,8 +120,10 @@ class Emitter {
   /// target[base + r·step + i].
   void write_columns(kernel::BufferId tile, kernel::BufferId target, const Expr& base,
                      std::int64_t step, std::int64_t rows, std::int64_t length);
-  /// Stores where all variables of `depends` are bound: once per row, not per element.
-  void store_at_level(const std::vector<Expr>& depends, const std::function<kernel::Store()>& make);
+  /// Stores under conditions where all variables of `depends` are bound: once per row, not per
+  /// element.
+  void store_at_level(const std::vector<Expr>& depends, std::vector<ir::Condition> conditions,
+                      const std::function<kernel::Store()>& make);
   /// The values of `make`, with all reductions they need emitted before anything is saved or read
   /// back: what a reduction saves is used by the rest of the statement that needed it.
   std::vector<Value> prepared(const std::function<std::vector<Value>()>& make);

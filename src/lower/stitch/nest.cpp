@@ -424,6 +424,22 @@ Index Nest::current_index() const {
   return index;
 }
 
+/// Of the tasks that all come upon a row, the one that stores it.
+std::vector<ir::Condition> Nest::first_task_of(const NestOutput& row) const {
+  std::vector<ir::Condition> out;
+  for (std::size_t i = 0; i < order_.size() && i <= split_; ++i) {
+    bool follows = false;
+    for (std::size_t d = 0, dim = 0; d < domain_.extent.size(); ++d) {
+      if (domain_.extent[d] == 1) continue;
+      const Expr& at = original_of(dim++);
+      follows |= ir::depends_on(at, axes_.loops[order_[i]].var) &&
+                 std::ranges::count(row.dimensions, static_cast<int>(d)) > 0;
+    }
+    if (!follows) out.push_back({i == split_ ? split_block_ : *position_[order_[i]], 0, 1});
+  }
+  return out;
+}
+
 void Nest::innermost() {
   const Index index = current_index();
   std::vector<Store> stores;
@@ -437,7 +453,7 @@ void Nest::innermost() {
     const NestOutput& o = outputs_[i];
     const Index own = own_index(o, index);
     if (o.row && rows_done_.insert({i, own}).second)
-      out_.store_at_level(own, [&] { return make(o, own); });
+      out_.store_at_level(own, first_task_of(o), [&] { return make(o, own); });
   }
   out_.prepared([&] {
     stores.clear();

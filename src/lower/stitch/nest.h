@@ -75,6 +75,7 @@ class Nest {
               const std::function<void(const ir::Expr& place)>& make);
   void vector_loops(std::size_t at);
   void innermost();
+  std::vector<ir::Condition> first_task_of(const NestOutput& row) const;
   Index current_index() const;
   const Expr& original_of(std::size_t dim) const;
 

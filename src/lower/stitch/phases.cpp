@@ -325,6 +325,18 @@ void Phases::emit_phase(std::vector<AnyNest> nests) {
   out_.kernel.body.push_back(kernel::loop(task, 0, total, kernel::Binding::grid, std::move(body)));
 }
 
+/// Rows that do not follow a dimension in which the domain is cut are stored by the first box.
+std::vector<NestOutput> Phases::outputs_in(const Group& group, const Domain& box) {
+  std::vector<NestOutput> out = group.outputs;
+  std::erase_if(out, [&](const NestOutput& o) {
+    for (std::size_t d = 0; o.row && d < box.begin.size(); ++d)
+      if (box.begin[d] > 0 && std::ranges::count(o.dimensions, static_cast<int>(d)) == 0)
+        return true;
+    return false;
+  });
+  return out;
+}
+
 void Phases::emit(const Group& group) {
   std::vector<Domain> boxes = Nest::boxes(emitter_, group.outputs, group.domain());
   if (request_.target.is_gpu()) {
@@ -332,11 +344,12 @@ void Phases::emit(const Group& group) {
     // The same in all parts of a phase.
     const int threads = threads_ == 0 && boxes.size() > 1 ? kThreads : threads_;
     std::vector<gpu::ThreadNest> nests;
-    for (Domain& box : boxes) nests.emplace_back(emitter_, group.outputs, std::move(box), threads);
+    for (const Domain& box : boxes)
+      nests.emplace_back(emitter_, outputs_in(group, box), box, threads);
     emit_phase(std::move(nests));
   } else {
     std::vector<Nest> nests;
-    for (Domain& box : boxes) nests.emplace_back(emitter_, group.outputs, std::move(box));
+    for (const Domain& box : boxes) nests.emplace_back(emitter_, outputs_in(group, box), box);
     emit_phase(std::move(nests));
   }
   // Later phases read what earlier ones have stored.

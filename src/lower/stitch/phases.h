@@ -49,6 +49,7 @@ class Phases {
   kernel::BufferId temporary(std::string name, DType type, std::int64_t size);
 
   void pack_constants(const std::vector<Group>& groups);
+  static std::vector<NestOutput> outputs_in(const Group& group, const Domain& box);
   void emit(const Group& group);
   template <class AnyNest>
   void emit_phase(std::vector<AnyNest> nests);
