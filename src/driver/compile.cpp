@@ -222,13 +222,13 @@ struct Draft {
 };
 
 /// Of a plan in which a byte that is written costs so much.
-Result<Draft> draft_of(const prim::Graph& graph, const CompileOptions& options,
-                       const Platform& platform, double us_per_byte) {
+Result<Draft> draft_of(prim::Graph graph, const CompileOptions& options, const Platform& platform,
+                       double us_per_byte) {
   Dumper dumper(options.options);
   ThreadPool pool(platform.threads);
   Draft draft;
-  draft.compiled =
-      HEDDLE_TRY(lower_graph(graph, options, platform, dumper, pool, &draft.objects, us_per_byte));
+  draft.compiled = HEDDLE_TRY(
+      lower_graph(std::move(graph), options, platform, dumper, pool, &draft.objects, us_per_byte));
   Compiled& compiled = draft.compiled;
   Stopwatch watch(compiled.times);
   if (!platform.cuda)
@@ -286,13 +286,13 @@ Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& optio
               mb(options.memory_limit));
 }
 
-Result<Compiled> compile_for(const prim::Graph& graph, const CompileOptions& options,
+Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
                              const ModeRequest& mode, const Platform& platform) {
   const bool monolith =
       platform.cuda ? platform.persistent.has_value() : mode.kind != ModeRequest::Kind::kernels;
   Draft draft =
       HEDDLE_TRY(options.memory_limit > 0 ? draft_within(graph, options, platform, monolith)
-                                          : draft_of(graph, options, platform, 0));
+                                          : draft_of(std::move(graph), options, platform, 0));
   Compiled& compiled = draft.compiled;
   Stopwatch watch(compiled.times);
   runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(draft.objects),
@@ -384,7 +384,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   const bool timed = platform.found && HEDDLE_TRY(budget_seconds(options.budget)) > 0;
   if (timed && mode.kind == ModeRequest::Kind::automatic)
     return faster_of_both(graph, options, platform);
-  if (!platform.persistent) return compile_for(graph, options, mode, platform);
+  if (!platform.persistent) return compile_for(std::move(graph), options, mode, platform);
   Result<Compiled> compiled = compile_persistent_for(graph, options, mode, platform);
   if (compiled || compiled.error().code != ErrorCode::unsupported) return compiled;
   // What cannot be a stage keeps the plan in several kernels.
@@ -392,7 +392,7 @@ Result<Compiled> compile(prim::Graph graph, const CompileOptions& options) {
   log(LogLevel::warning, "--mode {}: {}; several kernels instead", options.mode,
       compiled.error().message);
   return compile_for(
-      graph, options,
+      std::move(graph), options,
       {ModeRequest::Kind::kernels, {}, false, "no monolith: " + compiled.error().message},
       platform);
 }

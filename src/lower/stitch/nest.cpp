@@ -427,7 +427,7 @@ Index Nest::current_index() const {
 /// Of the tasks that all come upon a row, the one that stores it.
 std::vector<ir::Condition> Nest::first_task_of(const NestOutput& row) const {
   std::vector<ir::Condition> out;
-  for (std::size_t i = 0; i < order_.size() && i <= split_; ++i) {
+  for (std::size_t i = 0; split_ < order_.size() && i <= split_; ++i) {
     bool follows = false;
     for (std::size_t d = 0, dim = 0; d < domain_.extent.size(); ++d) {
       if (domain_.extent[d] == 1) continue;
