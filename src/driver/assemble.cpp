@@ -81,12 +81,13 @@ class Assembler {
   Assembler(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels)
       : graph_(graph), kernels_(kernels), constants_(program_.constants) {}
 
-  runtime::Program run(std::vector<std::string> objects, int threads, bool monolith) {
+  runtime::Program run(std::vector<std::string> objects, int threads, Layout layout) {
+    const bool monolith = layout != Layout::kernels;
     add_ports();
     blocks_ = blocks_of(graph_, kernels_);
-    if (monolith) keep_small_values();
+    if (layout == Layout::monolith) keep_small_values();
     const runtime::MemoryPlan memory =
-        monolith ? plan_side_by_side() : runtime::plan_memory(blocks_.lifetimes);
+        layout == Layout::monolith ? plan_side_by_side() : runtime::plan_memory(blocks_.lifetimes);
     program_.arena_bytes = memory.bytes;
     for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
     for (std::size_t k = 0; monolith && k < kernels_.size(); ++k)
@@ -219,8 +220,8 @@ class Assembler {
 
 runtime::Program assemble(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
                           std::vector<std::string> objects, int threads, const std::string& device,
-                          bool monolith) {
-  runtime::Program program = Assembler(graph, kernels).run(std::move(objects), threads, monolith);
+                          Layout layout) {
+  runtime::Program program = Assembler(graph, kernels).run(std::move(objects), threads, layout);
   program.device = device;
   return program;
 }

@@ -247,15 +247,14 @@ constexpr double kPrices[] = {0, 5e-5, 5e-4, 5e-3, 5e-2};
 /// The cheapest draft that needs no more memory than the limit: plans in which bytes have a price,
 /// then kernels that run again.
 Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& options,
-                           const Platform& platform, bool monolith) {
+                           const Platform& platform, Layout layout) {
   std::optional<Draft> best;
   for (const double price : kPrices) {
     Draft draft = HEDDLE_TRY(draft_of(graph, options, platform, price));
     Compiled& c = draft.compiled;
     const auto needs = [&] {
-      return memory_of(
-          assemble(c.graph, c.kernels, {}, platform.threads, platform.name(), monolith),
-          platform.threads);
+      return memory_of(assemble(c.graph, c.kernels, {}, platform.threads, platform.name(), layout),
+                       platform.threads);
     };
     c.memory = needs();
     const std::size_t kernels = c.kernels.size();
@@ -278,25 +277,29 @@ Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& optio
   const MemoryReport& m = best->compiled.memory;
   if (m.bytes <= options.memory_limit) return *std::move(best);
   const auto mb = [](std::int64_t bytes) { return 1e-6 * static_cast<double>(bytes); };
-  return fail(ErrorCode::out_of_memory,
-              "--memory-limit: the program needs {:.1f} MB ({:.1f} of constants, {:.1f} of inputs "
-              "and outputs, {:.1f} of arena, {:.1f} of scratch), however much is computed again; "
-              "found a limit of {:.1f}",
-              mb(m.bytes), mb(m.constants), mb(m.ports), mb(m.arena), mb(m.scratch),
-              mb(options.memory_limit));
+  return fail(
+      ErrorCode::out_of_memory,
+      "--memory-limit: no program was found that needs less than {:.1f} MB ({:.1f} of "
+      "constants, {:.1f} of inputs and outputs, {:.1f} of arena, {:.1f} of scratch); found a "
+      "limit of {:.1f}",
+      mb(m.bytes), mb(m.constants), mb(m.ports), mb(m.arena), mb(m.scratch),
+      mb(options.memory_limit));
 }
 
 Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
                              const ModeRequest& mode, const Platform& platform) {
   const bool monolith =
       platform.cuda ? platform.persistent.has_value() : mode.kind != ModeRequest::Kind::kernels;
+  const Layout layout = !monolith                  ? Layout::kernels
+                        : options.memory_limit > 0 ? Layout::tight
+                                                   : Layout::monolith;
   Draft draft =
-      HEDDLE_TRY(options.memory_limit > 0 ? draft_within(graph, options, platform, monolith)
+      HEDDLE_TRY(options.memory_limit > 0 ? draft_within(graph, options, platform, layout)
                                           : draft_of(std::move(graph), options, platform, 0));
   Compiled& compiled = draft.compiled;
   Stopwatch watch(compiled.times);
   runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(draft.objects),
-                                      platform.threads, platform.name(), monolith);
+                                      platform.threads, platform.name(), layout);
   MemoryReport memory = memory_of(program, platform.threads);
   memory.limit = options.memory_limit;
   memory.us_per_byte = compiled.memory.us_per_byte;

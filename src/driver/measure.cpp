@@ -371,19 +371,39 @@ Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options plannin
   return plan;
 }
 
+namespace {
+
+Result<plan::Schedules> schedules_in(const std::string& path, const Platform& platform) {
+  if (platform.cuda || platform.strict)
+    return fail(ErrorCode::usage, "--save: want --device cpu, --accuracy standard");
+  namespace fs = std::filesystem;
+  plan::Schedules fresh{platform.cpu.cpu, lower::kLoweringVersion, {}};
+  const fs::path folder = fs::absolute(path).parent_path();
+  if (!fs::is_directory(folder))
+    return fail("--save: {}: there is no such folder", folder.string());
+  if (!fs::exists(path)) return fresh;
+  std::ifstream file(path);
+  if (!file || !fs::is_regular_file(path))
+    return fail(ErrorCode::usage, "--save: {}: cannot read", path);
+  plan::Schedules found = HEDDLE_TRY(
+      plan::parse_schedules(std::string(std::istreambuf_iterator<char>(file), {}), path));
+  if (const std::string why = plan::staleness(found, platform.cpu.cpu); !why.empty())
+    return fail(ErrorCode::usage, "--save: {}: {}; want another file", path, why);
+  return found;
+}
+
+}  // namespace
+
+Status may_save_schedules(const CompileOptions& options, const std::string& path) {
+  HEDDLE_TRY(schedules_in(path, HEDDLE_TRY(platform_for(options))));
+  return Ok{};
+}
+
 Result<int> save_schedules(const Compiled& unmeasured, const CompileOptions& options,
                            const std::string& path) {
   const Platform platform = HEDDLE_TRY(platform_for(options));
-  if (platform.cuda || platform.strict)
-    return fail(ErrorCode::usage, "--save: found --device {}, --accuracy {}, want cpu, standard",
-                options.device, options.options.accuracy);
+  plan::Schedules schedules = HEDDLE_TRY(schedules_in(path, platform));
   const auto db = HEDDLE_TRY(open_tuning_db(options.options.cache_dir));
-  plan::Schedules schedules;
-  if (std::ifstream file(path); file)
-    schedules = HEDDLE_TRY(
-        plan::parse_schedules(std::string(std::istreambuf_iterator<char>(file), {}), path));
-  if (!plan::staleness(schedules, platform.cpu.cpu).empty())
-    schedules = {platform.cpu.cpu, lower::kLoweringVersion, {}};
   std::set<Hash> here;
   for (const CompiledKernel& kernel : unmeasured.kernels) {
     const auto found =
@@ -395,10 +415,13 @@ Result<int> save_schedules(const Compiled& unmeasured, const CompileOptions& opt
     schedules.rows[kernel.structure] = {entry->tuning, entry->us, entry->label};
     here.insert(kernel.structure);
   }
-  std::ofstream file(path);
+  const std::string part = path + ".part";  // an interrupted save leaves what was there
+  std::ofstream file(part);
   file << plan::print(schedules);
   file.close();
-  if (!file) return fail("--save: {}: cannot write", path);
+  std::error_code error;
+  if (file) std::filesystem::rename(part, path, error);
+  if (!file || error) return fail("--save: {}: cannot write", path);
   return static_cast<int>(here.size());
 }
 

@@ -29,10 +29,13 @@ Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options plannin
 
 /// Writes what was measured of the kernels of a plan without measurements (compiled with budget
 /// none and no tuned schedules) into a file of plan::Schedules, in place of what it says of them;
-/// the file is made if it is not there, and anew if it was made for something else. Returns the
-/// rows that these kernels have: those for which another schedule is clearly faster than the
+/// the file is made if it is not there; one that was made for something else is an error. Returns
+/// the rows that these kernels have: those for which another schedule is clearly faster than the
 /// lowering's own.
 Result<int> save_schedules(const Compiled& unmeasured, const CompileOptions& options,
                            const std::string& path);
+
+/// What save_schedules would find wrong with the file, before anything is measured.
+Status may_save_schedules(const CompileOptions& options, const std::string& path);
 
 }  // namespace heddle::driver

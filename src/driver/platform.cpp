@@ -90,8 +90,9 @@ Status find_schedules(const std::string& option, Platform& p) {
   const std::string name = option.empty() ? "shipped for " + p.cpu.cpu : option;
   if (!option.empty()) {
     std::ifstream file(option);
+    if (!file || !std::filesystem::is_regular_file(option))
+      return fail(ErrorCode::usage, "--schedules: {}: cannot read", option);
     text.assign(std::istreambuf_iterator<char>(file), {});
-    if (!file) return fail(ErrorCode::usage, "--schedules: {}: cannot read", option);
   } else if (text.empty()) {
     p.schedules_note = "none shipped for " + p.cpu.cpu;
     return Ok{};

@@ -117,7 +117,8 @@ Status train_batch_norms(ModelProto& model) {
     if (node.input(3) == node.input(4))
       return node_unsupported(node, "training with '{}' as both mean and variance", node.input(3));
     set_integer(node, "training_mode", 1);
-    const std::string first = node.output(0);
+    const std::vector<std::string> given(node.output().begin(), node.output().end());
+    const std::string& first = given.at(0);
     node.clear_output();
     node.add_output(first);
     for (int i = 3; i < 5; ++i) {
@@ -127,7 +128,10 @@ Status train_batch_norms(ModelProto& model) {
         order.push_back(name);
       else
         node.set_input(i, before->second);
-      latest[name] = fmt::format("{}{}:{}", kUpdated, first, name);
+      const auto at = static_cast<std::size_t>(i - 2);
+      latest[name] = at < given.size() && !given[at].empty()
+                         ? given[at]
+                         : fmt::format("{}{}:{}", kUpdated, first, name);
       node.add_output(latest[name]);
     }
   }
@@ -241,13 +245,27 @@ namespace {
 /// The model may have been written for training: Dropout is the identity again, and batch
 /// normalisations use the running statistics.
 void infer(ModelProto& model) {
+  google::protobuf::RepeatedPtrField<NodeProto> nodes;
   for (NodeProto& node : *model.mutable_graph()->mutable_node()) {
     if (node.op_type() == "Dropout" && canonical_domain(node.domain()).empty())
       while (node.input_size() > 2) node.mutable_input()->RemoveLast();
-    if (!is_batch_norm(node) || default_opset(model) < 14) continue;
-    set_integer(node, "training_mode", 0);
-    while (node.output_size() > 1) node.mutable_output()->RemoveLast();
+    std::vector<std::string> statistics;
+    if (is_batch_norm(node) && default_opset(model) >= 14) {
+      set_integer(node, "training_mode", 0);
+      statistics.assign(node.output().begin() + 1, node.output().end());
+      while (node.output_size() > 1) node.mutable_output()->RemoveLast();
+    }
+    *nodes.Add() = node;
+    // Who reads updated statistics finds those that there are.
+    for (std::size_t i = 0; i < std::min<std::size_t>(2, statistics.size()); ++i) {
+      if (statistics[i].empty()) continue;
+      NodeProto& same = *nodes.Add();
+      same.set_op_type("Identity");
+      same.add_input(node.input(static_cast<int>(i) + 3));
+      same.add_output(statistics[i]);
+    }
   }
+  model.mutable_graph()->mutable_node()->Swap(&nodes);
 }
 
 }  // namespace

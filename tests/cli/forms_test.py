@@ -136,6 +136,16 @@ class Forms(CommandTest):
         _, source, _ = self.schedule_of(path, "--schedules", file)
         self.assertEqual(source["kernels"], len(rows) - 1)
 
+    def test_schedules_are_not_saved_over_others(self):
+        path, file = self.weighted(), self.path / "others.txt"
+        text = "heddle schedules cpu=z80 lowering=1\n"
+        file.write_text(text)
+        for target, why in ((file, "made for z80"), (self.path, "cannot read"), (self.path / "no" / "x", "no such folder")):
+            done = heddle("tune", path, "--budget", "1", "--save", target)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(why, done.stderr)
+        self.assertEqual(file.read_text(), text)
+
     def test_constants_are_in_memory_once(self):
         """The peak of compiling and running holds neither the file nor all constants twice."""
         widths, weights = [2048, 4096, 2048, 4096, 2048], []

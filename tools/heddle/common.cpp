@@ -141,7 +141,12 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
                       : flags.precision == "bf16" ? DType::bf16
                                                   : DType::f32;
   options.tf32 = flags.precision == "tf32";
-  options.memory_limit = static_cast<std::int64_t>(1e6 * flags.memory_limit_mb);
+  constexpr double kMostMb = 1e12;
+  const double limit = flags.memory_limit_mb;
+  if (limit != 0 && !(limit >= 1e-3 && limit <= kMostMb))
+    return fail(ErrorCode::usage, "--memory-limit: found {} MB, want 0.001 to {:.0e}", limit,
+                kMostMb);
+  options.memory_limit = static_cast<std::int64_t>(1e6 * limit);
   options.options = global_options();
   options.progress = progress_line();
   for (const std::string& text : flags.shapes) options.shapes.insert(HEDDLE_TRY(parse_shape(text)));

@@ -30,6 +30,7 @@ Status run(const TuneFlags& flags) {
   if (options.options.cache_dir.empty())
     return fail(ErrorCode::usage,
                 "tune: found --cache none, want a folder where the measurements are kept");
+  if (!flags.save.empty()) HEDDLE_TRY(driver::may_save_schedules(options, flags.save));
   const driver::Compiled compiled =
       HEDDLE_TRY(or_stages(flags, driver::plan_file(flags.model, options)));
   const plan::MeasureReport& m = compiled.measured;

@@ -268,6 +268,17 @@ const Case kCases[] = {
       for serial d2 in 0..8 { b1[d0*64 + d2 + 24] = cast.f32(index.i64((d2 - d0 * 3) / 5 + (d2 - d0 * 3) % 5)) })")},
     {"select", plain(R"(for vector d1 in 0..8 { let %0 = load.f32 b0[d0*64 + d1]
         b1[d0*64 + d1] = select.f32(less.b1(%0, f32(0)), exp.f32(%0), select.f32(greater.b1(%0, load.f32 b0[0]), f32(1), %0)) })")},
+    // LLVM 19 takes this for one VPDPBUSD and forgets to add its four sums up.
+    {"sixteen_products_of_bytes", R"(kernel "sixteen products of bytes" vars=4 {
+  buffer b0 "x" u8[48] grid arg=0
+  buffer b1 "w" i8[48] grid arg=1
+  buffer b2 "y" i32[3] grid arg=2 written
+  buffer b3 "acc" i32[16] lane lanes=16
+  for grid d0 in 0..3 {
+    for vector d1 in 0..16 { b3[d1] = mul.i32(cast.i32(load.u8 b0[d0*16 + d1]), cast.i32(load.i8 b1[d0*16 + d1])) }
+    b2[d0] = lanes_sum.i32 b3[0]
+  }
+})"},
     {"bound_variables", plain(R"(for serial d1 in 0..3 { let d2 = d0*3 + d1 - 1 in 0..6 {
         b3[0] = f32(0)
         for serial d3 in 0..4 { b3[0] = add.f32(load.f32 b3[0], load.f32 b0[d2*40 + d3]) }

@@ -76,6 +76,8 @@ Emitter::V Emitter::make_index(const Expr& e, int level) {
     case IndexNode::Kind::sum:
       return make_sum(e, level);
     case IndexNode::Kind::var:
+      HEDDLE_CHECK(phis_[static_cast<std::size_t>(n.var.index)], "'{}': d{} is not bound", k_.name,
+                   n.var.index);
       return phis_[static_cast<std::size_t>(n.var.index)];
     case IndexNode::Kind::div:
       return divide(n);
