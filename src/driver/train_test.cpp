@@ -351,7 +351,8 @@ TEST(Memory, WhatCannotFitIsAnError) {
   const auto small = Trainer::create(perceptron(), {}, bound);
   ASSERT_FALSE(small);
   EXPECT_EQ(small.error().code, ErrorCode::out_of_memory);
-  EXPECT_TRUE(small.error().message.starts_with("--memory-limit: the program needs 0.0 MB"))
+  EXPECT_TRUE(small.error().message.starts_with(
+      "--memory-limit: no program was found that needs less than 0.0 MB"))
       << small.error().message;
 }
 

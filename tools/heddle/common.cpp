@@ -143,8 +143,8 @@ Result<driver::CompileOptions> compile_options(const ModelFlags& flags) {
   options.tf32 = flags.precision == "tf32";
   constexpr double kMostMb = 1e12;
   const double limit = flags.memory_limit_mb;
-  if (limit != 0 && !(limit >= 1e-3 && limit <= kMostMb))
-    return fail(ErrorCode::usage, "--memory-limit: found {} MB, want 0.001 to {:.0e}", limit,
+  if (limit != 0 && !(limit >= 1e-6 && limit <= kMostMb))
+    return fail(ErrorCode::usage, "--memory-limit: found {} MB, want 1e-6 to {:.0e}", limit,
                 kMostMb);
   options.memory_limit = static_cast<std::int64_t>(1e6 * limit);
   options.options = global_options();
