@@ -30,7 +30,7 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
                                double compile_seconds);
 
 /// The faster of two programs, timed in turns on the GPU: "kernels" or "monolith".
-Result<ModeReport> faster_program(const runtime::Program& kernels,
-                                  const runtime::Program& monolith, const CompileOptions& options);
+Result<ModeReport> faster_program(const runtime::Program& kernels, const runtime::Program& monolith,
+                                  const CompileOptions& options);
 
 }  // namespace heddle::driver

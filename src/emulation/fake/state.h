@@ -10,9 +10,9 @@
 
 #include "emulation/emulation.h"
 
-/// A stand-in for libcuda.so.1, libnvrtc.so, libcublasLt.so and libnccl.so.2 over the emulator, as one library:
-/// what Heddle asks of them, with the checks that they make and a few more. Work on a stream is
-/// done as late as allowed: when somebody waits for it.
+/// A stand-in for libcuda.so.1, libnvrtc.so, libcublasLt.so and libnccl.so.2 over the emulator, as
+/// one library: what Heddle asks of them, with the checks that they make and a few more. Work on a
+/// stream is done as late as allowed: when somebody waits for it.
 namespace heddle::emulation::fake {
 
 /// Values of CUresult.
@@ -37,15 +37,15 @@ enum Code : int {
 };
 
 /// HEDDLE_FAKE_CUDA="key=value,…": arch (90), sms (4), devices (1), memory (bytes), order (forward,
-/// reverse, random), races (0), sums (early, late: those of NCCL), cache (folder of compiled text), and fail=NAME:N:CODE, which makes
-/// the N-th call (from 1; 0: each) of an entry point give this CUresult; 700 and 719 lose the
-/// context.
+/// reverse, random), races (0), sums (early, late: those of NCCL), cache (folder of compiled text),
+/// and fail=NAME:N:CODE, which makes the N-th call (from 1; 0: each) of an entry point give this
+/// CUresult; 700 and 719 lose the context.
 struct Settings {
   int capability = 90, multiprocessors = 4, devices = 1;
   std::int64_t memory = std::int64_t{1} << 32;
   Order order = Order::forward;
   unsigned seed = 1;  ///< of the random order
-  int unit_ms = 0;  ///< that products of units take longer
+  int unit_ms = 0;    ///< that products of units take longer
   bool races = false;
   bool early_sums = false;  ///< sums over processes are done as early as allowed, not as late
   std::string cache, fail_name;
@@ -72,7 +72,7 @@ struct Stream;
 struct Event {
   double seconds = 0;
   bool done = false;
-  Stream* stream = nullptr;     ///< that it was last recorded in
+  Stream* stream = nullptr;    ///< that it was last recorded in
   int recorded = 0, seen = 0;  ///< how often it was recorded, and which of these is done
 };
 struct Stream {

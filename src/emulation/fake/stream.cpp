@@ -40,8 +40,8 @@ struct Shape {
 /// Blocks of a multiprocessor: at least one, more by threads and shared memory.
 std::int64_t resident(std::int64_t threads, std::size_t shared_bytes) {
   const auto shared = static_cast<std::int64_t>(shared_bytes) + 1024;
-  return std::max<std::int64_t>(
-      1, std::min<std::int64_t>({2048 / threads, 32, (228 << 10) / shared}));
+  return std::max<std::int64_t>(1,
+                                std::min<std::int64_t>({2048 / threads, 32, (228 << 10) / shared}));
 }
 
 /// The launch that a configuration describes, or why the driver refuses it.
@@ -60,7 +60,8 @@ Shape shape_of(const Config& c, const Function& f) {
   }
   const auto refuse = [&](int code) { return s.code = code, s; };
   const std::int64_t threads = s.launch.block.count(), cluster = s.launch.cluster.count();
-  if (s.launch.grid.count() < 1 || threads < 1 || threads > 1024) return refuse(fake::kInvalidValue);
+  if (s.launch.grid.count() < 1 || threads < 1 || threads > 1024)
+    return refuse(fake::kInvalidValue);
   if (c.grid[0] > 2147483647u || c.grid[1] > 65535 || c.grid[2] > 65535)
     return refuse(fake::kInvalidValue);
   if (f.kernel->max_threads > 0 && threads > f.kernel->max_threads)
@@ -221,9 +222,8 @@ HEDDLE_FAKE int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::si
   if (call.code != 0) return call.code;
   if (!known(stream)) return fake::kInvalidHandle;
   if (!state().holds(to, bytes)) return fake::kInvalidValue;
-  return state().enqueue(*stream, [=] {
-    return std::memcpy(reinterpret_cast<void*>(to), from, bytes), 0;
-  });
+  return state().enqueue(*stream,
+                         [=] { return std::memcpy(reinterpret_cast<void*>(to), from, bytes), 0; });
 }
 HEDDLE_FAKE int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes,
                                      Stream* stream) {
@@ -231,9 +231,8 @@ HEDDLE_FAKE int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t b
   if (call.code != 0) return call.code;
   if (!known(stream)) return fake::kInvalidHandle;
   if (!state().holds(from, bytes)) return fake::kInvalidValue;
-  return state().enqueue(*stream, [=] {
-    return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), 0;
-  });
+  return state().enqueue(
+      *stream, [=] { return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), 0; });
 }
 HEDDLE_FAKE int cuMemsetD8Async(std::uint64_t memory, unsigned char value, std::size_t bytes,
                                 Stream* stream) {
@@ -241,9 +240,8 @@ HEDDLE_FAKE int cuMemsetD8Async(std::uint64_t memory, unsigned char value, std::
   if (call.code != 0) return call.code;
   if (!known(stream)) return fake::kInvalidHandle;
   if (!state().holds(memory, bytes)) return fake::kInvalidValue;
-  return state().enqueue(*stream, [=] {
-    return std::memset(reinterpret_cast<void*>(memory), value, bytes), 0;
-  });
+  return state().enqueue(
+      *stream, [=] { return std::memset(reinterpret_cast<void*>(memory), value, bytes), 0; });
 }
 
 HEDDLE_FAKE int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* function,
@@ -262,9 +260,9 @@ HEDDLE_FAKE int cuLaunchKernelEx(const Config* config, Function* function, void*
   if (extra != nullptr) return fake::kNotSupported;
   const Shape shape = shape_of(*config, *function);
   if (shape.code != 0) return shape.code;
-  return state().enqueue(
-      *config->stream, [function, how = shape.launch, values = values_of(*function->kernel, parameters)] {
-        auto own = values;
-        return launch_now(*function, how, own);
-      });
+  return state().enqueue(*config->stream, [function, how = shape.launch,
+                                           values = values_of(*function->kernel, parameters)] {
+    auto own = values;
+    return launch_now(*function, how, own);
+  });
 }
