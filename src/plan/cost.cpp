@@ -12,6 +12,9 @@ namespace {
 constexpr std::size_t kMaxUses = 8;
 /// Extra time of the shorter of memory and compute, which do not overlap perfectly.
 constexpr double kOverlapLoss = 0.15;
+/// Share of DRAM's bandwidth that the update of a weight reaches in the epilogue of its gradient's
+/// product, which goes from tile to tile; nothing overlaps with it.
+constexpr double kTileShare = 0.45;
 /// Share of the vector peak that maps reach, and a scalar loop of a small contraction.
 constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1;
 /// Nanoseconds of an element that cannot be loaded as part of a vector.
@@ -51,6 +54,8 @@ struct CostModel::State {
   };
   std::vector<Read> reads;
   double vector_ops = 0, scalar_ns = 0, loop_us = 0, bytes = 0, memory_us = 0, flops = 0;
+  double update_us = 0;    // of the epilogue's memory, after the products
+  bool is_update = false;  // whether a main loop's epilogue stores what the next run reads
   double tasks = 0;
   double longest = 0;  // terms of all results of a reduction
   int barriers = 0;    // of the grid, inside the kernel
@@ -425,6 +430,16 @@ struct CostModel::State {
     return traffic / (std::min(m.dram_gbs, 0.6 * m.dram_gbs * t) * 1e3);
   }
 
+  void move(double footprint, double traffic, bool cold, bool epilogue) {
+    const double us = move_us(footprint, traffic, cold);
+    if (is_update && cold && epilogue) {
+      update_us += us / kTileShare;
+    } else {
+      memory_us += us;
+    }
+  }
+  bool is_cold_output(NodeId o) const { return f.is_output(o) && is_cold(f.output_bytes); }
+
   void add_read(const Read& r) {
     const double size = static_cast<double>(size_of(f[r.node].type.dtype));
     const bool constant = f.as<prim::Constant>(r.node);
@@ -441,7 +456,7 @@ struct CostModel::State {
         memory_us += touched / (m.l2_gbs * 1e3 * parallel(std::max(1.0, tasks)));
       } else {
         if (again) bytes += touched;
-        memory_us += move_us(f.bytes_of(r.node), touched, cold);
+        move(f.bytes_of(r.node), touched, cold, use.operand == 0);
       }
       passes.push_back(mask);
       if (strided(use)) scalar_ns += kStridedNs * use.scale * product(mask);
@@ -468,7 +483,7 @@ struct CostModel::State {
     hoists.clear();
     reads.clear();
     uses.assign(c.nodes.size(), {});
-    vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = 0;
+    vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = update_us = 0;
     tasks = longest = 0;
     barriers = 0;
     main_loop =
@@ -531,10 +546,13 @@ struct CostModel::State {
   }
 
   Cost finish(const Cluster& c) {
+    is_update = main_loop && !m.gpu &&
+                std::any_of(c.outputs.begin(), c.outputs.end(),
+                            [&](NodeId o) { return is_cold_output(o); });
     for (const Read& r : reads) add_read(r);
     for (NodeId o : c.outputs) {
       bytes += f.bytes_of(o);
-      memory_us += move_us(f.bytes_of(o), f.bytes_of(o), f.is_output(o) && is_cold(f.output_bytes));
+      move(f.bytes_of(o), f.bytes_of(o), is_cold_output(o), true);
       if (loop_us > 0 && f.scattered[static_cast<std::size_t>(o.value)])
         scalar_ns += kScatteredNs * f.elements_of(o);
     }
@@ -549,8 +567,10 @@ struct CostModel::State {
     const double scale = scale_of(kind_of_kernel(f, c), m);
     cost.compute_us *= scale;
     cost.memory_us *= scale;
+    update_us *= scale;
     cost.us = cost.launch_us + std::max(cost.compute_us, cost.memory_us) +
-              kOverlapLoss * std::min(cost.compute_us, cost.memory_us);
+              kOverlapLoss * std::min(cost.compute_us, cost.memory_us) + update_us;
+    cost.memory_us += update_us;
     // Reductions nested in reductions multiply what is computed again, past all numbers.
     constexpr double kLongest = 1e15;
     if (!(cost.us < kLongest)) cost.us = kLongest;

@@ -363,6 +363,20 @@ TEST(Orchestrate, EqualRegionsAreSolvedOnce) {
   EXPECT_EQ(plan->kernels.size() % 12, 0u);
 }
 
+TEST(Orchestrate, LargeUpdatesAreKernelsOfTheirOwn) {
+  // In an epilogue the update of a weight goes from tile to tile, which streams from DRAM badly.
+  const auto kernels = [](std::int64_t n) {
+    Mini m;
+    prim::Builder b(m.g);
+    const NodeId x = m.input({n, 256}), dy = m.input({256, n}), w = m.input({n, n});
+    m.output(b.sub(w, b.matmul(x, dy)));
+    auto plan = planned(m.g, Strategy::full);
+    return plan ? plan->kernels.size() : 0;
+  };
+  EXPECT_EQ(kernels(256), 1u);
+  EXPECT_EQ(kernels(4096), 2u);
+}
+
 TEST(Orchestrate, StepsOfAnUnrolledLoopAreSolvedOnce) {
   Mini m;
   prim::Builder b(m.g);

@@ -129,6 +129,32 @@ std::vector<NodeId> depth_first(const Facts& f) {
   return order;
 }
 
+/// Maps of nothing but leaves and scalars (a weight's decay, a moment's) stand beside their only
+/// reader: a cut between them would store what takes nothing to compute again.
+std::vector<NodeId> beside_readers(const Facts& f, std::vector<NodeId> order) {
+  const auto index = [](NodeId id) { return static_cast<std::size_t>(id.value); };
+  std::vector<NodeId> reader(static_cast<std::size_t>(f.graph->size()));  // of those that move
+  for (NodeId id : order) {
+    const bool moves =
+        f.as<prim::Map>(id) && !f.is_output(id) && f.members_of(id).size() <= 1 &&
+        std::all_of(f[id].args.begin(), f[id].args.end(), [&](NodeId arg) {
+          if (clonable(f, arg) && f[arg].args.size() == 1) arg = f[arg].args[0];
+          return f.is_leaf(arg) || f.elements_of(arg) == 1 || reader[index(arg)].value >= 0;
+        });
+    std::vector<NodeId> readers;
+    if (moves) real_readers(f, id, readers);
+    if (readers.size() == 1) reader[index(id)] = readers[0];
+  }
+  std::vector<std::size_t> place(reader.size());
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const NodeId to = reader[index(order[i])];
+    place[index(order[i])] = to.value >= 0 ? place[index(to)] : i;
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](NodeId a, NodeId b) { return place[index(a)] < place[index(b)]; });
+  return order;
+}
+
 struct Cutter {
   const Facts& f;
   std::vector<NodeId> order;
@@ -136,7 +162,7 @@ struct Cutter {
   std::set<NodeId> known;               // in memory because an earlier cut needs it
   std::vector<bool> blocked;            // positions inside a class
 
-  explicit Cutter(const Facts& facts) : f(facts), order(depth_first(facts)) {
+  explicit Cutter(const Facts& facts) : f(facts), order(beside_readers(facts, depth_first(facts))) {
     position.assign(static_cast<std::size_t>(f.graph->size()), -1);
     for (std::size_t i = 0; i < order.size(); ++i) {
       position[static_cast<std::size_t>(order[i].value)] = static_cast<int>(i);
