@@ -62,6 +62,7 @@ class Emitter {
   ir::Expr a_place(const ir::Expr& slot, const Env& k) const;
   kernel::Body for_each_row(const PerRow& f);
   kernel::Body matrix_row(const ir::Expr& slot, std::size_t level, Env env);
+  const kernel::Load* load_of_b() const;
   std::optional<std::size_t> run_of_b() const;
   void copy_panel_along(std::size_t run, const ir::Expr& panel, const ir::Expr& base,
                         kernel::Body& body);
@@ -92,6 +93,7 @@ class Emitter {
   kernel::Body reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env,
                          const ir::Expr& done);
   kernel::Body fetch_ahead(const ir::Expr& done, std::int64_t steps) const;
+  kernel::Body fetch_operand(const ir::Expr& done, std::int64_t steps) const;
   kernel::Body fetch_results(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;

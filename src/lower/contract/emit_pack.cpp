@@ -229,16 +229,22 @@ void Emitter::copy_matrix(Body& body) {
   for (kernel::Stmt& s : copies) body.push_back(std::move(s));
 }
 
-/// The reduction along which b lies in memory while its columns are far apart, with at least a
-/// vector of terms: each column of a panel then touches another line, and of the same cache set.
-std::optional<std::size_t> Emitter::run_of_b() const {
-  constexpr std::int64_t kFarApart = 16;
-  if (p_.n_axes.size() != 1 || p_.problem.parts) return std::nullopt;
+/// Where b is read, if at one place that is known before it runs.
+const kernel::Load* Emitter::load_of_b() const {
+  if (p_.n_axes.size() != 1 || p_.problem.parts) return nullptr;
   const kernel::Load* load = nullptr;
   kernel::for_each_value(p_.b, [&](const Value& v) {
     const auto* found = std::get_if<kernel::Load>(&v->op);
     if (found && found->dynamic.empty() && !load) load = found;
   });
+  return load;
+}
+
+/// The reduction along which b lies in memory while its columns are far apart, with at least a
+/// vector of terms: each column of a panel then touches another line, and of the same cache set.
+std::optional<std::size_t> Emitter::run_of_b() const {
+  constexpr std::int64_t kFarApart = 16;
+  const kernel::Load* load = load_of_b();
   if (!load) return std::nullopt;
   const auto across = ir::coefficient_of(load->offset, p_.n_axes[0].var);
   if (!across || std::abs(*across) < kFarApart) return std::nullopt;

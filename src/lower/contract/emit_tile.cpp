@@ -99,8 +99,9 @@ Share share_of_turn(std::int64_t count, std::int64_t all, const Expr& done, std:
 Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   constexpr std::int64_t kLineBytes = 64, kFewRows = 16;
   const std::int64_t tiles = s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
-  if (s_.b != BSource::constant || winograd_ || s_.panels == 1 || tiles * s_.mr < kFewRows)
-    return {};
+  if (winograd_ || s_.panels == 1 || tiles * s_.mr < kFewRows) return {};
+  if (s_.b == BSource::task) return fetch_operand(done, steps);
+  if (s_.b != BSource::constant) return {};
   const std::int64_t line = kLineBytes / size_of(k_.buffers[b_buffer_].dtype);
   const std::int64_t all = strassen_ ? kStrassenProducts * strassen_->terms : p_.extents.k;
   const std::int64_t lines = (panel_size_ / line + tiles - 1) / tiles;  // in each tile
@@ -114,6 +115,35 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   Body out;
   for (std::int64_t i = 0; i < share.each; ++i)
     out.push_back({kernel::Prefetch{b_buffer_, next + (first + Expr(i)) * Expr(line)}});
+  return out;
+}
+
+/// The same of an operand that each task packs: of what the next task reads.
+Body Emitter::fetch_operand(const Expr& done, std::int64_t steps) const {
+  constexpr std::int64_t kLineBytes = 64;
+  const kernel::Load* load = load_of_b();
+  if (!load || strassen_ || k_axes_.size() != 1 || s_.panels <= s_.panels_per_task) return {};
+  const bool along = run_of_b().has_value();
+  if (!along && ir::coefficient_of(load->offset, p_.n_axes[0].var) != 1) return {};
+  const std::int64_t line = kLineBytes / size_of(k_.buffers[load->buffer].dtype);
+  const std::int64_t width = s_.nv * lanes_, terms = p_.extents.k;
+  const std::int64_t run = ((along ? terms : width) + line - 1) / line;  // lines next to each other
+  const std::int64_t tiles = s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
+  const std::int64_t lines = ((along ? width : terms) * run + tiles - 1) / tiles;  // in each tile
+  Expr first = Expr(tile_loop_);
+  if (p_.row) first = Expr(row_loop_) * Expr(s_.tiles_per_task) + first;
+  const Share share = share_of_turn(lines, terms, done, steps);
+  first = first * Expr(lines) + share.first;
+  Body out;
+  for (std::int64_t i = 0; i < share.each; ++i) {
+    const Expr runs = ir::floor_div(first + Expr(i), run);
+    const Expr inside = ir::floor_mod(first + Expr(i), run) * Expr(line);
+    Env env = env_;
+    const Expr next = (panel_ + Expr(s_.panels_per_task)) * Expr(width);
+    set(env, p_.n_axes[0].var, next + (along ? runs : inside));
+    set(env, k_axes_[0].var, along ? inside : runs);
+    out.push_back({kernel::Prefetch{load->buffer, at(load->offset, env)}});
+  }
   return out;
 }
 

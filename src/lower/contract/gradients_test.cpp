@@ -126,6 +126,27 @@ TEST(WeightGradient, CopiesTilesOfRowsAndFetchesTheWeight) {
       }
 }
 
+/// An operand that each task packs: what the next task reads comes while the tiles compute, along
+/// the terms or along the columns, whichever lie next to each other.
+TEST(Products, FetchTheNextTasksColumns) {
+  for (const bool transposed : {false, true})
+    for (const auto& [rows, terms, columns] : {std::array{67, 37, 200}, {130, 64, 192}}) {
+      SCOPED_TRACE(fmt::format("{} rows, {} terms, {} columns", rows, terms, columns));
+      Case c;
+      c.tuning = {{"mr", 6}, {"nv", 2}, {"panels", 1}};
+      const NodeId x = c.input({rows, terms});
+      c.output(transposed ? c.b.matmul(x, c.b.transpose(c.input({columns, terms}), {1, 0}))
+                          : c.b.matmul(x, c.input({terms, columns})));
+      c.row_major_outputs = true;
+      ASSERT_NO_FATAL_FAILURE(check(c));
+      const std::string text = kernel::to_string(contract::lower(request_of(c))->kernel);
+      const bool fetches = text.find("prefetch b0[") != std::string::npos ||
+                           text.find("prefetch b1[") != std::string::npos;  // b2 is the result
+      EXPECT_EQ(fetches, c.schedule.find("b=task-packed") != std::string::npos) << c.schedule;
+      EXPECT_TRUE(fetches || !transposed) << c.schedule;
+    }
+}
+
 /// A bias' and a scale's gradient ride in the epilogue of the product that makes what they sum:
 /// tiles of two sizes, partial vectors, several tasks, several row axes.
 TEST(ColumnSums, InTheEpilogue) {
