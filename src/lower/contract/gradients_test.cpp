@@ -157,7 +157,7 @@ TEST(ColumnSums, OnlyOverRows) {
     const NodeId y = c.b.matmul(c.input({29, 18}), c.input({18, 32}));
     c.output(y);
     make(c, y);
-    return contract::supports(c.g, request_of(c).cluster);
+    return contract::supports(c.g, request_of(c).cluster, c.target);
   };
   EXPECT_TRUE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {0}, false)); }));
   EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {1}, false)); }));
