@@ -219,6 +219,30 @@ void run_all(const emulation::CompileOptions& options, std::initializer_list<Ord
 TEST(ContractionEmulation, AgreesInAllOrders) {
   run_all({}, {Order::forward, Order::reverse, Order::random});
 }
+/// Whichever block is first: parts are added in their own order.
+TEST(ContractionEmulation, SumsAreTheSameInAllOrders) {
+  std::string unit = codegen::cuda::unit_header();
+  for (const Contraction& one : contractions().all)
+    if (one.name.starts_with("sums ")) unit += one.text.text;
+  std::vector<emulation::Module> modules;
+  ASSERT_EQ(compile_all({unit}, {}, modules), "");
+  int found = 0;
+  for (const Contraction& one : contractions().all) {
+    if (!one.name.starts_with("sums ")) continue;
+    ++found;
+    std::vector<std::vector<std::byte>> first;
+    for (Order order : {Order::forward, Order::reverse, Order::random}) {
+      const auto execute = [&](std::vector<std::vector<std::byte>>& memory) -> Status {
+        memory = HEDDLE_TRY(emulate(modules[0], one.text, memory, order));
+        if (first.empty()) first = memory;
+        EXPECT_EQ(memory, first) << one.name;
+        return Ok{};
+      };
+      EXPECT_EQ(lower::run(*one.graph, one.lowered, execute), "") << one.name;
+    }
+  }
+  EXPECT_EQ(found, 11);
+}
 /// Splits are added by the blocks that made them, behind a grid barrier, unless the tuning forbids.
 TEST(ContractionEmulation, SplitsShareALaunch) {
   int found = 0;
