@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "grad/step.h"
 #include "prim/builder.h"
+#include "prim/rewrite.h"
 
 namespace heddle::driver {
 namespace {
@@ -57,6 +59,49 @@ TEST(ChooseKernels, LaunchesFitTheGpuOrThePrimitiveIsNamed) {
               std::string::npos)
         << tight.error().message;
   }
+}
+
+/// Three layers; its backward products make what the biases' gradients are sums of.
+grad::Step perceptron(std::int64_t batch) {
+  prim::Graph g;
+  prim::Builder b(g);
+  std::vector<std::string> names;
+  const auto parameter = [&](std::string name, Shape shape) {
+    names.push_back(name);
+    return g.add_input(std::move(name), {DType::f32, std::move(shape)});
+  };
+  prim::NodeId y = g.add_input("x", {DType::f32, {batch, 256}});
+  std::int64_t from = 256;
+  for (const std::int64_t to : {768, 768, 16}) {
+    y = b.matmul(y, parameter(fmt::format("w{}", names.size()), {from, to}));
+    y = b.tanh(
+        b.add(y, b.broadcast(parameter(fmt::format("b{}", names.size()), {to}), {batch, to})));
+    from = to;
+  }
+  g.outputs.push_back({"y", y});
+  grad::StepOptions options;
+  options.loss = "mse";
+  auto step = grad::training_step(std::move(g), names, options);
+  HEDDLE_CHECK(step.ok(), "no step: {}", step.error().message);
+  return *std::move(step);
+}
+
+/// Both hidden biases' gradients ride in the epilogues of the products that make what they sum.
+TEST(ChooseKernels, GradientsOfBiasesAreInEpilogues) {
+  const prim::Graph g = prim::canonicalize(perceptron(8192).graph);
+  const auto chosen = choose(g, gpu(227 << 10));
+  ASSERT_TRUE(chosen.ok()) << chosen.error().message;
+  int sums = 0;
+  for (const CompiledKernel& kernel : chosen->kernels) {
+    const auto& nodes = kernel.planned.cluster.nodes;
+    const bool product = std::any_of(nodes.begin(), nodes.end(), [&](prim::NodeId id) {
+      return std::holds_alternative<prim::Contract>(g[id].op);
+    });
+    for (const prim::NodeId id : kernel.planned.cluster.outputs)
+      sums += product && std::holds_alternative<prim::Reduce>(g[id].op) &&
+              g[id].type.shape == Shape{768};
+  }
+  EXPECT_EQ(sums, 2) << plan::print(g, chosen->plan);
 }
 
 /// Registers of these kernels are said to be in memory.

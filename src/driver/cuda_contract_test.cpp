@@ -23,6 +23,18 @@ void product(prim::Graph& g, Builder& b, DType type, Shape mnk, bool transposed)
   g.outputs.push_back({"y", b.add(y, in(g, {m, n}, type))});
 }
 
+/// A backward product: what it makes, its rows' sums (a bias' gradient) and its columns'.
+void gradients(prim::Graph& g, Builder& b, DType type, Shape mnk) {
+  const std::int64_t m = mnk[0], n = mnk[1], k = mnk[2];
+  const NodeId w = b.transpose(in(g, {n, k}, type), {1, 0});
+  const NodeId x = b.cast(b.matmul(in(g, {m, k}, type), w), DType::f32);
+  const NodeId y = b.mul(x, in(g, {m, n}, DType::f32));
+  g.outputs.push_back({"y", b.cast(y, type)});
+  g.outputs.push_back({"rows", b.reduce_sum(y, {0}, false)});
+  g.outputs.push_back({"scaled", b.reduce_sum(b.mul(y, x), {0}, false)});
+  g.outputs.push_back({"columns", b.reduce_sum(y, {1}, false)});
+}
+
 void convolution(prim::Graph& g, Builder& b, DType type, Shape x, Shape w, std::int64_t stride,
                  std::int64_t pad) {
   std::mt19937 random(1);
@@ -119,6 +131,40 @@ const Case kCases[] = {
        product(g, b, DType::f32, {8, 1024, 4096}, false);
      },
      {}},
+    {"sums_f32",
+     [](auto& g, auto& b) {
+       gradients(g, b, DType::f32, {4096, 768, 768});
+     },
+     {}},
+    {"sums_bf16",
+     [](auto& g, auto& b) {
+       gradients(g, b, DType::bf16, {4095, 768, 768});
+     },
+     {}},
+    {"sums_stream",
+     [](auto& g, auto& b) {
+       gradients(g, b, DType::bf16, {5, 768, 768});
+     },
+     {}},
+    {"sums_split",
+     [](auto& g, auto& b) {
+       gradients(g, b, DType::bf16, {256, 128, 8192});
+     },
+     {}},
+    {"sums_groups",
+     [](auto& g, auto& b) {
+       gradients(g, b, DType::bf16, {4096, 768, 768});
+     },
+     {{"unit", 2}, {"bm", 128}, {"bn", 128}},
+     false,
+     true},
+    {"sums_tiles",
+     [](auto& g, auto& b) {
+       gradients(g, b, DType::bf16, {4096, 768, 768});
+     },
+     {{"unit", 3}, {"bm", 128}, {"bn", 256}},
+     false,
+     true},
     {"groups_256",
      [](auto& g, auto& b) {
        product(g, b, DType::bf16, {4096, 4096, 512}, true);

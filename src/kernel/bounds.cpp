@@ -145,6 +145,22 @@ struct Search {
   }
 };
 
+std::optional<Interval> search(const Expr& e, const Conditions& conditions,
+                               const ir::Ranges& ranges, std::optional<Interval> needed,
+                               std::optional<Interval> best) {
+  Search search{conditions, ranges, static_cast<std::int32_t>(ranges.size()), needed, best};
+  for (const ir::Condition& c : conditions) {
+    Interval value{c.low, c.high - 1};
+    // The plain range of the condition's expression may be tighter on one side.
+    if (auto range = ir::bounds(c.expr, ranges))
+      value = {std::max(value.low, range->low), std::min(value.high, range->high)};
+    if (value.low > value.high) return value;  // never holds
+    search.ranges.push_back(value);
+  }
+  search.visit(e, 0);
+  return search.best;
+}
+
 void add(Conditions& out, ir::Condition fact) {
   if (std::find(out.begin(), out.end(), fact) == out.end()) out.push_back(std::move(fact));
 }
@@ -182,6 +198,12 @@ std::optional<Interval> bounds_under(const Expr& expr, const Conditions& given,
   const auto plain = ir::bounds(expr, known);
   if (!plain) return std::nullopt;
   if (needed && plain->low >= needed->low && plain->high <= needed->high) return plain;
+  // As written first: x - q·(x / q) is looser than the x % q that it stands for.
+  Conditions all = given;
+  quotients(expr, given, known, all);
+  const auto written = search(expr, all, known, needed, plain);
+  if (needed && written->low >= needed->low && written->high <= needed->high) return written;
+  if (written->low > written->high) return written;  // never holds
   ir::Ranges ranges = known;
   Normaliser normalise(ranges);
   normalise.scan(expr);
@@ -202,17 +224,7 @@ std::optional<Interval> bounds_under(const Expr& expr, const Conditions& given,
   const Conditions facts(conditions.begin() + static_cast<std::ptrdiff_t>(explicit_count),
                          conditions.end());
   conditions.insert(conditions.begin(), facts.begin(), facts.end());
-  Search search{conditions, ranges, static_cast<std::int32_t>(ranges.size()), needed, plain};
-  for (const ir::Condition& c : conditions) {
-    Interval value{c.low, c.high - 1};
-    // The plain range of the condition's expression may be tighter on one side.
-    if (auto range = ir::bounds(c.expr, ranges))
-      value = {std::max(value.low, range->low), std::min(value.high, range->high)};
-    if (value.low > value.high) return value;  // never holds
-    search.ranges.push_back(value);
-  }
-  search.visit(e, 0);
-  return search.best;
+  return search(e, conditions, ranges, needed, written);
 }
 
 bool multiple_of(const Expr& e, std::int64_t n) {

@@ -206,14 +206,14 @@ class Interpreter : Memory {
       if (t % run >= x.stride) continue;
       for (int c = 0; c < x.count; ++c) {
         const std::int64_t at = x.offset + c;
-        thread_ = t;
+        thread_ = first_ + t;
         Scalar total = read(x.buffer, at);
         for (int i = 1; i < x.width; ++i) {
-          thread_ = t + i * x.stride;
+          thread_ = first_ + t + i * x.stride;
           total = combined(x.fn, total, read(x.buffer, at), b.dtype);
         }
         for (int i = 0; i < x.width; ++i) {
-          thread_ = t + i * x.stride;
+          thread_ = first_ + t + i * x.stride;
           write(x.buffer, at, total, b.dtype);
         }
       }

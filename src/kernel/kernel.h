@@ -150,8 +150,9 @@ struct Barrier {
 };
 /// Elements [offset, offset + count) of a lane buffer become, in each thread, their combination
 /// over the thread's team: the `width` threads whose numbers differ from its own by multiples of
-/// `stride` inside one run of width·stride. All threads of the block take part; for teams inside a
-/// warp it is a barrier of the warp, else of the block. The order of combination is fixed.
+/// `stride` inside one run of width·stride. All threads of the block take part, or of a role; for
+/// teams inside a warp (all that a role has) it is a barrier of the warp, else of the block. The
+/// order of combination is fixed.
 struct Combine {
   ir::Monoid fn = ir::Monoid::sum;
   BufferId buffer;

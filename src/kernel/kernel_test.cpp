@@ -243,6 +243,21 @@ TEST(Bounds, UseConditions) {
   EXPECT_LE(b->high, 48);
 }
 
+TEST(Bounds, UseConditionsOnRemainders) {
+  // Taps of a 9×11 image, five channels, in vectors: d0 is their number, d1 the lane.
+  const Expr x = Expr(Var{0}) * Expr(8) + Expr(Var{1});
+  const ir::Ranges ranges = ir::ranges_of({6, 8});
+  const Expr column = ir::floor_mod(x, 3), row = ir::floor_mod(ir::floor_div(x, 3), 3);
+  const Expr offset = ir::floor_div(x, 9) * Expr(99) + row * Expr(11) + column - Expr(12);
+  const auto b = bounds_under(
+      ir::simplify(offset, ranges),
+      {{ir::simplify(column, ranges), 1, 3}, {ir::simplify(row, ranges), 1, 3}, {x, 0, 45}},
+      ranges);
+  ASSERT_TRUE(b);
+  EXPECT_GE(b->low, 0);
+  EXPECT_LE(b->high, 494);
+}
+
 TEST(Bounds, UnprovenAccessesAreKeptInside) {
   // The two remainders add up to 0 or 8.
   const Kernel k = parsed(R"(kernel "inverse" vars=2 {

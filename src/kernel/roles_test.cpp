@@ -95,6 +95,11 @@ TEST(Roles, MisuseIsFound) {
       {replaced("products wait 0", ""), "thread"},
       {replaced("barrier block\n", "\n"), "while thread 0 makes it"},
       {replaced("products wait 0", "barrier block"), "a barrier of the block in a role"},
+      {replaced("products wait 0", "products wait 0\n combine sum b2[0..1] over 64 by 1"),
+       "combined where not all are"},
+      // Warps of a role may: what they combine is no longer the product.
+      {replaced("products wait 0", "products wait 0\n combine sum b2[0..1] over 32 by 1"),
+       "thread 0 element 0"},
       {replaced("for 1", "for 2"), "deadlock"},
       {replaced("load.f32 b2[d3]", "load.f32 b3[d3]"), "which is for tiles"},
       {replaced("b4[1] parity 0", "b4[2] parity 0"), "may reach 2..2"},

@@ -147,7 +147,8 @@ class Verifier {
   void combine(const Combine& x) {
     known(x.buffer);
     const Buffer& b = k_.buffers[x.buffer];
-    if (threads_ == 0 || role_ >= 0) broken("threads are combined where not all are");
+    if (threads_ == 0 || (role_ >= 0 && x.width * x.stride > kWarp))
+      broken("threads are combined where not all are");
     if (b.scope != Scope::lane) broken("'{}' is combined but is not a lane buffer", b.name);
     if (x.offset < 0 || x.count < 1 || x.offset + x.count > b.size)
       broken("combination of '{}'[{}..{}]", b.name, x.offset, x.offset + x.count);

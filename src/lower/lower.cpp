@@ -42,18 +42,13 @@ bool has_main_loop(const prim::Graph& g, const Cluster& c) {
 
 bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
   if (attention::supports(g, c, target)) return true;
-  const bool reduces = std::any_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) {
-    return std::holds_alternative<prim::Reduce>(g[id].op);
-  });
-  // Sums in an epilogue are the CPU's: a GPU's tiles would have to meet.
-  if (reduces && target.is_gpu() && has_main_loop(g, c)) return false;
-  return has_main_loop(g, c) ? contract::supports(g, c) : stitch::supports(g, c);
+  return has_main_loop(g, c) ? contract::supports(g, c, target) : stitch::supports(g, c);
 }
 
 Result<Lowered> lower(const Request& request) {
   const prim::Graph& g = *request.graph;
   if (attention::supports(g, request.cluster, request.target)) return attention::lower(request);
-  if (has_main_loop(g, request.cluster) && contract::supports(g, request.cluster)) {
+  if (has_main_loop(g, request.cluster) && contract::supports(g, request.cluster, request.target)) {
     auto tiled = contract::lower(request);
     // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads.
     if (tiled || !request.target.is_gpu()) return tiled;

@@ -144,7 +144,7 @@ struct Algorithm {
 /// What lower() chooses among where the operand lies channels-last; as written comes first.
 std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const Target& target);
 Result<Lowered> lower(const Request& request);
-bool supports(const prim::Graph& g, const Cluster& c);
+bool supports(const prim::Graph& g, const Cluster& c, const Target& target);
 /// Schedules worth measuring, best guess first.
 std::vector<Tuning> tuning_space(const Request& request);
 }  // namespace contract

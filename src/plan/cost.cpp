@@ -213,7 +213,8 @@ struct CostModel::State {
     const NodeId arg = f[id].args[0];
     const Shape& in_shape = f[arg].type.shape;
     if (main_loop && local[static_cast<std::size_t>(arg.value)] >= 0) {
-      // A sum in the epilogue adds up what passes by.
+      // A sum in the epilogue adds up what passes by; a GPU's blocks meet to add their parts.
+      if (m.gpu) barriers = 1;
       vector_ops += f.elements_of(arg);
       flops += f.elements_of(arg);
       return;

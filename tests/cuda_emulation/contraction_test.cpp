@@ -67,6 +67,7 @@ class Contractions {
       c.output(c.b.matmul(c.input({9, 11}, DType::f64), c.input({11, 19}, DType::f64)));
     });
     for (int unit : {2, 3}) add_warpgroups(unit);
+    add_sums();
     for (DType type : {DType::f32, DType::bf16})
       add(fmt::format("{} long", name_of(type)), [&](Case& c) {
         c.tuning = {{"bm", 32}, {"bn", 32}};
@@ -77,6 +78,55 @@ class Contractions {
   std::string problems;
 
  private:
+  /// Several outputs, reductions over rows, over columns and over both, of every unit; parts are
+  /// added in the same launch or in one of their own.
+  void add_sums() {
+    struct Row {
+      const char* name;
+      DType type;
+      std::array<int, 3> mnk;
+      lower::Tuning tuning;
+    };
+    const Row rows[] = {
+        {"scalar", DType::f32, {70, 75, 21}, {{"bm", 32}, {"bn", 32}}},
+        {"apart", DType::f32, {70, 21, 40}, {{"bm", 16}, {"bn", 64}, {"resident", 0}}},
+        {"shared", DType::f32, {37, 50, 530}, {{"splits", 4}, {"bm", 32}, {"bn", 32}}},
+        {"mma", DType::bf16, {41, 150, 33}, {{"unit", 1}, {"bm", 16}, {"bn", 128}}},
+        {"wide", DType::bf16, {40, 264, 33}, {{"unit", 1}, {"bm", 128}, {"bn", 256}}},
+        {"f16 shared",
+         DType::f16,
+         {41, 66, 530},
+         {{"unit", 1}, {"splits", 2}, {"bm", 32}, {"bn", 32}}},
+        {"wgmma", DType::bf16, {150, 72, 72}, {{"unit", 2}}},
+        {"tma", DType::bf16, {201, 264, 72}, {{"unit", 3}, {"bm", 128}, {"bn", 256}}},
+        {"tma shared", DType::bf16, {130, 72, 520}, {{"unit", 3}, {"splits", 2}}},
+        {"stream", DType::f32, {300, 5, 80}, {}},
+    };
+    for (const Row& row : rows)
+      add(fmt::format("sums {}", row.name), [&](Case& c) {
+        const auto [m, n, k] = row.mnk;
+        c.target.warpgroups = true;
+        c.target.multiprocessors = 2;
+        c.tolerance = row.type == DType::f32 ? 2e-4 : 4e-2;
+        c.tuning = row.tuning;
+        const NodeId w = c.b.transpose(c.input({n, k}, row.type), {1, 0});
+        const NodeId y = c.b.cast(c.b.matmul(c.input({m, k}, row.type), w), DType::f32);
+        const NodeId z = c.b.mul(y, c.input({m, n}));
+        c.output(y);
+        c.output(c.b.reduce_sum(y, {0}, false));
+        c.output(c.b.reduce_sum(z, {1}, false));
+        c.output(c.b.reduce(ir::Monoid::max, z, {0}, false));
+        c.output(c.b.reduce_sum(c.b.mul(z, z), {0, 1}, false));
+      });
+    add("sums of batches", [](Case& c) {
+      c.tuning = {{"bm", 32}, {"bn", 32}};
+      c.tolerance = 1e-4;
+      const NodeId y = c.b.matmul(c.input({2, 40, 30}), c.input({2, 30, 40}));
+      c.output(y);
+      c.output(c.b.reduce_sum(y, {0, 1}, false));
+      c.output(c.b.reduce_sum(y, {2}, false));
+    });
+  }
   /// Products by warpgroups of what threads (2) or the copy engine (3) bring.
   void add_warpgroups(int unit) {
     const std::string name = unit == 2 ? "wgmma" : "tma";
@@ -168,6 +218,30 @@ void run_all(const emulation::CompileOptions& options, std::initializer_list<Ord
 
 TEST(ContractionEmulation, AgreesInAllOrders) {
   run_all({}, {Order::forward, Order::reverse, Order::random});
+}
+/// Whichever block is first: parts are added in their own order.
+TEST(ContractionEmulation, SumsAreTheSameInAllOrders) {
+  std::string unit = codegen::cuda::unit_header();
+  for (const Contraction& one : contractions().all)
+    if (one.name.starts_with("sums ")) unit += one.text.text;
+  std::vector<emulation::Module> modules;
+  ASSERT_EQ(compile_all({unit}, {}, modules), "");
+  int found = 0;
+  for (const Contraction& one : contractions().all) {
+    if (!one.name.starts_with("sums ")) continue;
+    ++found;
+    std::vector<std::vector<std::byte>> first;
+    for (Order order : {Order::forward, Order::reverse, Order::random}) {
+      const auto execute = [&](std::vector<std::vector<std::byte>>& memory) -> Status {
+        memory = HEDDLE_TRY(emulate(modules[0], one.text, memory, order));
+        if (first.empty()) first = memory;
+        EXPECT_EQ(memory, first) << one.name;
+        return Ok{};
+      };
+      EXPECT_EQ(lower::run(*one.graph, one.lowered, execute), "") << one.name;
+    }
+  }
+  EXPECT_EQ(found, 11);
 }
 /// Splits are added by the blocks that made them, behind a grid barrier, unless the tuning forbids.
 TEST(ContractionEmulation, SplitsShareALaunch) {

@@ -142,7 +142,7 @@ bool worth_main_loop(const prim::Graph& g, NodeId contract) {
   return k >= 2 && p.count(Role::batch) * m * n * k >= 512;
 }
 
-bool supports(const prim::Graph& g, const Cluster& c) {
+bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
   std::optional<NodeId> contract;
   for (NodeId id : c.nodes) {
     const bool is_contract = std::holds_alternative<prim::Contract>(g[id].op);
@@ -156,13 +156,13 @@ bool supports(const prim::Graph& g, const Cluster& c) {
   }
   if (!contract || !worth_main_loop(g, *contract)) return false;
   Problem problem = analyse(g, *contract);
-  choose_sides(g, problem);
+  if (!target.is_gpu()) choose_sides(g, problem);
   const auto all = images(g, c, problem);
   if (!all) return false;
   const auto is_image = [&](NodeId id) {
     return std::any_of(all->begin(), all->end(), [&](const Image& x) { return x.node == id; });
   };
-  // Reductions are sums over the rows, and nothing else in the kernel reads them.
+  // Reductions are of all rows or all columns, and nothing else in the kernel reads them.
   for (NodeId id : c.nodes) {
     if (std::holds_alternative<prim::Reduce>(g[id].op) &&
         !std::binary_search(c.outputs.begin(), c.outputs.end(), id))
@@ -174,12 +174,14 @@ bool supports(const prim::Graph& g, const Cluster& c) {
   }
   return std::any_of(c.outputs.begin(), c.outputs.end(), is_image) &&
          std::all_of(c.outputs.begin(), c.outputs.end(), [&](NodeId output) {
-           return is_image(output) || column_sum(g, *all, problem, output);
+           if (is_image(output)) return true;
+           const auto sum = epilogue_sum(g, *all, problem, output);
+           return sum && has_sum(g, problem, *sum, target);
          });
 }
 
 Result<Lowered> lower(const Request& request) {
-  if (!supports(*request.graph, request.cluster))
+  if (!contract::supports(*request.graph, request.cluster, request.target))
     return unsupported("contraction: the cluster is not one main loop with an epilogue");
   if (request.target.is_gpu()) return gpu::lower(*HEDDLE_TRY(make_product(request)));
   const auto all = HEDDLE_TRY(choices(request, request.tuning, 1));
@@ -190,7 +192,7 @@ Result<Lowered> lower(const Request& request) {
 
 std::vector<Tuning> tuning_space(const Request& request) {
   std::vector<Tuning> out;
-  if (!supports(*request.graph, request.cluster)) return out;
+  if (!contract::supports(*request.graph, request.cluster, request.target)) return out;
   if (request.target.is_gpu()) {
     auto product = make_product(request);
     return product ? gpu::tuning_space(**product) : out;

@@ -590,11 +590,11 @@ TEST(Contract, Refuses) {
   Case c;  // a broadcast of the result
   const NodeId y = c.b.matmul(c.input({8, 8}), c.constant({8, 16}));
   c.output(c.b.broadcast(c.b.reshape(y, {8, 1, 16}), {8, 3, 16}));
-  EXPECT_FALSE(contract::supports(c.g, request_of(c).cluster));
+  EXPECT_FALSE(contract::supports(c.g, request_of(c).cluster, c.target));
   EXPECT_FALSE(contract::lower(request_of(c)).ok());
   Case d;  // depthwise: nothing for vectors to run along
   d.output(d.b.conv(d.input({1, 8, 6, 6}), d.constant({8, 1, 3, 3}), conv(2, 1, 1, 1, 8)));
-  EXPECT_FALSE(contract::supports(d.g, request_of(d).cluster));
+  EXPECT_FALSE(contract::supports(d.g, request_of(d).cluster, d.target));
 }
 
 TEST(ContractFuzz, RandomShapes) {
@@ -633,7 +633,7 @@ TEST(ContractFuzz, RandomShapes) {
       what = fmt::format("conv {} -> {} {}x{}", to_string(shape), co, kh, kw);
       c.output(c.b.relu(c.b.conv(x, c.constant({co, ci / groups, kh, kw}), p)));
     }
-    if (!contract::supports(c.g, request_of(c).cluster)) continue;
+    if (!contract::supports(c.g, request_of(c).cluster, c.target)) continue;
     SCOPED_TRACE(fmt::format("seed {} case {}: {}", seed, i, what));
     ASSERT_NO_FATAL_FAILURE(check(c));
   }

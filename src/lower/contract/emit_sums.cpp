@@ -15,7 +15,7 @@ using kernel::Value;
 void Emitter::plan_sums() {
   const std::int64_t width = s_.nv * lanes_, blocks = s_.tasks(p_.extents) / s_.panel_blocks();
   for (std::size_t i = 0; i < p_.outputs.size(); ++i) {
-    if (!p_.outputs[i].summed) continue;
+    if (!p_.outputs[i].sum) continue;
     const DType type = p_.outputs[i].value->dtype;
     sums_.push_back({i, scratch("sums", width, Scope::block, 1, type),
                      scratch("parts", blocks * s_.panels * width, Scope::grid, 1, type)});

@@ -156,7 +156,7 @@ Body Emitter::fetch_results(const Variant& v, const Expr& done, std::int64_t ste
   for (const Output& o : p_.outputs) {
     const bool given = std::any_of(g.outputs.begin(), g.outputs.end(),
                                    [&](const auto& out) { return out.node == o.node; });
-    if (given && !o.summed) places.emplace(o.buffer, o.offset);
+    if (given && !o.sum) places.emplace(o.buffer, o.offset);
     kernel::for_each_value(o.value, [&](const Value& x) {
       const auto* load = std::get_if<kernel::Load>(&x->op);
       if (!load || !load->dynamic.empty()) return;

@@ -15,7 +15,7 @@ const Row kRows[] = {
 };
 
 /// Σ over images and positions of x under the taps and of dy: the gradient of a filter.
-NodeId filter_gradient(Case& c, const Row& row) {
+NodeId filter_gradient(Case& c, const Row& row, bool swapped = false) {
   const auto steps = [&](std::int64_t extent) {
     return (extent + 2 * row.pad - row.taps) / row.stride + 1;
   };
@@ -27,9 +27,11 @@ NodeId filter_gradient(Case& c, const Row& row) {
            ir::Expr(row.pad);
   };
   const ir::Expr y = at(2, 5), z = at(3, 6);
-  return c.b.contract(x, dy, {row.out, row.in, row.taps, row.taps}, {row.images, rows, columns},
-                      {{ir::Var{4}, ir::Var{1}, y, z}, {{y, 0, row.height}, {z, 0, row.width}}},
-                      {{ir::Var{4}, ir::Var{0}, ir::Var{5}, ir::Var{6}}, {}}, DType::f32);
+  const prim::Access image{{ir::Var{4}, ir::Var{1}, y, z}, {{y, 0, row.height}, {z, 0, row.width}}},
+      result{{ir::Var{4}, ir::Var{0}, ir::Var{5}, ir::Var{6}}, {}};
+  return c.b.contract(swapped ? dy : x, swapped ? x : dy, {row.out, row.in, row.taps, row.taps},
+                      {row.images, rows, columns}, swapped ? result : image,
+                      swapped ? image : result, DType::f32);
 }
 
 TEST(FilterGradient, TapsAreTheRowsOfOneTile) {
@@ -41,6 +43,28 @@ TEST(FilterGradient, TapsAreTheRowsOfOneTile) {
     EXPECT_NE(c.schedule.find("rows=1 "), std::string::npos) << c.schedule;
     EXPECT_NE(c.schedule.find("a=box b=phase-packed"), std::string::npos) << c.schedule;
   }
+}
+
+/// Over few positions the taps are no rows of one tile: filters under strides, whose windows begin
+/// outside the image.
+TEST(FilterGradient, OfFewPositions) {
+  for (const Row& row : {Row{2, 3, 16, 16, 17, 3, 2, 1}, Row{1, 5, 7, 9, 11, 3, 2, 1},
+                         Row{3, 2, 9, 13, 10, 4, 3, 2}, Row{2, 3, 16, 12, 15, 3, 1, 1}})
+    for (const int bytes : {16, 32, 64})
+      for (const int last : {0, 1, 2, 3}) {  // whose channels lie last
+        SCOPED_TRACE(fmt::format("{}x{}, {} taps, stride {}, {} bytes, {}", row.height, row.width,
+                                 row.taps, row.stride, bytes, last));
+        Case c;
+        c.target.vector_bytes = bytes;
+        if (last == 3) c.tuning = {{"mr", 3}, {"nv", 2}, {"panels", 1}};
+        const NodeId gradient = filter_gradient(c, row, last >= 2);
+        for (const std::size_t side : {0, 1}) {
+          const NodeId arg = c.g[gradient].args[side];
+          if (last >> side & 1) c.layouts[arg] = ordered(c.g[arg].type.shape, {0, 2, 3, 1});
+        }
+        c.output(gradient);
+        ASSERT_NO_FATAL_FAILURE(check(c));
+      }
 }
 
 /// The update of the weights rides in the epilogue, in their own layout.
@@ -178,7 +202,7 @@ TEST(ColumnSums, OnlyOverRows) {
     const NodeId y = c.b.matmul(c.input({29, 18}), c.input({18, 32}));
     c.output(y);
     make(c, y);
-    return contract::supports(c.g, request_of(c).cluster);
+    return contract::supports(c.g, request_of(c).cluster, c.target);
   };
   EXPECT_TRUE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {0}, false)); }));
   EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {1}, false)); }));

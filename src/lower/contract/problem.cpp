@@ -289,29 +289,46 @@ kernel::Value Problem::product(kernel::Value x, kernel::Value y) const {
   return kernel::apply(multiply, {std::move(x), std::move(y)}, type);
 }
 
-std::optional<ColumnSum> column_sum(const prim::Graph& g, const std::vector<Image>& images,
-                                    const Problem& problem, NodeId node) {
+std::optional<EpilogueSum> epilogue_sum(const prim::Graph& g, const std::vector<Image>& images,
+                                        const Problem& problem, NodeId node) {
   const auto* reduce = std::get_if<prim::Reduce>(&g[node].op);
-  if (!reduce || reduce->fn != ir::Monoid::sum || problem.count(Role::batch) > 1)
-    return std::nullopt;
+  if (!reduce) return std::nullopt;
   const NodeId arg = g[node].args[0];
-  if (g[arg].type.dtype != DType::f32 || g[node].type.dtype != DType::f32) return std::nullopt;
   const auto image =
       std::find_if(images.begin(), images.end(), [&](const Image& x) { return x.node == arg; });
   if (image == images.end()) return std::nullopt;
-  ColumnSum sum{node, arg, image->index, {}};
-  const auto along = [&](const Expr& e, Role role) {
-    return std::any_of(problem.axes.begin(), problem.axes.end(), [&](const Axis& axis) {
-      return axis.role == role && ir::depends_on(e, axis.var);
-    });
-  };
+  EpilogueSum sum{node, arg, reduce->fn, image->index, {}, true, true, {}};
+  std::vector<Expr> gone;
   for (std::size_t d = 0; d < image->index.size(); ++d) {
-    const bool gone = std::find(reduce->axes.begin(), reduce->axes.end(), static_cast<int>(d)) !=
-                      reduce->axes.end();
-    if (along(image->index[d], gone ? Role::n : Role::m)) return std::nullopt;
-    if (!gone) sum.index.push_back(image->index[d]);
+    const bool reduced = std::find(reduce->axes.begin(), reduce->axes.end(), static_cast<int>(d)) !=
+                         reduce->axes.end();
+    (reduced ? gone : sum.index).push_back(image->index[d]);
   }
-  return sum;
+  const auto along = [](const std::vector<Expr>& list, Var v) {
+    return std::any_of(list.begin(), list.end(),
+                       [&](const Expr& e) { return ir::depends_on(e, v); });
+  };
+  bool m = false, n = false;  // some are reduced
+  for (const Axis& axis : problem.axes) {
+    const bool reduced = along(gone, axis.var), kept = along(sum.index, axis.var);
+    if (reduced && kept) return std::nullopt;
+    if (axis.role == Role::batch && reduced) sum.over_batch.push_back(axis.var);
+    if (axis.role == Role::m) m |= reduced, sum.over_m &= !kept;
+    if (axis.role == Role::n) n |= reduced, sum.over_n &= !kept;
+  }
+  const bool whole = (sum.over_m || !m) && (sum.over_n || !n);
+  return whole && (sum.over_m || sum.over_n) ? std::optional(sum) : std::nullopt;
+}
+
+bool has_sum(const prim::Graph& g, const Problem& problem, const EpilogueSum& sum,
+             const Target& target) {
+  const DType from = g[sum.arg].type.dtype, to = g[sum.node].type.dtype;
+  if (!target.is_gpu())
+    return sum.fn == ir::Monoid::sum && sum.over_m && !(sum.over_n && problem.count(Role::n) > 1) &&
+           problem.count(Role::batch) == 1 && from == DType::f32 && to == DType::f32;
+  const bool known = sum.fn == ir::Monoid::sum || sum.fn == ir::Monoid::prod ||
+                     sum.fn == ir::Monoid::max || sum.fn == ir::Monoid::min;
+  return known && is_float(from) && is_float(to);
 }
 
 std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
@@ -325,7 +342,7 @@ std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
   };
   for (NodeId id : c.nodes) {
     const prim::Node& node = g[id];
-    if (column_sum(g, out, problem, id)) continue;
+    if (epilogue_sum(g, out, problem, id)) continue;
     std::optional<std::vector<Expr>> index;
     for (NodeId arg : node.args) {
       const Image* source = image_of(arg);

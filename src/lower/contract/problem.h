@@ -71,13 +71,20 @@ struct Image {
 std::optional<std::vector<Image>> images(const prim::Graph& g, const Cluster& c,
                                          const Problem& problem);
 
-/// A sum of an image over all rows, which rides in the epilogue (a bias' gradient): what is added
-/// up, at a position of the result, and where the sum has its element.
-struct ColumnSum {
+/// A reduction of an image over all rows, over all columns or over both, and perhaps over batches,
+/// which rides in the epilogue (gradients of biases and norms): what is reduced, at a position of
+/// the result, and where the outcome has its element.
+struct EpilogueSum {
   NodeId node, arg;
+  ir::Monoid fn;
   std::vector<ir::Expr> arg_index, index;
+  bool over_m, over_n;
+  std::vector<ir::Var> over_batch;
 };
-std::optional<ColumnSum> column_sum(const prim::Graph& g, const std::vector<Image>& images,
-                                    const Problem& problem, NodeId node);
+std::optional<EpilogueSum> epilogue_sum(const prim::Graph& g, const std::vector<Image>& images,
+                                        const Problem& problem, NodeId node);
+/// True if kernels for the target have such sums: a CPU's those of f32 over the rows of one batch.
+bool has_sum(const prim::Graph& g, const Problem& problem, const EpilogueSum& sum,
+             const Target& target);
 
 }  // namespace heddle::lower::contract

@@ -78,7 +78,7 @@ class Maker {
     HEDDLE_TRY(outputs());
     rows();
     columns();
-    if (out_->sums() && out_->n_axes.size() != p_.of(Role::n).size())
+    if (out_->sums() && !request().target.is_gpu() && out_->n_axes.size() != p_.of(Role::n).size())
       return unsupported("contraction: columns of a sum that are no single axis");
     choose_b();
     choose_a();
@@ -134,9 +134,9 @@ class Maker {
         if (cluster.outputs[i] == image.node) output(image, i);
     }
     for (std::size_t i = 0; i < cluster.outputs.size(); ++i)
-      if (const auto sum = column_sum(g_, *all, p_, cluster.outputs[i])) {
+      if (auto sum = epilogue_sum(g_, *all, p_, cluster.outputs[i])) {
         output({sum->node, sum->index}, i, out_->values.at(sum->arg, sum->arg_index));
-        out_->outputs.back().summed = true;
+        out_->outputs.back().sum = std::move(sum);
       }
     if (out_->outputs.size() != cluster.outputs.size())
       return unsupported("contraction: an output does not depend on it");

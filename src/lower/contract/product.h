@@ -22,7 +22,7 @@ struct Output {
   Layout layout;
   ir::Expr offset;
   kernel::Value value;
-  bool summed = false;  ///< over all rows
+  std::optional<EpilogueSum> sum = {};  ///< what becomes of the values, if not they are stored
 };
 
 /// A box that covers what a task reads of an operand. Each dimension of the operand is a function
@@ -54,7 +54,8 @@ struct Product {
   kernel::BufferId result;
   std::vector<Output> outputs;
   bool sums() const {
-    return std::any_of(outputs.begin(), outputs.end(), [](const Output& o) { return o.summed; });
+    return std::any_of(outputs.begin(), outputs.end(),
+                       [](const Output& o) { return o.sum.has_value(); });
   }
   std::vector<Axis> outer;  ///< batch axes and row axes that become tasks
   std::optional<Axis> row, tile, n;

@@ -226,6 +226,10 @@ Lowered Emitter::run() {
     kernel_body.push_back({kernel::Barrier{Scope::grid}});
     kernel_body.push_back(second_phase(tiles));
   }
+  if (has_parts()) {
+    kernel_body.push_back({kernel::Barrier{Scope::grid}});
+    kernel_body.push_back(sum_phase());
+  }
   k_.body = std::move(kernel_body);
   k_.name = fmt::format("contract_{}", p_.problem.contract.value);
   Lowered out;
@@ -252,7 +256,8 @@ void Emitter::finish(Lowered& out) {
   }
   out.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
   out.schedule = to_string(g_, t_);
-  out.kernel.resident = t_.splits > 1 && t_.resident && kernel::can_be_resident(out.kernel);
+  out.kernel.resident =
+      (t_.splits > 1 || has_parts()) && t_.resident && kernel::can_be_resident(out.kernel);
   if (out.kernel.resident) out.schedule += " in one launch";
 }
 

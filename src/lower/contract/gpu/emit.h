@@ -61,11 +61,11 @@ class Emitter {
   kernel::Body store_vector(const ir::Expr& row, const ir::Expr& column, int width,
                             const Source& source);
   kernel::Body store_lanes(int width, const Source& source, const ir::Expr& lane);
-  int store_width() const;
   kernel::Body from_block(kernel::BufferId staged, std::int64_t ld);
   kernel::Body scalar_vectors(
       const std::function<kernel::Body(const ir::Expr& row, const ir::Expr& column,
-                                       const ir::Expr& acc)>& make);
+                                       const ir::Expr& acc)>& make,
+      const std::function<kernel::Body(const ir::Expr& row, kernel::Body vectors)>& around = {});
   kernel::Body fragment_pairs(
       const std::function<kernel::Stmt(const ir::Expr& row, const ir::Expr& column,
                                        const ir::Expr& element)>& make);
@@ -73,6 +73,47 @@ class Emitter {
   // Several blocks for one tile (emit_split.cpp).
   kernel::Body store_partial();
   kernel::Stmt second_phase(std::int64_t tiles);
+
+  // Sums of the epilogue's values over rows and columns (emit_sums.cpp). Of a thread in registers,
+  // of its warp or block, then in a phase of their own, all in a fixed order.
+  /// How threads hold the values: `line` neighbouring ones (a power of two) a row, each `groups`
+  /// runs of `width` columns, `span` runs apart.
+  struct Site {
+    int threads = 32;  ///< that hold a tile, or a part of its columns, together
+    std::int64_t line = 1;
+    int width = 1, groups = 1;
+    std::int64_t span = 0;
+    std::int64_t parts_m = 1, parts_n = 1;  ///< of a tile
+    ir::Expr part_m, part_n;                ///< which one it is
+    ir::Expr first;                         ///< run of the tile with which the part begins
+  };
+  struct Sum {
+    std::size_t output;
+    bool over_m, over_n;
+    kernel::BufferId mine;                  ///< of a thread: by column, or by lane
+    std::int64_t length = 1, count = 1;     ///< elements of a part; parts of a batch
+    std::optional<kernel::BufferId> parts;  ///< none where the only one is the sum
+    bool ends_with_row() const { return over_n && !over_m; }
+  };
+  void plan_sums(Site site);
+  kernel::Body open_sums(bool of_rows);
+  kernel::Stmt add_to(const Sum& sum, const kernel::Value& value, const ir::Expr& lane);
+  kernel::Body close_rows(const ir::Expr& row);
+  kernel::Body close_columns();
+  kernel::Body put(const Sum& sum, const ir::Expr& part, const ir::Expr& in_tile,
+                   const ir::Expr& slot);
+  kernel::Stmt fold(const Sum& sum) const;
+  kernel::Stmt combine(const Sum& sum, std::int64_t count, std::int64_t width, std::int64_t stride);
+  kernel::Value both(const Sum& sum, kernel::Value x, kernel::Value y) const;
+  kernel::Value element(const Sum& sum, const ir::Expr& slot) const;
+  ir::Expr place_in_line() const { return ir::floor_mod(ir::Expr(thread_), site_.line); }
+  std::int64_t row_team() const { return std::min<std::int64_t>(site_.line, kernel::kWarp); }
+  ir::Expr batch() const;
+  bool has_parts() const;
+  kernel::Stmt sum_phase();
+  kernel::Body add_parts(const Sum& sum, const ir::Expr& task, int threads);
+  std::vector<Axis> batches(const Sum& sum, bool reduced) const;
+  const std::vector<Axis>& kept_axes(const Sum& sum) const;
 
   // Few rows on one side (emit_stream.cpp).
   kernel::Body stream_loop();
@@ -101,6 +142,9 @@ class Emitter {
   std::int64_t k_tiles_ = 1;       ///< of one split
   kernel::BufferId long_, short_;  ///< stream: what a thread has read of each side
   ir::Expr team_, member_;
+  std::vector<Sum> sums_;
+  Site site_;
+  ir::Expr group_;  ///< of the run that is stored
 };
 
 }  // namespace heddle::lower::contract::gpu

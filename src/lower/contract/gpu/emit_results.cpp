@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernel/traverse.h"
 #include "lower/contract/gpu/emit.h"
@@ -19,7 +20,8 @@ Body Emitter::results() {
 
 /// The runs along n that a thread holds: row and vector in the block's tile, first accumulator.
 Body Emitter::scalar_vectors(
-    const std::function<Body(const Expr& row, const Expr& column, const Expr& acc)>& make) {
+    const std::function<Body(const Expr& row, const Expr& column, const Expr& acc)>& make,
+    const std::function<Body(const Expr& row, Body vectors)>& around) {
   const int wm = vector_of(t_.tm), wn = vector_of(t_.tn);
   const std::int64_t columns = t_.bn / t_.tn, span_m = t_.bm / (t_.tm / wm),
                      span_n = t_.bn / (t_.tn / wn);
@@ -27,22 +29,36 @@ Body Emitter::scalar_vectors(
   const Expr column_place = ir::floor_mod(Expr(thread_), columns);
   return {each(t_.tm / wm, Binding::unroll, [&](const Expr& hm) {
     return Body{each(wm, Binding::unroll, [&](const Expr& i) {
-      return Body{each(t_.tn / wn, Binding::unroll, [&](const Expr& hn) {
-        return make(hm * Expr(span_m) + row_place * Expr(wm) + i,
-                    hn * Expr(span_n / wn) + column_place,
+      const Expr row = hm * Expr(span_m) + row_place * Expr(wm) + i;
+      Body vectors{each(t_.tn / wn, Binding::unroll, [&](const Expr& hn) {
+        group_ = hn;
+        return make(row, hn * Expr(span_n / wn) + column_place,
                     (hm * Expr(wm) + i) * Expr(t_.tn) + hn * Expr(wn));
       })};
+      return around ? around(row, std::move(vectors)) : vectors;
     })};
   })};
 }
 
 /// Straight from the registers.
 Body Emitter::scalar_results() {
-  return scalar_vectors([&](const Expr& row, const Expr& column, const Expr& acc) {
-    return store_vector(row, column, vector_of(t_.tn), [&, acc](const Expr& l) {
-      return kernel::load(acc_, acc + l, p_.problem.type);
-    });
-  });
+  const int width = vector_of(t_.tn), line = t_.bn / t_.tn;
+  plan_sums({threads_, line, width, t_.tn / width, line, 1, 1, 0, 0, 0});
+  Body body = open_sums(false);
+  append(body, scalar_vectors(
+                   [&](const Expr& row, const Expr& column, const Expr& acc) {
+                     return store_vector(row, column, width, [&, acc](const Expr& l) {
+                       return kernel::load(acc_, acc + l, p_.problem.type);
+                     });
+                   },
+                   [&](const Expr& row, Body vectors) {
+                     Body all = open_sums(true);
+                     append(all, std::move(vectors));
+                     append(all, close_rows(row));
+                     return all;
+                   }));
+  append(body, close_columns());
+  return body;
 }
 
 /// A thread's fragments (kernel::fragment_row, fragment_column): pairs along n in a vector loop.
@@ -83,29 +99,30 @@ Body Emitter::staged_results() {
 
 /// The block's tile, once its threads have stored it to block memory, through the epilogue.
 Body Emitter::from_block(BufferId staged, std::int64_t ld) {
-  const int width = store_width();
-  const std::int64_t line = ceil_div(t_.bn, width), vectors = t_.bm * line;
+  const int width = store_width(g_, t_);
+  const std::int64_t own = t_.bn / width;
+  // Sums want each thread to stay with its columns.
+  const auto line =
+      p_.sums() ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(own))) : own;
+  const std::int64_t vectors = t_.bm * line;
+  plan_sums({threads_, line, width, 1, 0, 1, 1, 0, 0, 0});
   Body body{{kernel::Barrier{Scope::block}}};
+  append(body, open_sums(false));
   body.push_back(each(ceil_div(vectors, threads_), Binding::serial, [&](const Expr& i) {
     const ir::Var c = k_.new_var();
+    const Expr number = i * Expr(threads_) + Expr(thread_);
     const Expr r = ir::floor_div(Expr(c), line), q = ir::floor_mod(Expr(c), line);
-    return Body{kernel::let(c, i * Expr(threads_) + Expr(thread_), 0, vectors,
-                            store_vector(r, q, width, [&](const Expr& l) {
-                              return kernel::load(staged, r * Expr(ld) + q * Expr(width) + l,
-                                                  p_.problem.type);
-                            }))};
+    Body vector = store_vector(r, q, width, [&](const Expr& l) {
+      return kernel::load(staged, r * Expr(ld) + q * Expr(width) + l, p_.problem.type);
+    });
+    if (own != line) vector = {kernel::when({{q, 0, own}}, std::move(vector))};
+    Body all = open_sums(true);
+    all.push_back(kernel::let(c, number, 0, vectors, std::move(vector)));
+    append(all, close_rows(ir::floor_div(number, line)));
+    return all;
   }));
+  append(body, close_columns());
   return body;
-}
-
-/// Elements that a thread stores side by side: 16 bytes of the narrowest output.
-int Emitter::store_width() const {
-  int width = 16;
-  for (const Output& o : p_.outputs)
-    width = std::min<int>(width, 16 / static_cast<int>(size_of(k_.buffers[o.buffer].dtype)));
-  width = std::max(width, 16 / static_cast<int>(size_of(p_.problem.type)));
-  while (t_.bn % width != 0) width /= 2;
-  return width;
 }
 
 /// Stores the outputs of a vector: row and vector number inside the block's tile.
@@ -151,6 +168,12 @@ Body Emitter::store_lanes(int width, const Source& source, const Expr& lane) {
   for (std::size_t i = 0; i < p_.outputs.size(); ++i) {
     const Output& o = p_.outputs[i];
     Value value = replace_loads(at(o.value, env_), with);
+    if (o.sum) {
+      const auto sum =
+          std::find_if(sums_.begin(), sums_.end(), [&](const Sum& s) { return s.output == i; });
+      stores.push_back(add_to(*sum, value, lane));
+      continue;
+    }
     if (i + 1 < p_.outputs.size() && o.node != p_.problem.contract) {
       const BufferId shared = buffer("shared", value->dtype, width, Scope::lane);
       stores.push_back(kernel::store(shared, lane, value));

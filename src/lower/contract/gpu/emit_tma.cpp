@@ -135,14 +135,17 @@ Body Emitter::multiply_tiles(const Expr& first_step) {
 /// time, and then through the epilogue.
 Body Emitter::warp_results() {
   constexpr int kRows = 16;
-  const int columns = results_columns(t_), ld = results_pitch(t_), width = store_width();
+  const int columns = results_columns(t_), ld = results_pitch(t_), width = store_width(g_, t_);
   const DType type = p_.problem.type;
   const BufferId staged = buffer("results", type, std::int64_t{t_.bm} * ld, Scope::block);
   const Expr lane = ir::floor_mod(Expr(thread_), kernel::kWarp);
   const Expr warp = ir::floor_div(Expr(thread_), kernel::kWarp);
   const Expr own = warp * Expr(std::int64_t{kRows} * ld);
   const std::int64_t line = columns / width;
+  plan_sums({kernel::kWarp, line, width, 1, 0, t_.warps_m, t_.bn / columns, warp, 0, 0});
   return {each(t_.bn / columns, Binding::unroll, [&](const Expr& part) {
+    site_.part_n = part;
+    site_.first = part * Expr(line);
     Body body{each(columns / 8, Binding::unroll, [&](const Expr& j) {
       return Body{each(2, Binding::unroll, [&](const Expr& h) {
         return Body{each(2, Binding::vector, [&](const Expr& l) {
@@ -155,14 +158,20 @@ Body Emitter::warp_results() {
       })};
     })};
     body.push_back({kernel::Barrier{Scope::warp}});
+    append(body, open_sums(false));
     body.push_back(each(kRows * line / kernel::kWarp, Binding::serial, [&](const Expr& i) {
       const Expr vector = i * Expr(kernel::kWarp) + lane;
       const Expr row = ir::floor_div(vector, line), q = ir::floor_mod(vector, line);
-      return store_vector(
-          warp * Expr(kRows) + row, part * Expr(line) + q, width, [&](const Expr& l) {
+      Body all = open_sums(true);
+      append(
+          all,
+          store_vector(warp * Expr(kRows) + row, part * Expr(line) + q, width, [&](const Expr& l) {
             return kernel::load(staged, own + row * Expr(ld) + q * Expr(width) + l, type);
-          });
+          }));
+      append(all, close_rows(warp * Expr(kRows) + row));
+      return all;
     }));
+    append(body, close_columns());
     body.push_back({kernel::Barrier{Scope::warp}});
     return body;
   })};

@@ -139,6 +139,7 @@ struct Maker {
     if (runs_along(g.out_m) && !runs_along(g.out_n)) {
       std::swap(g.m, g.n);
       std::swap(g.out_m, g.out_n);
+      g.swapped = true;
     }
     merge(g.m.rows, {&g.m.value});
     merge(g.n.rows, {&g.n.value});
@@ -352,7 +353,7 @@ std::vector<ir::Condition> at(std::vector<ir::Condition> list, const Env& env) {
 }
 
 Gemm make_gemm(Product& product, bool tf32, std::optional<Unit> unit, bool packing) {
-  Gemm out{product, Unit::scalar, {}, {}, {}, {}, {}, 1, 1, {}, {}};
+  Gemm out{product, Unit::scalar, {}, {}, {}, {}, {}, 1, 1, {}, {}, false};
   Maker{out}.run(tf32, unit, packing);
   return out;
 }

@@ -65,6 +65,7 @@ struct Gemm {
   std::vector<Axis> batch, k;
   std::int64_t k_extent = 1, batch_extent = 1;
   std::vector<Axis> out_m, out_n;  ///< as outputs see the rows of the sides
+  bool swapped = false;            ///< m is the problem's n
 
   /// The side with more rows, and the other.
   const Side& longer() const { return m.extent > n.extent ? m : n; }

@@ -256,6 +256,120 @@ TEST(GpuContract, BatchesThroughViews) {
   }
 }
 
+NodeId gelu(Builder& b, NodeId x);
+
+struct SumCase {
+  const char* what;
+  DType type;
+  std::array<int, 3> mnk;
+  Tuning tuning;
+};
+
+/// Sums over rows, over columns and over both ride in the epilogues of all units: tiles that are
+/// not whole, fewer rows or columns than a tile, one part or several, reductions that blocks share.
+TEST(GpuContract, SumsInTheEpilogue) {
+  const SumCase rows[] = {
+      {"scalar", DType::f32, {29, 18, 21}, {}},
+      {"scalar", DType::f32, {70, 75, 40}, {{"bm", 32}, {"bn", 32}}},
+      {"scalar", DType::f32, {133, 66, 17}, {{"bm", 64}, {"bn", 64}}},
+      {"splits=4", DType::f32, {37, 50, 1100}, {{"splits", 4}, {"bm", 32}, {"bn", 32}}},
+      {"mma", DType::bf16, {70, 72, 48}, {{"bm", 32}, {"bn", 32}}},
+      {"mma", DType::bf16, {29, 21, 40}, {}},
+      {"mma", DType::f16, {45, 150, 33}, {{"bm", 16}, {"bn", 64}}},
+      {"mma", DType::bf16, {140, 300, 40}, {{"unit", 1}, {"bm", 128}, {"bn", 256}}},
+      {"mma", DType::f32, {45, 41, 50}, {{"tf32", 1}}},
+      {"splits=4", DType::bf16, {41, 66, 1100}, {{"splits", 4}, {"bm", 32}, {"bn", 32}}},
+      {"wgmma", DType::bf16, {150, 72, 200}, {{"unit", 2}}},
+      {"tma", DType::bf16, {150, 72, 200}, {{"unit", 3}}},
+      {"tma", DType::bf16, {201, 264, 72}, {{"unit", 3}, {"bm", 128}, {"bn", 256}}},
+      {"tma", DType::bf16, {130, 72, 1096}, {{"unit", 3}, {"splits", 4}}},
+      {"stream", DType::f32, {5, 300, 80}, {}},
+      {"stream", DType::f32, {300, 5, 80}, {}},
+      {"stream", DType::bf16, {300, 3, 80}, {}},
+      {"stream", DType::f32, {1, 301, 80}, {}},
+  };
+  for (const SumCase& row : rows) {
+    const auto [m, n, k] = row.mnk;
+    Case c = gpu_case();
+    c.target.multiprocessors = 3;
+    c.target.warpgroups = true;
+    c.tuning = row.tuning;
+    c.tolerance = row.type != DType::f32 ? 4e-2 : row.what == std::string("mma") ? 2e-2 : 1e-4;
+    const NodeId x = c.input({m, k}, row.type),
+                 w = c.b.transpose(c.input({n, k}, row.type), {1, 0});
+    const NodeId y = c.b.cast(c.b.matmul(x, w), DType::f32);
+    const NodeId z = c.b.mul(y, c.input({m, n}));
+    c.output(y);
+    c.output(c.b.reduce_sum(y, {0}, false));
+    c.output(c.b.reduce_sum(z, {1}, false));
+    c.output(c.b.reduce_sum(z, {0}, false));
+    c.output(c.b.reduce(ir::Monoid::max, z, {1}, false));
+    c.output(c.b.reduce_sum(c.b.mul(y, y), {0, 1}, false));
+    SCOPED_TRACE(fmt::format("{} {} {}x{}x{}", row.what, name_of(row.type), m, n, k));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    EXPECT_NE(c.schedule.find(row.what), std::string::npos) << c.schedule;
+  }
+}
+
+/// Of batches: each its own, or all together; a bias of heads keeps some batch axes.
+TEST(GpuContract, SumsOfBatches) {
+  for (const std::vector<int>& axes :
+       {std::vector{2}, {3}, {0, 2}, {0, 3}, {0, 1, 2}, {1, 3}, {0, 1, 2, 3}, {2, 3}, {0, 2, 3}})
+    for (const int keys : {19, 140}) {
+      Case c = gpu_case();
+      const NodeId q = c.input({3, 2, 37, 9}), k = c.input({3, 2, keys, 9});
+      const NodeId y = c.b.matmul(q, c.b.transpose(k, {0, 1, 3, 2}));
+      c.output(y);
+      c.output(c.b.reduce_sum(y, axes, false));
+      c.tolerance = 2e-4;
+      SCOPED_TRACE(fmt::format("{} over {}", keys, fmt::join(axes, ",")));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  Case heads = gpu_case();
+  const NodeId p = heads.input({3, 2, 21, 21}), v = heads.input({3, 2, 21, 8});
+  const NodeId merged =
+      heads.b.reshape(heads.b.transpose(heads.b.matmul(p, v), {0, 2, 1, 3}), {3, 21, 16});
+  heads.output(merged);
+  heads.output(heads.b.reduce_sum(merged, {0, 1}, false));
+  ASSERT_NO_FATAL_FAILURE(check(heads));
+}
+
+/// A convolution's channels are rows or columns of its product, as its result lies.
+TEST(GpuContract, SumsOfConvolutions) {
+  for (const bool row_major : {false, true}) {
+    Case c = gpu_case();
+    const NodeId x = c.input({3, 8, 9, 7});
+    const NodeId y = c.b.conv(x, c.input({20, 8, 3, 3}), conv(2, 1, 1));
+    c.row_major_outputs = row_major;
+    c.output(y);
+    c.output(c.b.reduce_sum(y, {0, 2, 3}, false));
+    c.output(c.b.reduce_sum(c.b.mul(y, y), {1}, false));
+    c.tolerance = 1e-4;
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
+}
+
+/// Some of the rows, integers, positions, or a sum that something in the kernel reads.
+TEST(GpuContract, SumsThatAreNone) {
+  const auto supported = [](auto&& make) {
+    Case c = gpu_case();
+    const NodeId y = c.b.matmul(c.input({29, 18}), c.input({18, 32}));
+    c.output(y);
+    make(c, y);
+    return contract::supports(c.g, request_of(c).cluster, c.target);
+  };
+  EXPECT_TRUE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {1}, false)); }));
+  EXPECT_TRUE(
+      supported([](Case& c, NodeId y) { c.output(c.b.reduce(ir::Monoid::max, y, {0}, false)); }));
+  EXPECT_FALSE(supported([](Case& c, NodeId y) {
+    c.output(c.b.reduce_sum(c.b.reshape(y, {29, 4, 8}), {1}, false));
+  }));
+  EXPECT_FALSE(supported(
+      [](Case& c, NodeId y) { c.output(c.b.reduce(ir::Monoid::argmax, y, {1}, false)); }));
+  EXPECT_FALSE(
+      supported([](Case& c, NodeId y) { c.output(c.b.sqrt(c.b.reduce_sum(y, {0}, false))); }));
+}
+
 NodeId gelu(Builder& b, NodeId x) {
   return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.7071067811865476)), 1.0));
 }
@@ -365,7 +479,7 @@ TEST(GpuContractFuzz, RandomShapes) {
       what = fmt::format("conv {} -> {} {}x{}", to_string(shape), co, kh, kw);
       c.output(c.b.relu(c.b.conv(x, c.constant({co, ci / groups, kh, kw}, type), p)));
     }
-    if (!contract::supports(c.g, request_of(c).cluster)) continue;
+    if (!contract::supports(c.g, request_of(c).cluster, c.target)) continue;
     const auto space = contract::tuning_space(request_of(c));
     c.tuning = space[static_cast<std::size_t>(pick(0, static_cast<int>(space.size()) - 1))];
     SCOPED_TRACE(fmt::format("seed {} case {}: {}", seed, i, what));

@@ -43,7 +43,7 @@ std::vector<Choice> choices(Product& product, const Tuning& tuning, std::size_t 
   return out;
 }
 
-/// True if the blocks that add up splits can be those that multiplied.
+/// True if the blocks that add up parts can be those that multiplied.
 bool may_share_launch(Unit unit) { return unit != Unit::tma && unit != Unit::stream; }
 
 /// What a library does where it is there, or a unit of templates, and a kernel of ours for where it
@@ -52,7 +52,8 @@ std::optional<Lowered> by_others(Product& product) {
   const Request& r = product.request;
   const std::int64_t tile = pinned(r.tuning, "cutlass").value_or(0);
   const bool known = tile >= 1 && tile <= std::int64_t{kernel::kTreeTiles.size()};
-  if (!known && pinned(r.tuning, "library").value_or(0) == 0) return std::nullopt;
+  if (product.sums() || (!known && pinned(r.tuning, "library").value_or(0) == 0))
+    return std::nullopt;
   const bool tf32 = wants_tf32(r, r.tuning);
   Gemm gemm = make_gemm(product, tf32, {}, false);
   auto library = known ? std::nullopt : library_product(gemm, tf32);
@@ -111,7 +112,7 @@ std::vector<Tuning> tuning_space(Product& product) {
       if (choice.gemm->possible.size() > 1)
         one.emplace_back("unit", static_cast<std::int64_t>(choice.gemm->unit));
       out.push_back(std::move(one));
-      if (t.splits > 1 && may_share_launch(choice.gemm->unit) &&
+      if ((t.splits > 1 || product.sums()) && may_share_launch(choice.gemm->unit) &&
           product.request.target.grid_barriers) {
         out.push_back(out.back());
         out.back().emplace_back("resident", 0);
@@ -120,7 +121,7 @@ std::vector<Tuning> tuning_space(Product& product) {
     count = kTilesWorthMeasuring / 2;  // of the others
   }
   const lower::Target& target = product.request.target;
-  if (!target.library && !target.cutlass) return out;
+  if (product.sums() || (!target.library && !target.cutlass)) return out;
   const bool tf32 = wants_tf32(product.request, wish);
   const Gemm plain = make_gemm(product, tf32, {}, false);
   const auto first = [&](const char* name, std::int64_t value) {

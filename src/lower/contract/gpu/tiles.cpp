@@ -136,18 +136,39 @@ std::int64_t stage_size(const Gemm& g, const Side& s, const Tiles& t, bool is_m)
   return pitch(g, s, t, is_m) * (s.k_inside ? (is_m ? t.bm : t.bn) : t.bk);
 }
 
+int store_width(const Gemm& g, const Tiles& t) {
+  int width = 16;
+  for (const Output& o : g.product.outputs)
+    if (!o.sum)
+      width =
+          std::min(width, 16 / static_cast<int>(size_of(g.product.kernel.buffers[o.buffer].dtype)));
+  width = std::max(width, 16 / static_cast<int>(size_of(g.product.problem.type)));
+  while (t.bn % width != 0) width /= 2;
+  return width;
+}
+
+namespace {
+/// In which the warps of a block combine their sums over rows.
+std::int64_t bytes_of_sums(const Gemm& g, const Tiles& t) {
+  if (!g.product.sums() || g.unit == Unit::tma) return 0;
+  const int columns = g.unit == Unit::scalar ? t.tn : store_width(g, t);
+  return std::int64_t{threads_of(g, t)} * columns * size_of(g.product.problem.type);
+}
+}  // namespace
+
 std::int64_t shared_bytes(const Gemm& g, const Tiles& t) {
   if (g.unit == Unit::stream)
     return std::int64_t{t.bm} * t.bn * size_of(g.product.problem.type) +
-           std::int64_t{kStreamThreads} * t.each * g.shorter().extent *
-               size_of(g.product.problem.type);
+           std::max(std::int64_t{kStreamThreads} * t.each * g.shorter().extent *
+                        size_of(g.product.problem.type),
+                    bytes_of_sums(g, t));
   if (g.unit == Unit::tma)
     return std::int64_t{t.stages} * ((t.bm + t.bn) * t.bk * 2 + 2 * 8) +
            std::int64_t{t.bm} * results_pitch(t) * 4 + 64;
   const std::int64_t loop = t.stages * (stage_size(g, g.m, t, true) * size_of(g.m.stored) +
                                         stage_size(g, g.n, t, false) * size_of(g.n.stored));
   const std::int64_t staged = g.unit != Unit::scalar ? std::int64_t{4} * t.bm * (t.bn + 8) : 0;
-  return std::max(loop, staged);
+  return std::max(loop, staged) + bytes_of_sums(g, t);
 }
 
 int blocks_together(const Gemm& g, const Target& target, const Tiles& t) {
@@ -181,6 +202,7 @@ std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tunin
   };
   const bool mma = g.unit != Unit::scalar;
   const bool groups = g.unit == Unit::wgmma || g.unit == Unit::tma;
+  const bool resident = target.grid_barriers && pinned(fixed, "resident").value_or(1) == 1;
   const auto add = [&](const Shape2& s, int splits) {
     Tiles t;
     t.bm = s.bm, t.bn = s.bn, t.bk = s.bk;
@@ -188,7 +210,7 @@ std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tunin
     (mma ? t.warps_m : t.tm) = s.a;
     (mma ? t.warps_n : t.tn) = s.b;
     t.splits = splits;
-    t.resident = target.grid_barriers && pinned(fixed, "resident").value_or(1) == 1;
+    t.resident = resident;
     const int least = groups ? 3 : 2, usual = groups || (mma && s.bk < 64) ? 4 : 3;
     t.stages = std::max(least, static_cast<int>(pinned(fixed, "stages").value_or(usual)));
     while (t.stages > least && !fits(g, target, t)) --t.stages;
@@ -197,6 +219,7 @@ std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tunin
     out.push_back(t);
   };
   if (g.unit == Unit::stream) out = stream_space(g, target, fixed);
+  for (Tiles& t : out) t.resident = resident;
   const std::span<const Shape2> shapes = groups ? std::span<const Shape2>(kWgmma)
                                          : mma  ? std::span<const Shape2>(kMma)
                                                 : kScalar;

@@ -11,7 +11,7 @@ struct Tiles {
   int tm = 4, tn = 4;             ///< scalar: results of a thread
   int team = 1, each = 1;         ///< stream: threads of a team, its rows of the longer side
   int splits = 1;                 ///< blocks that share the reductions of one tile
-  bool resident = true;           ///< their sums are added behind a grid barrier where that can be
+  bool resident = true;           ///< parts are added behind a grid barrier where that can be
   double us = 0;                  ///< the model's estimate
 };
 constexpr int kCopyThreads = 128;  ///< of Unit::tma, beside those that multiply
@@ -31,6 +31,9 @@ std::vector<Tiles> choose_tiles(const Gemm& g, const Target& target, const Tunin
 
 /// Blocks that a multiprocessor holds at once.
 int blocks_together(const Gemm& g, const Target& target, const Tiles& t);
+
+/// Elements that a thread stores side by side: 16 bytes of the narrowest output.
+int store_width(const Gemm& g, const Tiles& t);
 
 /// Row pitch of a side's tile in block memory, elements.
 std::int64_t pitch(const Gemm& g, const Side& s, const Tiles& t, bool is_m);
