@@ -25,6 +25,7 @@ struct Options {
   std::string cublaslt;     ///< path of cuBLASLt; empty: looked for
   std::string nvcc;         ///< path of nvcc, which compiles units; empty: looked for
   std::string cutlass;      ///< folder with CUTLASS's include/; empty: looked for
+  std::string ring = "auto";  ///< monoliths on sm_90a: weights through shared memory; see option_rows
   bool cuda_graph = true;   ///< runs on a GPU replay a captured graph
   std::string cuda_driver;  ///< path of the CUDA driver; empty: the system's libcuda.so.1
 };

@@ -1,0 +1,25 @@
+#pragma once
+#include "driver/platform.h"
+
+namespace heddle::driver {
+
+/// What of a kernel's constants may come through a persistent kernel's ring, by phase, and a line
+/// for each large one that says how it is read and why.
+struct Paging {
+  std::vector<std::vector<runtime::Paged>> phases;
+  std::vector<std::string> notes;
+};
+Paging paging_of(const lower::Lowered& lowered, const prim::Graph& graph, const Platform& platform);
+/// The same of a kernel that has code.
+Paging paging_of(const KernelCode& code);
+
+/// As many pages as there is room for behind `shared_bytes` of the stages. Errors, with the reason
+/// why there is no ring: unsupported.
+Result<runtime::Ring> ring_for(const Platform& platform, std::int64_t shared_bytes);
+/// Constants of which a single task has no room in the ring are read where they are.
+void drop_what_does_not_fit(KernelCode& code, const runtime::Ring& ring);
+
+/// "14 pages of 16384 bytes; …" or why there is none; empty: not asked for.
+std::string ring_summary(const Compiled& compiled);
+
+}  // namespace heddle::driver
