@@ -39,17 +39,22 @@ void few_rows(Network& n) {
   const NodeId h = n.b.relu(n.linear(n.norm(x), 64, 88));
   n.out(n.b.add(x, n.linear(h, 88, 64)));
 }
-/// Large constants that are added and multiplied element by element: no barrier of a stage is
-/// behind its reads.
+/// Large constants, in whose stages a barrier comes after the reads.
 void tables(Network& n) {
   const NodeId x = n.in({90, 50});
   const NodeId y = n.b.softmax(n.b.mul(n.b.add(x, n.weight({90, 50})), n.weight({90, 50})), {1});
   n.out(n.b.add(n.b.mul(y, n.weight({90, 50})), n.weight({90, 50})));
 }
+/// Element by element: no barrier of a stage is behind its reads.
+void elements(Network& n) {
+  const NodeId x = n.in({90, 125});
+  n.out(n.b.add(n.b.mul(x, n.weight({90, 125})), n.weight({90, 125})));
+}
 constexpr NamedNetwork kStreams[] = {{"chain", chain},
                                      {"transposed", transposed},
                                      {"few rows", few_rows},
                                      {"tables", tables},
+                                     {"elements", elements},
                                      {"decode", decode}};
 
 CompileOptions with_ring(const std::string& ring) {
@@ -226,23 +231,33 @@ std::string with_own_ring(const std::string& text) {
 
 TEST(Ring, EverySynchronisationIsNeeded) {
   constexpr int kBlocks = 2;
-  const auto made = make({"tables", tables}, kBlocks, 3, 2048);
-  ASSERT_TRUE(made);
-  ASSERT_GT(made->paged.loads.size(), 16u);
-  const std::string text = with_own_ring(made->text);
-  ASSERT_EQ(notice(*made, text, kBlocks), "");
-  const std::size_t end = text.find("// end");
-  std::vector<Mutant> mutants = mutants_of(text, kSynchronisations, 0, end);
-  ASSERT_EQ(mutants.size(), 9u);
-  const auto changed = [&](const std::string& from, const std::string& to) {
-    mutants.push_back({renamed(text, from, to), to});
-    EXPECT_NE(mutants.back().text, text) << from;
-  };
-  changed("1 - R::parity(at)", "R::parity(at)");
-  changed("R::page(at), R::parity(at))", "R::page(at), 1 - R::parity(at))");
-  changed("mbarrier_init(ring.empty + p, R::kThreads / 32)", "mbarrier_init(ring.empty + p, 1)");
-  changed("mbarrier_init(ring.full + p, 1)", "mbarrier_init(ring.full + p, 2)");
-  for (const Mutant& m : mutants) EXPECT_NE(notice(*made, m.text, kBlocks), "") << m.what;
+  // In one of them stages end without a barrier, in the other blocks wait for each other.
+  const std::unique_ptr<Made> both[] = {make({"elements", elements}, kBlocks, 3, 4096),
+                                        make({"chain", chain}, kBlocks, 3, 4096)};
+  std::vector<std::vector<Mutant>> mutants;
+  for (const auto& made : both) {
+    ASSERT_TRUE(made);
+    EXPECT_GT(made->paged.loads.size(), 8u);
+    const std::string text = with_own_ring(made->text);
+    ASSERT_EQ(notice(*made, text, kBlocks), "");
+    std::vector<Mutant>& own = mutants.emplace_back(
+        mutants_of(text, kSynchronisations, 0, text.find("// end")));
+    ASSERT_EQ(own.size(), 9u);
+    for (const auto& [from, to] :
+         {std::pair{"1 - R::parity(at)", "R::parity(at)"},
+          {"R::page(at), R::parity(at))", "R::page(at), 1 - R::parity(at))"},
+          {"mbarrier_init(ring.empty + p, R::kThreads / 32)", "mbarrier_init(ring.empty + p, 1)"},
+          {"mbarrier_init(ring.full + p, 1)", "mbarrier_init(ring.full + p, 2)"}}) {
+      own.push_back({renamed(text, from, to), to});
+      ASSERT_NE(own.back().text, text) << from;
+    }
+  }
+  for (std::size_t i = 0; i < mutants[0].size(); ++i) {
+    std::string said;
+    for (std::size_t n = 0; said.empty() && n < std::size(both); ++n)
+      said = notice(*both[n], mutants[n][i].text, kBlocks);
+    EXPECT_NE(said, "") << mutants[0][i].what;
+  }
 }
 
 // Through the stand-in for the driver.
@@ -337,6 +352,60 @@ TEST(Ring, SaysWhatComesThroughItAndWhatDoesNot) {
   const auto ampere = compile(n.g, old);
   ASSERT_TRUE(ampere.ok()) << ampere.error().message;
   EXPECT_EQ(ampere->program->persistent->ring.pages, 0);
+}
+
+/// Two blocks and the head of a decode step, as wide as real ones.
+void wide(Network& n) {
+  NodeId x = n.in({1, 512});
+  for (int block = 0; block < 2; ++block) {
+    const NodeId mixed = n.linear(n.b.relu(n.linear(n.norm(x), 512, 1536)), 1536, 512);
+    x = n.b.add(x, mixed);
+    x = n.b.add(x, n.linear(n.b.relu(n.linear(n.norm(x), 512, 2048)), 2048, 512));
+  }
+  n.out(n.b.matmul(n.norm(x), n.weight({512, 8192})));
+}
+
+/// NVRTC itself, and a real GPU's room.
+TEST(Ring, CompilesWithoutSpillsAndFits) {
+  ASSERT_FALSE(codegen::cuda::find_library("nvrtc", "").empty())
+      << "scripts/venv.sh installs it, tests run in the project's root";
+  Network n;
+  wide(n);
+  CompileOptions options = with_ring("auto");
+  options.arch = "sm_90a";
+  options.options.nvrtc.clear();
+  options.options.cuda_driver = "/nonexistent/libcuda.so.1";
+  for (const DType precision : {DType::bf16, DType::f32}) {
+    options.precision = precision;
+    const auto compiled = compile(n.g, options);
+    ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+    ASSERT_TRUE(compiled->program->persistent.has_value()) << compiled->mode.reason;
+    const runtime::PersistentKernel& kernel = *compiled->program->persistent;
+    EXPECT_GE(kernel.ring.pages, 12);
+    EXPECT_GE(kernel.shared_bytes, kernel.ring.end());
+    EXPECT_LE(kernel.shared_bytes, 227 << 10);
+    EXPECT_EQ(kernel.block_threads(), 288);
+    std::size_t paged = 0;
+    for (const CompiledKernel& k : compiled->kernels) {
+      for (const auto& phase : k.code.phases) paged += phase.grid.paged.size();
+      for (const auto& f : k.code.functions) {
+        EXPECT_EQ(f.spill_bytes, 0) << f.symbol;
+        EXPECT_LE(f.registers, 224);
+      }
+    }
+    EXPECT_GE(paged, 9u);
+    const auto stages = runtime::stages_of(*compiled->program);
+    auto tables = runtime::cuda::tables_of(runtime::schedule(stages, 132, {}), {}, 0);
+    runtime::cuda::add_pages(*compiled->program, stages, tables);
+    EXPECT_TRUE(runtime::cuda::validate_ring(*compiled->program, stages, tables).ok());
+    std::int64_t bytes = 0;
+    for (const auto& load : tables.loads) bytes += load.bytes;
+    // Each weight once, but for the units that steps share.
+    std::int64_t weights = 2 * (2 * 512 * 1536 + 2 * 512 * 2048) + 512 * 8192;
+    weights *= precision == DType::bf16 ? 2 : 4;
+    EXPECT_GE(bytes, weights);
+    EXPECT_LE(bytes, weights + weights / 50);
+  }
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ class Execution {
     std::vector<std::pair<std::int64_t, std::int64_t>> bytes;
     int full = 0, empty = 0;  ///< phases passed
     bool armed = false;
+    int reading = -1;  ///< position
   };
   struct Copy {
     int page;
@@ -142,7 +143,8 @@ class Execution {
   void consume(const RingEvent& e) {
     Page& page = pages_[static_cast<std::size_t>(e.page)];
     // From the read to the release all that the step's tasks want of the page is there.
-    if (e.kind == Kind::read || e.kind == Kind::release) check(e.position);
+    if (e.kind == Kind::read) page.reading = e.position;
+    if (e.kind == Kind::read || e.kind == Kind::release) check(page.reading);
     if (e.kind == Kind::release) ++page.empty;
   }
 
