@@ -59,9 +59,9 @@ Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platf
                              const Paging& paging) {
   const kernel::Kernel nameless = without_names(kernel);
   const std::string prefix = "k" + to_string(hash_bytes(kernel::to_string(nameless))).substr(0, 16);
-  codegen::cuda::KernelText text =
-      HEDDLE_TRY(platform.persistent ? stage_text(nameless, "s" + prefix, *platform.persistent, paging)
-                                     : codegen::cuda::to_text(nameless, prefix));
+  codegen::cuda::KernelText text = HEDDLE_TRY(
+      platform.persistent ? stage_text(nameless, "s" + prefix, *platform.persistent, paging)
+                          : codegen::cuda::to_text(nameless, prefix));
   const int most_threads = platform.persistent ? platform.persistent->threads : kMostThreads;
   const std::int64_t most_shared = platform.target().shared_bytes;
   KernelCode code;
@@ -130,7 +130,8 @@ Stages stages_of(std::vector<KernelCode*>& kernels) {
   for (KernelCode* kernel : kernels) {
     bool fresh = false;
     for (runtime::Phase& phase : kernel->phases) {
-      const auto [at, added] = numbers.try_emplace(phase.symbol, static_cast<int>(out.calls.size()));
+      const auto [at, added] =
+          numbers.try_emplace(phase.symbol, static_cast<int>(out.calls.size()));
       const bool paged = !phase.grid.paged.empty();
       if (added) out.calls.push_back({phase.symbol, paged});
       fresh = added;
@@ -147,11 +148,6 @@ Stages stages_of(std::vector<KernelCode*>& kernels) {
 struct PersistentCode {
   runtime::PersistentKernel kernel;
   codegen::cuda::Cubin cubin;
-  int spills() const {
-    int bytes = 0;
-    for (const auto& f : cubin.functions) bytes += f.spill_bytes;
-    return bytes;
-  }
 };
 Result<PersistentCode> compile_with(const Stages& stages, const runtime::Ring& ring,
                                     const Platform& platform, const Options& options) {
@@ -167,26 +163,25 @@ Result<PersistentCode> compile_with(const Stages& stages, const runtime::Ring& r
   return out;
 }
 
-/// With a ring where stages have use for one, there is room, and no stage spills for the warp more.
+/// With a ring where stages have use for one and there is room.
 Result<PersistentCode> compile_stages(std::vector<KernelCode*>& kernels, const Platform& platform,
                                       const Options& options) {
   const Stages stages = stages_of(kernels);
-  const auto without = [&](const std::string& why) {
-    for (KernelCode* kernel : kernels)
-      if (!kernel->ring_notes.empty()) kernel->ring_notes = {"no ring: " + why};
-    return compile_with(stages, {}, platform, options);
-  };
-  if (!stages.paged) return compile_with(stages, {}, platform, options);
+  if (!stages.paged || platform.ring_least == 0) return compile_with(stages, {}, platform, options);
   const auto ring = ring_for(platform, stages.shared_bytes);
-  if (!ring) return without(ring.error().message);
-  PersistentCode with = HEDDLE_TRY(compile_with(stages, *ring, platform, options));
-  if (with.spills() > 0) {
-    PersistentCode plain = HEDDLE_TRY(compile_with(stages, {}, platform, options));
-    if (plain.spills() < with.spills())
-      return without(fmt::format("its warp's registers make stages spill {} bytes", with.spills()));
+  if (!ring) {
+    note_no_ring(kernels, ring.error().message);
+    return compile_with(stages, {}, platform, options);
   }
   for (KernelCode* kernel : kernels) drop_what_does_not_fit(*kernel, *ring);
-  return with;
+  return compile_with(stages, *ring, platform, options);
+}
+
+int spills_of(const std::vector<KernelCode*>& kernels) {
+  int bytes = 0;
+  for (const KernelCode* kernel : kernels)
+    for (const auto& f : kernel->functions) bytes += f.spill_bytes;
+  return bytes;
 }
 
 }  // namespace
@@ -210,6 +205,28 @@ Result<std::vector<std::string>> compile_persistent(std::vector<KernelCode*>& ke
     }
   }
   return std::vector<std::string>{std::move(cubin.bytes)};
+}
+
+Status leave_spilling_ring(std::vector<KernelCode*>& kernels, std::vector<std::string>& objects,
+                           const Platform& platform, const Options& options) {
+  const int bytes = spills_of(kernels);
+  if (bytes == 0 || !kernels.front()->persistent || kernels.front()->persistent->ring.pages == 0)
+    return Ok{};
+  std::vector<KernelCode> copies;
+  for (const KernelCode* kernel : kernels) copies.push_back(*kernel);
+  std::vector<KernelCode*> plain;
+  for (KernelCode& copy : copies) {
+    copy.functions.clear();
+    plain.push_back(&copy);
+  }
+  Platform without = platform;
+  without.ring_least = 0;
+  std::vector<std::string> made = HEDDLE_TRY(compile_persistent(plain, without, options));
+  if (spills_of(plain) >= bytes) return Ok{};
+  note_no_ring(plain, fmt::format("for its warp's registers stages spill {} bytes", bytes));
+  for (std::size_t i = 0; i < copies.size(); ++i) *kernels[i] = std::move(copies[i]);
+  objects = std::move(made);
+  return Ok{};
 }
 
 void add_units(std::span<CompiledKernel> kernels, std::vector<std::string>& objects,

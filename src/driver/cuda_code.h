@@ -24,6 +24,10 @@ Result<std::vector<std::string>> compile_persistent(std::vector<KernelCode*>& ke
                                                     const Platform& platform,
                                                     const Options& options);
 
+/// A ring for whose warp stages spill, under the schedules that they have, is none.
+Status leave_spilling_ring(std::vector<KernelCode*>& kernels, std::vector<std::string>& objects,
+                           const Platform& platform, const Options& options);
+
 /// Units with these products, compiled where the platform has a compiler for them or known.
 codegen::cuda::UnitObjects compile_units(std::span<const codegen::cuda::UnitEntry> entries,
                                          const Platform& platform, const CompileOptions& options);

@@ -15,6 +15,8 @@ constexpr std::int64_t kReserved = 1024;  // of each block, for the system
 /// A step on its way while another one is read.
 constexpr int kLeastPages = 2;
 
+constexpr std::string_view kNoRing = "no ring: ";
+
 struct Candidate {
   runtime::Paged paged;
   std::int64_t bytes = 0;
@@ -27,47 +29,50 @@ std::string name_of_argument(const lower::Lowered& lowered, int argument) {
                                                  : fmt::format("%{}", a.node.value);
 }
 
+/// The constants that a phase goes through in order, the largest first; of the others a note.
+std::vector<Candidate> candidates(const lower::Lowered& lowered, const kernel::For& phase,
+                                  const prim::Graph& graph, std::int64_t least, std::size_t number,
+                                  std::vector<std::string>& notes) {
+  const kernel::Kernel& k = lowered.kernel;
+  kernel::Kernel one = k;
+  one.body = {kernel::Stmt{phase}};
+  const std::vector<bool> used = kernel::used_buffers(one);
+  std::vector<Candidate> out;
+  for (std::int32_t i = 0; i < k.buffers.size(); ++i) {
+    const kernel::Buffer& b = k.buffers[kernel::BufferId{i}];
+    if (b.argument < 0 || !used[static_cast<std::size_t>(i)]) continue;
+    const lower::Argument& a = lowered.arguments[static_cast<std::size_t>(b.argument)];
+    const bool constant = a.kind == lower::Argument::Kind::packed || graph.constant_of(a.node);
+    const std::int64_t width = size_of(b.dtype), bytes = b.size * width;
+    if (!constant || bytes < least) continue;
+    const std::string name = name_of_argument(lowered, b.argument);
+    if (const auto strip = kernel::strip_of(k, phase, kernel::BufferId{i}))
+      out.push_back({{b.argument, strip->begin * width, strip->step * width, strip->count * width},
+                     bytes,
+                     name});
+    else
+      notes.push_back(fmt::format("phase {}: {} of {} bytes is read where it is: {}", number, name,
+                                  bytes, strip.error().message));
+  }
+  std::ranges::stable_sort(out, std::greater{}, &Candidate::bytes);
+  return out;
+}
+
 }  // namespace
 
 Paging paging_of(const lower::Lowered& lowered, const prim::Graph& graph,
                  const Platform& platform) {
   Paging out;
   if (!platform.persistent || platform.ring_least == 0) return out;
-  const kernel::Kernel& k = lowered.kernel;
   const std::int64_t blocks =
       std::int64_t{platform.gpu.multiprocessors} * platform.persistent->blocks;
-  for (const kernel::Stmt& s : k.body) {
+  for (const kernel::Stmt& s : lowered.kernel.body) {
     const auto* phase = std::get_if<kernel::For>(&s.op);
     if (phase == nullptr) continue;
     const std::size_t number = out.phases.size();
-    std::vector<Candidate> found;
-    const std::vector<bool> used = [&] {
-      kernel::Kernel one = k;
-      one.body = {s};
-      return kernel::used_buffers(one);
-    }();
-    for (std::int32_t i = 0; i < k.buffers.size(); ++i) {
-      const kernel::Buffer& b = k.buffers[kernel::BufferId{i}];
-      if (b.argument < 0 || !used[static_cast<std::size_t>(i)]) continue;
-      const lower::Argument& a = lowered.arguments[static_cast<std::size_t>(b.argument)];
-      const bool constant = a.kind == lower::Argument::Kind::packed || graph.constant_of(a.node);
-      const std::int64_t width = size_of(b.dtype), bytes = b.size * width;
-      if (!constant || bytes < platform.ring_least * std::min<std::int64_t>(blocks, phase->end))
-        continue;
-      const std::string name = name_of_argument(lowered, b.argument);
-      const auto strip = kernel::strip_of(k, *phase, kernel::BufferId{i});
-      if (strip)
-        found.push_back({{b.argument, strip->begin * width, strip->step * width,
-                          strip->count * width},
-                         bytes,
-                         name});
-      else
-        out.notes.push_back(fmt::format("phase {}: {} of {} bytes is read where it is: {}", number,
-                                        name, bytes, strip.error().message));
-    }
-    std::ranges::stable_sort(found, std::greater{}, &Candidate::bytes);
+    const std::int64_t least = platform.ring_least * std::min<std::int64_t>(blocks, phase->end);
     std::vector<runtime::Paged>& paged = out.phases.emplace_back();
-    for (const Candidate& c : found) {
+    for (const Candidate& c : candidates(lowered, *phase, graph, least, number, out.notes)) {
       const bool room = paged.size() < runtime::kMostPaged;
       if (room) paged.push_back(c.paged);
       out.notes.push_back(
@@ -115,18 +120,28 @@ void drop_what_does_not_fit(KernelCode& code, const runtime::Ring& ring) {
     std::erase_if(code.ring_notes, [&](const std::string& note) {
       return note.starts_with(prefix) && note.find("through the ring") != note.npos;
     });
-    code.ring_notes.push_back(fmt::format(
-        "{}constants are read where they are: a task needs {} pages of {}", prefix, pages,
-        ring.pages));
+    code.ring_notes.push_back(
+        fmt::format("{}constants are read where they are: a task needs {} pages of {}", prefix,
+                    pages, ring.pages));
   }
 }
 
+void note_no_ring(std::vector<KernelCode*>& kernels, const std::string& why) {
+  for (KernelCode* kernel : kernels)
+    if (!kernel->ring_notes.empty()) kernel->ring_notes = {std::string(kNoRing) + why};
+}
+
 std::string ring_summary(const Compiled& compiled) {
-  const auto has_notes = [](const CompiledKernel& k) { return !k.code.ring_notes.empty(); };
-  if (std::ranges::none_of(compiled.kernels, has_notes)) return "";
-  const auto& persistent = compiled.kernels.front().code.persistent;
+  const auto noted = std::ranges::find_if(
+      compiled.kernels, [](const CompiledKernel& k) { return !k.code.ring_notes.empty(); });
+  if (noted == compiled.kernels.end()) return "";
+  const auto& persistent = noted->code.persistent;
   if (!persistent) return "";
-  if (persistent->ring.pages == 0) return "none";
+  if (persistent->ring.pages == 0) {
+    const std::string& note = noted->code.ring_notes.front();
+    return note.starts_with(kNoRing) ? "none: " + note.substr(kNoRing.size())
+                                     : "none: tasks go through no large constant in order";
+  }
   std::size_t stages = 0, paged = 0;
   for (const CompiledKernel& k : compiled.kernels)
     for (const runtime::Phase& phase : k.code.phases) {

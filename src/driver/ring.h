@@ -19,6 +19,9 @@ Result<runtime::Ring> ring_for(const Platform& platform, std::int64_t shared_byt
 /// Constants of which a single task has no room in the ring are read where they are.
 void drop_what_does_not_fit(KernelCode& code, const runtime::Ring& ring);
 
+/// What the kernels' notes say where there is no ring.
+void note_no_ring(std::vector<KernelCode*>& kernels, const std::string& why);
+
 /// "14 pages of 16384 bytes; …" or why there is none; empty: not asked for.
 std::string ring_summary(const Compiled& compiled);
 

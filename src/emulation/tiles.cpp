@@ -152,8 +152,8 @@ void Machine::perform(Mbarrier& b) {
     const std::uint32_t first = shared_address(c.shared, nullptr);
     const std::uint64_t size = c.map.element_bytes;
     if (c.from && races_)
-      check_access(t, {b.copier, c.tick, nullptr, false}, c.from,
-                   static_cast<std::size_t>(c.bytes), false);
+      check_access(t, {b.copier, c.tick, nullptr, false}, c.from, static_cast<std::size_t>(c.bytes),
+                   false);
     if (c.from) std::memcpy(c.shared, c.from, static_cast<std::size_t>(c.bytes));
     for (std::uint64_t i = 0; !c.from && i < static_cast<std::uint64_t>(c.bytes) / size; ++i) {
       const auto place = swizzled(first + static_cast<std::uint32_t>(i * size), c.map.swizzle);

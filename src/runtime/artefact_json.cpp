@@ -105,13 +105,12 @@ json manifest_json(const Program& p) {
   for (const Tensor& c : p.constants)
     j["constants"].push_back({{"dtype", name_of(c.dtype())}, {"shape", c.shape()}});
   if (p.persistent)
-    j["persistent"] = {{"symbol", p.persistent->symbol},
-                       {"threads", p.persistent->threads},
-                       {"blocks", p.persistent->blocks},
-                       {"shared", p.persistent->shared_bytes},
-                       {"ring",
-                        {p.persistent->ring.pages, p.persistent->ring.page_bytes,
-                         p.persistent->ring.at}}};
+    j["persistent"] = {
+        {"symbol", p.persistent->symbol},
+        {"threads", p.persistent->threads},
+        {"blocks", p.persistent->blocks},
+        {"shared", p.persistent->shared_bytes},
+        {"ring", {p.persistent->ring.pages, p.persistent->ring.page_bytes, p.persistent->ring.at}}};
   if (p.monolith) j["monolith"] = layout_json(*p.monolith);
   j["info"] = p.manifest;
   return j;

@@ -31,8 +31,8 @@ struct TensorMap {
   int swizzle_bytes = 0;  ///< 0, 32, 64 or 128: span in which 16-byte pieces are permuted
   bool operator==(const TensorMap&) const = default;
 };
-/// An argument that a stage's tasks go through in order: task t reads bytes [begin + t·step, begin +
-/// t·step + bytes) of it, as far as there are any.
+/// An argument that a stage's tasks go through in order: task t reads bytes [begin + t·step, begin
+/// + t·step + bytes) of it, as far as there are any.
 struct Paged {
   int arg = 0;
   std::int64_t begin = 0, step = 0, bytes = 0;

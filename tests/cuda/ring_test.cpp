@@ -50,12 +50,9 @@ void elements(Network& n) {
   const NodeId x = n.in({90, 125});
   n.out(n.b.add(n.b.mul(x, n.weight({90, 125})), n.weight({90, 125})));
 }
-constexpr NamedNetwork kStreams[] = {{"chain", chain},
-                                     {"transposed", transposed},
-                                     {"few rows", few_rows},
-                                     {"tables", tables},
-                                     {"elements", elements},
-                                     {"decode", decode}};
+constexpr NamedNetwork kStreams[] = {{"chain", chain},       {"transposed", transposed},
+                                     {"few rows", few_rows}, {"tables", tables},
+                                     {"elements", elements}, {"decode", decode}};
 
 CompileOptions with_ring(const std::string& ring) {
   CompileOptions options = stand_in("monolith");
@@ -193,8 +190,8 @@ TEST(Ring, FillsAheadOfWhatItemsWaitFor) {
       const auto& item = made->paged.items[static_cast<std::size_t>(n)];
       waited |= item.wait >= 0;
       for (int s = item.step; waited && s < item.step_end; ++s)
-        steps_behind_waits +=
-            made->paged.steps[static_cast<std::size_t>(s)].position < made->program.persistent->ring.pages;
+        steps_behind_waits += made->paged.steps[static_cast<std::size_t>(s)].position <
+                              made->program.persistent->ring.pages;
     }
     EXPECT_GT(steps_behind_waits, 0) << b;
   }
@@ -212,6 +209,22 @@ std::string notice(const Made& made, const std::string& text, int blocks) {
     const auto found = monolith.run(*module, order, 7, inputs);
     return found ? difference(*found, *wanted) : found.error().message;
   });
+}
+
+// Blocks do not ask L2 for what their rings bring.
+TEST(Ring, ConstantsAreBroughtOnce) {
+  const auto made = make({"few rows", few_rows}, 2, 8, 4096);
+  ASSERT_TRUE(made);
+  std::size_t paged = 0;
+  for (const runtime::Stage& stage : made->stages) {
+    const auto& args = made->program.launches[static_cast<std::size_t>(stage.launch)].args;
+    for (const runtime::Paged& p : runtime::cuda::paged_of(made->program, stage)) {
+      ++paged;
+      for (const auto& range : runtime::cuda::constants_of(made->program, stage))
+        EXPECT_NE(range.constant, args[static_cast<std::size_t>(p.arg)].index);
+    }
+  }
+  EXPECT_GE(paged, 2u);
 }
 
 /// The text with the prelude's functions of the ring written out in it.
@@ -240,8 +253,8 @@ TEST(Ring, EverySynchronisationIsNeeded) {
     EXPECT_GT(made->paged.loads.size(), 8u);
     const std::string text = with_own_ring(made->text);
     ASSERT_EQ(notice(*made, text, kBlocks), "");
-    std::vector<Mutant>& own = mutants.emplace_back(
-        mutants_of(text, kSynchronisations, 0, text.find("// end")));
+    std::vector<Mutant>& own =
+        mutants.emplace_back(mutants_of(text, kSynchronisations, 0, text.find("// end")));
     ASSERT_EQ(own.size(), 9u);
     for (const auto& [from, to] :
          {std::pair{"1 - R::parity(at)", "R::parity(at)"},
@@ -284,8 +297,7 @@ TEST(Ring, RunsInASessionAndFromAFile) {
     EXPECT_GT(read->persistent->ring.pages, 0);
     for (std::size_t l = 0; l < read->launches.size(); ++l)
       for (std::size_t p = 0; p < read->launches[l].phases.size(); ++p)
-        EXPECT_EQ(read->launches[l].phases[p].grid,
-                  compiled->program->launches[l].phases[p].grid);
+        EXPECT_EQ(read->launches[l].phases[p].grid, compiled->program->launches[l].phases[p].grid);
     auto code = runtime::cuda::load_code(FAKE_CUDA, 0, *read);
     ASSERT_TRUE(code.ok()) << code.error().message;
     const auto session =
@@ -345,6 +357,12 @@ TEST(Ring, SaysWhatComesThroughItAndWhatDoesNot) {
   const auto few = compile(n.g, with_ring("1000000"));
   ASSERT_TRUE(few.ok()) << few.error().message;
   EXPECT_EQ(few->program->persistent->ring.pages, 0);
+  // Nor does anything where tasks read in another order.
+  Network apart;
+  apart.out(apart.b.matmul(apart.in({70, 48}), apart.weight({48, 64})));
+  const auto none = compile(apart.g, with_ring("1"));
+  ASSERT_TRUE(none.ok()) << none.error().message;
+  EXPECT_EQ(ring_summary(*none), "none: tasks go through no large constant in order");
   CompileOptions old = with_ring("1");
   old.arch = "sm_80";
   old.options.nvrtc.clear();

@@ -69,8 +69,9 @@ Result<KernelText> to_text(const kernel::Kernel& k, const std::string& prefix);
 /// what no stage can do (clusters, roles of threads, tile copies).
 Result<KernelText> to_stages(const kernel::Kernel& k, const std::string& prefix,
                              const StageForm& form = {});
-/// A persistent kernel of `threads` a block, `blocks` at once on a multiprocessor, whose functions are
-/// `stages` in their order; their texts come before. With a ring a warp more, which fills its pages.
+/// A persistent kernel of `threads` a block, `blocks` at once on a multiprocessor, whose functions
+/// are `stages` in their order; their texts come before. With a ring a warp more, which fills its
+/// pages.
 std::string monolith_text(const std::vector<StageCall>& stages, const std::string& symbol,
                           int threads, int blocks, const RingForm& ring = {});
 

@@ -70,8 +70,8 @@ std::vector<BufferId> parameters_of(const Kernel& k, KernelText& out) {
   return parameters;
 }
 
-/// A device function of a phase, and what unpacks its arguments; `paged`: parameters that may lie in
-/// pages.
+/// A device function of a phase, and what unpacks its arguments; `paged`: parameters that may lie
+/// in pages.
 void append_stage(KernelText& out, const Kernel& k, const std::vector<BufferId>& parameters,
                   const For& loop, PhaseText phase, std::string symbol,
                   const std::vector<int>& paged) {
@@ -87,8 +87,8 @@ void append_stage(KernelText& out, const Kernel& k, const std::vector<BufferId>&
     declared += fmt::format("{}* __restrict__ b{},\n    ", type, id.value);
     const auto page = std::ranges::find(paged, static_cast<int>(i));
     if (page != paged.end()) {
-      given += fmt::format("static_cast<{}*>(pages.of({}, args[{}])), ", type,
-                           page - paged.begin(), i);
+      given +=
+          fmt::format("static_cast<{}*>(pages.of({}, args[{}])), ", type, page - paged.begin(), i);
       continue;
     }
     given += fmt::format("static_cast<{}*>(args[{}]), ", type, i);

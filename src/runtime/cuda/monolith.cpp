@@ -99,7 +99,8 @@ Status Persistent::upload(std::span<const DevicePtr> constants) {
   const std::int64_t items = packer.add(tables_.items), first = packer.add(tables_.first_item),
                      waits = packer.add(tables_.waits), firsts = packer.add(tables_.first_wait),
                      ranges = packer.add(addresses(tables_.ranges)),
-                     steps = packer.add(tables_.steps), loads = packer.add(addresses(tables_.loads)),
+                     steps = packer.add(tables_.steps),
+                     loads = packer.add(addresses(tables_.loads)),
                      first_load = packer.add(tables_.first_load);
   shared_tables_ = HEDDLE_TRY(packer.upload(gpu()));
   parameters_ = {0,

@@ -39,8 +39,8 @@ struct MonolithTimes {
   std::uint64_t at[5];
 };
 struct MonolithParameters {
-  DevicePtr stages, items, first_item, waits, first_wait, ranges, steps, loads, first_load, counters,
-      failure, times;
+  DevicePtr stages, items, first_item, waits, first_wait, ranges, steps, loads, first_load,
+      counters, failure, times;
   unsigned patience;
 };
 static_assert(sizeof(MonolithStage) == 16 && sizeof(MonolithItem) == 32 &&
@@ -65,7 +65,7 @@ struct MonolithTables {
   std::vector<MonolithWait> waits;
   std::vector<ConstantRange> ranges;
   // Filled in by add_pages (cuda/ring.h):
-  std::vector<MonolithStep> steps;  ///< of items
+  std::vector<MonolithStep> steps;   ///< of items
   std::vector<ConstantRange> loads;  ///< by position in the ring, of block 0, of block 1, …
   std::vector<int> first_load;       ///< by block, and the end
 };

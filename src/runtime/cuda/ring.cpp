@@ -47,8 +47,7 @@ class Planner {
     const auto s = static_cast<std::size_t>(item.stage);
     std::vector<Span> out;
     for (const Paged& p : paged_[s])
-      out.push_back(
-          paged_bytes(p, first, last, constant_of(program_, stages_[s], p).bytes()));
+      out.push_back(paged_bytes(p, first, last, constant_of(program_, stages_[s], p).bytes()));
     return out;
   }
 
@@ -77,8 +76,8 @@ class Planner {
         static_cast<int>(first), static_cast<int>(last), position_, 0, {kNoPages, kNoPages}};
     const std::vector<Span> all = spans(item, first, last);
     for (std::size_t a = 0; a < all.size(); ++a) {
-      const Slot& slot = launch_of(program_, stages_[s])
-                             .args[static_cast<std::size_t>(paged_[s][a].arg)];
+      const Slot& slot =
+          launch_of(program_, stages_[s]).args[static_cast<std::size_t>(paged_[s][a].arg)];
       if (all[a].begin == all[a].end) continue;
       step.bias[a] = std::int64_t{step.count} * ring_.page_bytes - all[a].begin;
       for (std::int64_t at = all[a].begin; at < all[a].end; at += ring_.page_bytes) {

@@ -31,8 +31,7 @@ Case random_case(std::mt19937& rng) {
       const std::int64_t step = pick(1, 60), bytes = step + pick(0, 3), begin = pick(0, 40);
       const std::int64_t size = begin + step * (phase.tasks - 1) + bytes - pick(0, 3);
       phase.grid.paged.push_back({static_cast<int>(launch.args.size()), begin, step, bytes});
-      launch.args.push_back(
-          {Slot::Kind::constant, static_cast<std::int64_t>(p.constants.size())});
+      launch.args.push_back({Slot::Kind::constant, static_cast<std::int64_t>(p.constants.size())});
       p.constants.emplace_back(TensorType{DType::u8, {std::max<std::int64_t>(size, 1)}});
     }
     phase.touches = {{0, true, {{0, 64}}}};
@@ -51,8 +50,11 @@ Case random_case(std::mt19937& rng) {
 class Execution {
  public:
   Execution(const Case& c, int block, const RingEvents& events)
-      : c_(c), ring_(c.program.persistent->ring), block_(static_cast<std::size_t>(block)),
-        events_(events), pages_(static_cast<std::size_t>(ring_.pages)) {
+      : c_(c),
+        ring_(c.program.persistent->ring),
+        block_(static_cast<std::size_t>(block)),
+        events_(events),
+        pages_(static_cast<std::size_t>(ring_.pages)) {
     for (Page& page : pages_)
       page.bytes.assign(static_cast<std::size_t>(ring_.page_bytes), {-1, 0});
   }
@@ -97,8 +99,8 @@ class Execution {
     for (int i = tables().first_item[block_]; i < tables().first_item[block_ + 1]; ++i) {
       const MonolithItem& item = tables().items[static_cast<std::size_t>(i)];
       if (item.step == item.step_end) continue;
-      std::vector<int> runs(static_cast<std::size_t>(
-          c_.stages[static_cast<std::size_t>(item.stage)].tasks));
+      std::vector<int> runs(
+          static_cast<std::size_t>(c_.stages[static_cast<std::size_t>(item.stage)].tasks));
       for (int s = item.step; s < item.step_end; ++s) {
         const MonolithStep& step = tables().steps[static_cast<std::size_t>(s)];
         for (int t = step.first; t < step.last; ++t) {
@@ -218,8 +220,9 @@ TEST(Ring, RandomProgramsAreValidAndRunRight) {
     steps += c.tables.steps.size();
     for (const MonolithStep& s : c.tables.steps) left_out += s.first == s.last;
     for (const Stage& s : c.stages)
-      direct += !c.program.launches[static_cast<std::size_t>(s.launch)].phases[0].grid.paged.empty() &&
-                paged_of(c.program, s).empty();
+      direct +=
+          !c.program.launches[static_cast<std::size_t>(s.launch)].phases[0].grid.paged.empty() &&
+          paged_of(c.program, s).empty();
   }
   EXPECT_GT(steps, 2000u);
   EXPECT_GT(left_out, 100u);
@@ -345,9 +348,9 @@ TEST(Ring, NamesWhatIsWrong) {
                                         {Kind::fill, 0, 0, 0},
                                         {Kind::wait_empty, 0, 0, 1},
                                         {Kind::fill, 0, 0, 1}};
-  const std::vector<RingEvent> reads = {
-      {Kind::wait_full, 0, 0, 0}, {Kind::read, 0, 0, 0}, {Kind::release, 0, 0, 0},
-      {Kind::wait_full, 0, 1, 1}, {Kind::read, 0, 0, 1}, {Kind::release, 0, 0, 1}};
+  const std::vector<RingEvent> reads = {{Kind::wait_full, 0, 0, 0}, {Kind::read, 0, 0, 0},
+                                        {Kind::release, 0, 0, 0},   {Kind::wait_full, 0, 1, 1},
+                                        {Kind::read, 0, 0, 1},      {Kind::release, 0, 0, 1}};
   EXPECT_EQ(message(fills, reads), "valid");
   std::vector<RingEvent> changed = reads;
   changed.erase(changed.begin() + 2);

@@ -177,8 +177,7 @@ class Contents {
         HEDDLE_TRY(argument(item, step, paged[a], step.bias[a]));
       }
     }
-    if (task != item.last)
-      return fail("ring: task {} of stage {} runs never", task, item.stage);
+    if (task != item.last) return fail("ring: task {} of stage {} runs never", task, item.stage);
     return Ok{};
   }
 
@@ -196,8 +195,7 @@ class Contents {
     for (std::int64_t at = begin; at < end;) {
       const std::int64_t place = bias + at;  // behind the step's first page
       const std::int64_t page = place / ring_.page_bytes, in_page = place % ring_.page_bytes;
-      if (place < 0 || page >= step.count ||
-          step.position % ring_.pages + page >= ring_.pages)
+      if (place < 0 || page >= step.count || step.position % ring_.pages + page >= ring_.pages)
         return fail("ring: byte {} of constant {} lies in no page of its step", at, slot.index);
       const ConstantRange& r = load_at(step.position + static_cast<int>(page));
       const std::int64_t there = std::min(end - at, r.bytes - in_page);
