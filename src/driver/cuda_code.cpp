@@ -80,6 +80,7 @@ Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platf
     if (p < paging.phases.size()) code.phases.back().grid.paged = paging.phases[p];
   }
   code.ring_notes = paging.notes;
+  code.ring_bytes = paging.ring_bytes, code.large_bytes = paging.large_bytes;
   return code;
 }
 
@@ -168,7 +169,7 @@ Result<PersistentCode> compile_stages(std::vector<KernelCode*>& kernels, const P
                                       const Options& options) {
   const Stages stages = stages_of(kernels);
   if (!stages.paged || platform.ring_least == 0) return compile_with(stages, {}, platform, options);
-  const auto ring = ring_for(platform, stages.shared_bytes);
+  const auto ring = ring_for(kernels, platform, stages.shared_bytes);
   if (!ring) {
     note_no_ring(kernels, ring.error().message);
     return compile_with(stages, {}, platform, options);

@@ -58,6 +58,7 @@ struct KernelCode {
   std::optional<runtime::PersistentKernel> persistent;  ///< CUDA: of which the phases are stages
   /// CUDA: which constants come through the ring, or why they do not.
   std::vector<std::string> ring_notes = {};
+  std::int64_t ring_bytes = 0, large_bytes = 0;  ///< of those that do, and of all in the notes
 };
 
 /// Who has chosen a kernel's schedule.

@@ -15,6 +15,8 @@ constexpr std::int64_t kReserved = 1024;  // of each block, for the system
 /// A step on its way while another one is read.
 constexpr int kLeastPages = 2;
 
+/// Of the large constants. Not measured.
+constexpr double kLeastShare = 0.25;
 constexpr std::string_view kNoRing = "no ring: ";
 
 struct Candidate {
@@ -32,7 +34,7 @@ std::string name_of_argument(const lower::Lowered& lowered, int argument) {
 /// The constants that a phase goes through in order, the largest first; of the others a note.
 std::vector<Candidate> candidates(const lower::Lowered& lowered, const kernel::For& phase,
                                   const prim::Graph& graph, std::int64_t least, std::size_t number,
-                                  std::vector<std::string>& notes) {
+                                  Paging& paging) {
   const kernel::Kernel& k = lowered.kernel;
   kernel::Kernel one = k;
   one.body = {kernel::Stmt{phase}};
@@ -45,14 +47,15 @@ std::vector<Candidate> candidates(const lower::Lowered& lowered, const kernel::F
     const bool constant = a.kind == lower::Argument::Kind::packed || graph.constant_of(a.node);
     const std::int64_t width = size_of(b.dtype), bytes = b.size * width;
     if (!constant || bytes < least) continue;
+    paging.large_bytes += bytes;
     const std::string name = name_of_argument(lowered, b.argument);
     if (const auto strip = kernel::strip_of(k, phase, kernel::BufferId{i}))
       out.push_back({{b.argument, strip->begin * width, strip->step * width, strip->count * width},
                      bytes,
                      name});
     else
-      notes.push_back(fmt::format("phase {}: {} of {} bytes is read where it is: {}", number, name,
-                                  bytes, strip.error().message));
+      paging.notes.push_back(fmt::format("phase {}: {} of {} bytes is read where it is: {}", number,
+                                         name, bytes, strip.error().message));
   }
   std::ranges::stable_sort(out, std::greater{}, &Candidate::bytes);
   return out;
@@ -72,9 +75,9 @@ Paging paging_of(const lower::Lowered& lowered, const prim::Graph& graph,
     const std::size_t number = out.phases.size();
     const std::int64_t least = platform.ring_least * std::min<std::int64_t>(blocks, phase->end);
     std::vector<runtime::Paged>& paged = out.phases.emplace_back();
-    for (const Candidate& c : candidates(lowered, *phase, graph, least, number, out.notes)) {
+    for (const Candidate& c : candidates(lowered, *phase, graph, least, number, out)) {
       const bool room = paged.size() < runtime::kMostPaged;
-      if (room) paged.push_back(c.paged);
+      if (room) paged.push_back(c.paged), out.ring_bytes += c.bytes;
       out.notes.push_back(
           room ? fmt::format("phase {}: {} of {} bytes comes through the ring, {} bytes a task",
                              number, c.name, c.bytes, c.paged.bytes)
@@ -90,10 +93,17 @@ Paging paging_of(const KernelCode& code) {
   Paging out;
   for (const runtime::Phase& phase : code.phases) out.phases.push_back(phase.grid.paged);
   out.notes = code.ring_notes;
+  out.ring_bytes = code.ring_bytes, out.large_bytes = code.large_bytes;
   return out;
 }
 
-Result<runtime::Ring> ring_for(const Platform& platform, std::int64_t shared_bytes) {
+Result<runtime::Ring> ring_for(const std::vector<KernelCode*>& kernels, const Platform& platform,
+                               std::int64_t shared_bytes) {
+  std::int64_t through = 0, all = 0;
+  for (const KernelCode* kernel : kernels)
+    through += kernel->ring_bytes, all += kernel->large_bytes;
+  if (static_cast<double>(through) < kLeastShare * static_cast<double>(all))
+    return unsupported("it would bring {} of {} bytes of large constants", through, all);
   const runtime::cuda::Device& gpu = platform.gpu;
   const Platform::Persistent& setting = *platform.persistent;
   if ((setting.threads + runtime::Ring::kThreads) * setting.blocks > gpu.threads_per_multiprocessor)

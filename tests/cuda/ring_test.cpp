@@ -357,6 +357,14 @@ TEST(Ring, SaysWhatComesThroughItAndWhatDoesNot) {
   const auto few = compile(n.g, with_ring("1000000"));
   ASSERT_TRUE(few.ok()) << few.error().message;
   EXPECT_EQ(few->program->persistent->ring.pages, 0);
+  // All stages pay for a ring: one weight of many is not worth it.
+  const NodeId more = n.in({70, 512});
+  n.out(n.b.matmul(more, n.weight({512, 256})));
+  const auto one = compile(n.g, with_ring("1"));
+  ASSERT_TRUE(one.ok()) << one.error().message;
+  EXPECT_EQ(one->program->persistent->ring.pages, 0);
+  EXPECT_NE(ring_summary(*one).find("none: it would bring "), std::string::npos)
+      << ring_summary(*one);
   // Nor does anything where tasks read in another order.
   Network apart;
   apart.out(apart.b.matmul(apart.in({70, 48}), apart.weight({48, 64})));
