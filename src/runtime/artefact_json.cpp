@@ -276,11 +276,16 @@ Status check_stages(const Program& p) {
   if (p.monolith && !p.monolith->own.empty() && p.monolith->own.size() != stages)
     return fail("artefact: found layouts of {} stages, want {}", p.monolith->own.size(), stages);
   for (const Launch& launch : p.launches)
-    for (const Phase& phase : launch.phases)
+    for (const Phase& phase : launch.phases) {
       if ((phase.grid.function >= 0) != p.persistent.has_value() ||
           (p.persistent && (phase.grid.threads > p.persistent->threads ||
                             phase.grid.shared_bytes > p.persistent->shared_bytes)))
         return fail("artefact: phase '{}' is no stage of the persistent kernel", phase.symbol);
+      for (const Paged& paged : phase.grid.paged)
+        if (paged.step > kMaxTensorBytes / std::max<std::int64_t>(1, phase.tasks))
+          return fail("artefact: {} tasks of phase '{}' go through an argument in steps of {}",
+                      phase.tasks, phase.symbol, paged.step);
+    }
   return Ok{};
 }
 

@@ -313,6 +313,33 @@ TEST(Ring, RunsInASessionAndFromAFile) {
   set("");
 }
 
+TEST(Ring, MalformedOnesAreRefused) {
+  Network n;
+  transposed(n);
+  const auto compiled = compile(n.g, with_ring("1"));
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  const auto said = [&](auto change) {
+    runtime::Program p = *compiled->program;
+    change(p, p.launches.front().phases.front().grid.paged.at(0));
+    const std::string path = ::testing::TempDir() + "/malformed.heddle";
+    EXPECT_TRUE(runtime::write_artefact(p, path).ok());
+    const auto read = runtime::read_artefact(path);
+    return read.ok() ? std::string("fine") : read.error().message;
+  };
+  EXPECT_EQ(said([](auto&, auto&) {}), "fine");
+  EXPECT_NE(said([](auto&, auto& paged) { paged.arg = 99; }).find("malformed argument in pages"),
+            std::string::npos);
+  EXPECT_NE(said([](auto&, auto& paged) { paged.bytes = -1; }).find("malformed argument in pages"),
+            std::string::npos);
+  EXPECT_NE(said([](auto&, auto& paged) { paged.step = kMaxTensorBytes; }).find("in steps of"),
+            std::string::npos);
+  for (const auto& change :
+       {+[](runtime::Ring& r) { r.pages = 9999; }, +[](runtime::Ring& r) { r.at += 1; },
+        +[](runtime::Ring& r) { r.page_bytes = 0; }, +[](runtime::Ring& r) { ++r.pages; }})
+    EXPECT_NE(said([&](auto& p, auto&) { change(p.persistent->ring); }).find("found a ring of"),
+              std::string::npos);
+}
+
 // Weights that lie in the tasks' order anyway give the same bits with and without.
 TEST(Ring, OffIsAsBefore) {
   set("sms=3");
