@@ -19,6 +19,7 @@ NETWORKS = ["gpt2-decode", "llama-like", "opt-125m-decode", "bert-base", "vit-b1
             "t5-encoder", "bert-large", "t5-base-encoder", "t5-base-decoder"]
 LARGE = ["opt-125m-decode", "clip-text", "bert-large", "t5-base-encoder", "t5-base-decoder"]
 DECODES = ["gpt2-decode", "llama-like", "opt-125m-decode"]
+NO_RING = "monolith, no ring"  # weights that stages read through L2 only
 OVER_PEERS, OF_BANDWIDTH, NOT_WAITING = 1.5, 0.75, 0.95
 
 
@@ -119,18 +120,19 @@ def measure(run, heddle, clock, arguments):
             continue
         del row["error"]
         peers = [p for p in arguments.peers if p != "torch"]
-        for mode in ("monolith", "kernels"):
-            command = [heddle, "bench", model, "--device", "cuda", "--precision", "bf16", "--mode", mode, "--json",
-                       "--duration", arguments.duration, "--rounds", 4, "--budget", arguments.budget]
-            if mode == "monolith" and peers:
+        ways = [("monolith", []), ("kernels", [])] + ([(NO_RING, ["--ring", "off"])] if network in DECODES else [])
+        for way, more in ways:
+            command = [heddle, "bench", model, "--device", "cuda", "--precision", "bf16", "--mode", way.split(",")[0],
+                       "--json", "--duration", arguments.duration, "--rounds", 4, "--budget", arguments.budget, *more]
+            if way == "monolith" and peers:
                 command += ["--vs", ",".join(peers), "--peer-timeout", 90, "--venv",
                             pathlib.Path(sys.executable).parent.parent]
             code, out, error, _ = run(command, min(150, clock.left()))
             if code != 0:
-                row["error"] = gpu_targets.reason(error)
+                row |= {} if way == NO_RING else {"error": gpu_targets.reason(error)}
                 continue
             found = json.loads(out)
-            row["ms"][mode] = found["heddle"]["median_ms"]
+            row["ms"][way] = found["heddle"]["median_ms"]
             row["peers"] |= found.get("peers", {})
         code, _, error, _ = run([heddle, "profile", model, "--device", "cuda", "--precision", "bf16", "--mode",
                                  "monolith", "--iterations", 10, "--trace", trace], min(60, clock.left()))
@@ -162,11 +164,12 @@ def verdicts(rows, copy_gbs, real=True):
 
 
 def markdown(rows):
-    lines = ["", "| network, bf16, batch 1 | monolith ms | kernels ms | waiting | peers |", "|---" * 5 + "|"]
+    lines = ["", "| network, bf16, batch 1 | monolith ms | without a ring | kernels ms | waiting | peers |", "|---" * 6 + "|"]
     for r in rows:
         peers = ", ".join(f"{n} {p['error'][:40] if p.get('error') else format(p['ratio'], '.2f') + '×'}"
                           for n, p in r["peers"].items())
-        lines.append(f"| {r['model']} | " + (f"{r['error'].replace('|', '/')[:80]} | | | |" if r.get("error") else
-                     f"{r['ms']['monolith']:.3f} | {r['ms']['kernels']:.3f} | "
+        lines.append(f"| {r['model']} | " + (f"{r['error'].replace('|', '/')[:80]} | | | | |" if r.get("error") else
+                     f"{r['ms']['monolith']:.3f} | {gpu_targets.number(r['ms'].get(NO_RING))} | "
+                     f"{r['ms']['kernels']:.3f} | "
                      f"{gpu_targets.number(r['waiting'])} | {peers} |"))
     return lines

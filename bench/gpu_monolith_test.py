@@ -5,6 +5,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import onnx
 
@@ -20,6 +21,30 @@ class Monoliths(unittest.TestCase):
         self.assertEqual([t["state"] for t in gpu_monolith.verdicts([row], 4000, False)], ["unproven"] * 3)
         slow = {**row, "ms": {"monolith": 0.2, "kernels": 0.2}, "peers": {"jax": {"ratio": 1.1}}, "waiting": 0.1}
         self.assertEqual([t["state"] for t in gpu_monolith.verdicts([slow], 4000)], ["missed"] * 3)
+
+    def test_rings_are_compared(self):
+        commands = []
+
+        def run(command, seconds):
+            commands.append(command)
+            ms = 0.3 if "--ring" in command else 0.2
+            return int("profile" in command), json.dumps({"heddle": {"median_ms": ms}}), "", 0
+
+        class Clock:
+            def left(self):
+                return 100
+
+        class Arguments:
+            scale, peers, duration, budget = 1, [], 1, "none"
+
+        with mock.patch.multiple(gpu_monolith, model_of=lambda *_: ("m", ""), weight_bytes=lambda _: 1):
+            rows = gpu_monolith.measure(run, "heddle", Clock(), Arguments)
+        ringless = [c for c in commands if "--ring" in c]
+        self.assertEqual(len(ringless), len(gpu_monolith.DECODES))
+        for command in ringless:
+            self.assertEqual(command[command.index("--mode") + 1], "monolith")
+        lines = [line for line in gpu_monolith.markdown(rows) if line.startswith("| gpt2-decode")]
+        self.assertTrue(lines[0].startswith("| gpt2-decode | 0.200 | 0.30 | 0.200 |"), lines)
 
     def test_waiting(self):
         with tempfile.TemporaryDirectory() as folder:

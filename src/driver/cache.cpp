@@ -40,7 +40,8 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
                      platform.cpu.features, platform.threads, options.budget, options.strategy);
   if (platform.cuda)
     key += fmt::format("|{}|{}|{}", platform.machine_name(), platform.gpu.l2_bytes,
-                       options.options.nvrtc);
+                       options.options.nvrtc) +
+           "|ring " + options.options.ring;
   key += fmt::format("|{}{}", name_of(options.precision), options.tf32 ? " tf32" : "");
   if (options.memory_limit > 0) key += fmt::format("|{} bytes", options.memory_limit);
   key += "|" + options.mode + "|" + options.options.accuracy + "|" + options.options.disable + "|" +

@@ -182,6 +182,11 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
         compiled.graph, planning, platform, orchestrate, [&](std::vector<CompiledKernel>& kernels) {
           return generate_cubins(kernels, platform, options, pool);
         }));
+    if (platform.persistent) {
+      std::vector<KernelCode*> codes;
+      for (CompiledKernel& kernel : built.chosen.kernels) codes.push_back(&kernel.code);
+      HEDDLE_TRY(leave_spilling_ring(codes, built.objects, platform, options.options));
+    }
     chosen = std::move(built.chosen);
     *objects = std::move(built.objects);
   } else {

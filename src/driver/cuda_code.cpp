@@ -37,23 +37,31 @@ runtime::Phase to_phase(const codegen::cuda::PhaseInfo& info) {
 }
 
 /// With the factor that group tuning has found for it.
-Result<codegen::cuda::KernelText> stage_text(const kernel::Kernel& k, const std::string& prefix,
-                                             const Platform::Persistent& setting) {
-  codegen::cuda::KernelText text = HEDDLE_TRY(codegen::cuda::to_stages(k, prefix));
+Result<codegen::cuda::KernelText> stage_text(const kernel::Kernel& k, std::string prefix,
+                                             const Platform::Persistent& setting,
+                                             const Paging& paging) {
+  codegen::cuda::StageForm form;
+  for (std::size_t p = 0; p < paging.phases.size(); ++p) {
+    std::vector<int>& paged = form.paged.emplace_back();
+    for (const runtime::Paged& one : paging.phases[p]) paged.push_back(one.arg);
+    if (!paged.empty()) prefix += fmt::format("p{}_{}", p, fmt::join(paged, "_"));
+  }
+  codegen::cuda::KernelText text = HEDDLE_TRY(codegen::cuda::to_stages(k, prefix, form));
   const auto factor = setting.factors.find(hash_bytes(text.text));
   if (factor == setting.factors.end() || factor->second == 1) return text;
-  return codegen::cuda::to_stages(k, fmt::format("{}f{}", prefix, factor->second),
-                                  {factor->second});
+  form.factor = factor->second;
+  return codegen::cuda::to_stages(k, fmt::format("{}f{}", prefix, factor->second), form);
 }
 
 }  // namespace
 
-Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platform) {
+Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platform,
+                             const Paging& paging) {
   const kernel::Kernel nameless = without_names(kernel);
   const std::string prefix = "k" + to_string(hash_bytes(kernel::to_string(nameless))).substr(0, 16);
-  codegen::cuda::KernelText text =
-      HEDDLE_TRY(platform.persistent ? stage_text(nameless, "s" + prefix, *platform.persistent)
-                                     : codegen::cuda::to_text(nameless, prefix));
+  codegen::cuda::KernelText text = HEDDLE_TRY(
+      platform.persistent ? stage_text(nameless, "s" + prefix, *platform.persistent, paging)
+                          : codegen::cuda::to_text(nameless, prefix));
   const int most_threads = platform.persistent ? platform.persistent->threads : kMostThreads;
   const std::int64_t most_shared = platform.target().shared_bytes;
   KernelCode code;
@@ -68,7 +76,11 @@ Result<KernelCode> cuda_text(const kernel::Kernel& kernel, const Platform& platf
           info.tasks, info.threads, info.shared_bytes, platform.gpu.name, most_threads,
           most_shared);
     code.phases.push_back(to_phase(info));
+    const std::size_t p = code.phases.size() - 1;
+    if (p < paging.phases.size()) code.phases.back().grid.paged = paging.phases[p];
   }
+  code.ring_notes = paging.notes;
+  code.ring_bytes = paging.ring_bytes, code.large_bytes = paging.large_bytes;
   return code;
 }
 
@@ -104,31 +116,81 @@ Result<std::vector<std::string>> compile_cuda(std::vector<KernelCode>& kernels,
   return objects;
 }
 
-Result<std::vector<std::string>> compile_persistent(std::vector<KernelCode*>& kernels,
-                                                    const Platform& platform,
-                                                    const Options& options) {
+namespace {
+
+/// The text of the stages, equal functions once, and what the persistent kernel calls.
+struct Stages {
   std::string text = codegen::cuda::unit_header();
+  std::vector<codegen::cuda::StageCall> calls;
+  std::int64_t shared_bytes = 0;
+  bool paged = false;
+};
+Stages stages_of(std::vector<KernelCode*>& kernels) {
+  Stages out;
   std::map<std::string, int> numbers;  // of functions
-  std::vector<std::string> symbols;
-  runtime::PersistentKernel persistent{"", platform.persistent->threads,
-                                       platform.persistent->blocks, 0};
   for (KernelCode* kernel : kernels) {
     bool fresh = false;
     for (runtime::Phase& phase : kernel->phases) {
-      const auto [at, added] = numbers.try_emplace(phase.symbol, static_cast<int>(symbols.size()));
-      if (added) symbols.push_back(phase.symbol);
+      const auto [at, added] =
+          numbers.try_emplace(phase.symbol, static_cast<int>(out.calls.size()));
+      const bool paged = !phase.grid.paged.empty();
+      if (added) out.calls.push_back({phase.symbol, paged});
       fresh = added;
       phase.grid.function = at->second;
       phase.grid.threads = std::max(1, phase.grid.threads);
-      persistent.shared_bytes = std::max(persistent.shared_bytes, phase.grid.shared_bytes);
+      out.shared_bytes = std::max(out.shared_bytes, phase.grid.shared_bytes);
+      out.paged |= paged;
     }
-    if (fresh) text += kernel->source;
+    if (fresh) out.text += kernel->source;
   }
-  persistent.symbol = "monolith_" + to_string(hash_bytes(text)).substr(0, 16);
-  text += codegen::cuda::monolith_text(symbols, persistent.symbol, persistent.threads,
-                                       persistent.blocks);
-  codegen::cuda::Cubin cubin = HEDDLE_TRY(
-      codegen::cuda::compile(text, {platform.gpu.arch(), options.nvrtc, options.cache_dir}));
+  return out;
+}
+
+struct PersistentCode {
+  runtime::PersistentKernel kernel;
+  codegen::cuda::Cubin cubin;
+};
+Result<PersistentCode> compile_with(const Stages& stages, const runtime::Ring& ring,
+                                    const Platform& platform, const Options& options) {
+  const Platform::Persistent& setting = *platform.persistent;
+  PersistentCode out{{"", setting.threads, setting.blocks, stages.shared_bytes, ring}, {}};
+  if (ring.pages > 0) out.kernel.shared_bytes = ring.end();
+  const codegen::cuda::RingForm form{ring.pages, ring.page_bytes, ring.at};
+  out.kernel.symbol = "monolith_" + to_string(hash_bytes(stages.text)).substr(0, 16);
+  out.cubin = HEDDLE_TRY(codegen::cuda::compile(
+      stages.text + codegen::cuda::monolith_text(stages.calls, out.kernel.symbol, setting.threads,
+                                                 setting.blocks, form),
+      {platform.gpu.arch(), options.nvrtc, options.cache_dir}));
+  return out;
+}
+
+/// With a ring where stages have use for one and there is room.
+Result<PersistentCode> compile_stages(std::vector<KernelCode*>& kernels, const Platform& platform,
+                                      const Options& options) {
+  const Stages stages = stages_of(kernels);
+  if (!stages.paged || platform.ring_least == 0) return compile_with(stages, {}, platform, options);
+  const auto ring = ring_for(kernels, platform, stages.shared_bytes);
+  if (!ring) {
+    note_no_ring(kernels, ring.error().message);
+    return compile_with(stages, {}, platform, options);
+  }
+  for (KernelCode* kernel : kernels) drop_what_does_not_fit(*kernel, *ring);
+  return compile_with(stages, *ring, platform, options);
+}
+
+int spills_of(const std::vector<KernelCode*>& kernels) {
+  int bytes = 0;
+  for (const KernelCode* kernel : kernels)
+    for (const auto& f : kernel->functions) bytes += f.spill_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> compile_persistent(std::vector<KernelCode*>& kernels,
+                                                    const Platform& platform,
+                                                    const Options& options) {
+  auto [persistent, cubin] = HEDDLE_TRY(compile_stages(kernels, platform, options));
   int registers = 0;
   for (const auto& f : cubin.functions)
     if (f.symbol == persistent.symbol) registers = f.registers;
@@ -144,6 +206,28 @@ Result<std::vector<std::string>> compile_persistent(std::vector<KernelCode*>& ke
     }
   }
   return std::vector<std::string>{std::move(cubin.bytes)};
+}
+
+Status leave_spilling_ring(std::vector<KernelCode*>& kernels, std::vector<std::string>& objects,
+                           const Platform& platform, const Options& options) {
+  const int bytes = spills_of(kernels);
+  if (bytes == 0 || !kernels.front()->persistent || kernels.front()->persistent->ring.pages == 0)
+    return Ok{};
+  std::vector<KernelCode> copies;
+  for (const KernelCode* kernel : kernels) copies.push_back(*kernel);
+  std::vector<KernelCode*> plain;
+  for (KernelCode& copy : copies) {
+    copy.functions.clear();
+    plain.push_back(&copy);
+  }
+  Platform without = platform;
+  without.ring_least = 0;
+  std::vector<std::string> made = HEDDLE_TRY(compile_persistent(plain, without, options));
+  if (spills_of(plain) >= bytes) return Ok{};
+  note_no_ring(plain, fmt::format("for its warp's registers stages spill {} bytes", bytes));
+  for (std::size_t i = 0; i < copies.size(); ++i) *kernels[i] = std::move(copies[i]);
+  objects = std::move(made);
+  return Ok{};
 }
 
 void add_units(std::span<CompiledKernel> kernels, std::vector<std::string>& objects,

@@ -56,6 +56,9 @@ struct KernelCode {
   std::vector<codegen::cuda::FunctionInfo> functions;  ///< CUDA: by phase
   std::optional<UnitProduct> unit;  ///< CUDA: what runs instead, in an object of the program
   std::optional<runtime::PersistentKernel> persistent;  ///< CUDA: of which the phases are stages
+  /// CUDA: which constants come through the ring, or why they do not.
+  std::vector<std::string> ring_notes = {};
+  std::int64_t ring_bytes = 0, large_bytes = 0;  ///< of those that do, and of all in the notes
 };
 
 /// Who has chosen a kernel's schedule.

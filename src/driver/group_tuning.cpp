@@ -120,7 +120,7 @@ struct Tuner {
     Platform own = platform;
     own.persistent = current;
     own.persistent->factors[hash_bytes(kernel.code.source)] = factor;
-    kernel.code = HEDDLE_TRY(cuda_text(kernel.lowered.kernel, own));
+    kernel.code = HEDDLE_TRY(cuda_text(kernel.lowered.kernel, own, paging_of(kernel.code)));
     std::vector<KernelCode*> codes{&kernel.code};
     auto objects = HEDDLE_TRY(compile_persistent(codes, own, options.options));
     for (const auto& f : kernel.code.functions)

@@ -18,7 +18,9 @@ Result<CompiledKernel> lower_kernel(const lower::Request& request, const plan::K
                                     const Platform& platform) {
   CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
   if (platform.cuda) name_origins(kernel.lowered, planned.cluster, *request.graph);
-  if (platform.cuda) kernel.code = HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform));
+  if (platform.cuda)
+    kernel.code = HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform,
+                                       paging_of(kernel.lowered, *request.graph, platform)));
   return kernel;
 }
 

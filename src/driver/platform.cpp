@@ -22,6 +22,7 @@ lower::Target Platform::target() const {
     if (persistent) {
       target.stage_threads = persistent->threads;
       target.library = target.cutlass = target.grid_barriers = false;
+      target.whole_pieces = ring_least > 0;
       constexpr int kReserved = 1024;  // of each block
       target.shared_bytes = std::min(
           gpu.shared_per_block, gpu.shared_per_multiprocessor / persistent->blocks - kReserved);
@@ -60,7 +61,8 @@ std::string Platform::machine_name(bool with_units) const {
   if (cuda)
     return fmt::format("{}, {}, {} multiprocessors{}{}", gpu.name, gpu.arch(), gpu.multiprocessors,
                        library && !persistent ? ", cuBLASLt" : "", tf32 ? ", tf32" : "") +
-           (with_units && !persistent ? ", CUTLASS" : "") + (persistent ? ", stages" : "");
+           (with_units && !persistent ? ", CUTLASS" : "") + (persistent ? ", stages" : "") +
+           (persistent && ring_least > 0 ? ", ring" : "");
   return plan::machine_name(threads, cpu.vector_bytes) + (strict ? ", strict" : "");
 }
 
@@ -75,6 +77,17 @@ std::optional<int> cuda_ordinal(const std::string& device) {
 }
 
 namespace {
+
+/// Items that read less of their weights wait for little. Not measured.
+constexpr std::int64_t kLeastPaged = 4096;  // bytes
+
+/// The ring's copies and barriers are Hopper's.
+std::int64_t ring_least(const std::string& option, const Platform& p) {
+  if (option == "off" || p.gpu.arch() != "sm_90a") return 0;
+  std::int64_t least = kLeastPaged;
+  if (option != "auto") std::from_chars(option.data(), option.data() + option.size(), least);
+  return least;
+}
 
 constexpr int kLeastCapability = 80;  // cp.async, bf16 and tf32 on tensor cores
 
@@ -148,13 +161,17 @@ Result<Platform> platform_for(const CompileOptions& options) {
         p.tools = *std::move(tools);
       p.units = p.tools && options.budget == "full";
     }
-    if (p.found) return p;
+    if (p.found) {
+      p.ring_least = ring_least(options.options.ring, p);
+      return p;
+    }
   }
   const std::string arch = options.arch.empty() ? "sm_90a" : options.arch;
   const auto assumed = runtime::cuda::assumed_device(arch);
   if (!assumed)
     return fail(ErrorCode::usage, "--arch: found '{}', want sm_80, sm_89 or sm_90a", arch);
   p.gpu = *assumed;
+  p.ring_least = ring_least(options.options.ring, p);
   // That there is no GPU is as it may be; that one does not answer is not.
   if (!devices)
     log(devices.error().code == ErrorCode::missing ? LogLevel::info : LogLevel::warning,

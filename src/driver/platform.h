@@ -32,6 +32,8 @@ struct Platform {
     std::map<Hash, int> factors = {};
   };
   std::optional<Persistent> persistent;
+  /// Bytes of a constant that a block must read in a stage, to get them through the ring; 0: none.
+  std::int64_t ring_least = 0;
   std::shared_ptr<const plan::Schedules> schedules;  ///< tuned, for this processor; null: none
   std::string schedules_note;                        ///< where they are from, or why there are none
 

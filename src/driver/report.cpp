@@ -3,6 +3,7 @@
 #include "driver/fusion.h"
 
 #include "driver/code_cache.h"
+#include "driver/ring.h"
 #include "driver/source_map.h"
 #include "prim/text.h"
 
@@ -137,6 +138,7 @@ void add_cuda(json& j, const prim::Graph& graph, const CompiledKernel& kernel,
   for (const runtime::Phase& phase : kernel.code.phases)
     j["phases"].push_back(phase_json(kernel.code, phase, platform));
   j["roofline"] = roofline_json(graph, kernel, platform);
+  if (!kernel.code.ring_notes.empty()) j["ring"] = kernel.code.ring_notes;
   j["source"] = kernel.code.source;
   j["source_map"] = source_map(graph, kernel.code.lines);
 }
@@ -216,6 +218,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
                    {"unique_regions", plan.stats.unique_regions},
                    {"cuts_per_node", plan.stats.cuts_per_node}}},
                  {"mode", mode_json(compiled.mode)},
+                 {"ring", ring_summary(compiled)},
                  {"memory", memory_json(compiled.memory)},
                  {"schedules", schedules_json(compiled, platform)},
                  {"kernels", json::array()},

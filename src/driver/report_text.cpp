@@ -72,6 +72,8 @@ std::string details(const json& kernel) {
       fmt::format("     kernel {}: {} (by {})\n", kernel["name"].get<std::string>(),
                   kernel["schedule"].get<std::string>(), kernel.value("schedule_from", "lowering"));
   text += launches(kernel);
+  for (const json& note : kernel.value("ring", json::array()))
+    text += fmt::format("     {}\n", note.get<std::string>());
   for (const json& source : kernel["sources"])
     text += fmt::format("     covers {} '{}'\n", source["op"].get<std::string>(),
                         source["name"].get<std::string>());
@@ -144,6 +146,8 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
   }
   if (report.contains("memory")) text += memory_text(report["memory"]);
   if (report.contains("mode")) text += mode_text(report["mode"]);
+  if (const std::string ring = report.value("ring", ""); !ring.empty())
+    text += fmt::format("ring: {}\n", ring);
   if (const auto schedules = report.find("schedules");
       schedules != report.end() && !(*schedules)["source"].get<std::string>().empty())
     text += fmt::format("tuned schedules: {} kernels ({})\n", (*schedules)["kernels"].get<int>(),

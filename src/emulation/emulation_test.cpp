@@ -142,6 +142,41 @@ TEST(Emulation, MisuseNamesItsLines) {
                "misaligned asynchronous copy, at kernel.cu:39");
 }
 
+constexpr const char* kBulk = R"(
+extern "C" __global__ void bulk(const unsigned char* from, unsigned char* out, int to, int bytes, int fenced) {
+  HD_DYNAMIC_SHARED(shared);
+  __shared__ hd::Mbarrier full;
+  if (threadIdx.x == 0) {
+    hd::mbarrier_init(&full, 1);
+    if (fenced) hd::mbarrier_fence();
+    hd::mbarrier_arrive_expect(&full, bytes);
+    hd::bulk_load(shared + to, from, bytes, &full);
+  }
+  hd::block_sync();
+  if (bytes != 48) hd::mbarrier_wait(&full, 0);
+  if (bytes != 48) out[threadIdx.x] = shared[to + threadIdx.x];
+}
+)";
+
+TEST(Emulation, BulkCopiesAreChecked) {
+  const Module m = compiled(kBulk, {.races = true});
+  Array<unsigned char> x(64), y(32);
+  const auto said = [&](int from, int to, int bytes, int fenced) {
+    return run(m, "bulk", {.block = {32}, .shared_bytes = 128}, x.data + from, y.data, to, bytes,
+               fenced);
+  };
+  for (int i = 0; i < 64; ++i) x[i] = static_cast<unsigned char>(3 * i);
+  ASSERT_EQ(said(16, 32, 32, 1), "");
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(y[i], x[16 + i]);
+  expect_error(said(8, 0, 32, 1), "misaligned source of a bulk copy, at kernel.cu:10");
+  expect_error(said(0, 8, 32, 1), "misaligned destination of a bulk copy");
+  expect_error(said(0, 0, 40, 1), "a bulk copy of 40 bytes; multiples of 16 are possible");
+  expect_error(said(48, 0, 32, 1), "from outside global memory");
+  expect_error(said(0, 112, 32, 1), "ends outside shared memory");
+  expect_error(said(0, 0, 32, 0), "gets copies before mbarrier_fence");
+  expect_error(said(0, 0, 48, 1), "ends with copies of tiles in flight");
+}
+
 TEST(Emulation, ShapesThatNoGpuTakesAreRefused) {
   const Module m = compiled(kBasics);
   Array<float> x(1024);

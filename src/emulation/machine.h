@@ -83,12 +83,14 @@ struct Barrier {
   Clock gathered;
 };
 
-/// A copy of a tile that was started.
+/// A copy of a tile that was started, or of bytes as they lie.
 struct TileCopy {
   std::byte* shared;
   TensorMap map;
   int at[5];
   Tick tick;
+  const std::byte* from;  ///< bytes: no map
+  std::int64_t bytes;
 };
 
 /// A barrier in shared memory. Copies that complete it are made when all threads have arrived and
@@ -167,6 +169,8 @@ class Machine {
   void mbarrier_wait(void* barrier, int parity, emu::Site site, const void* pc);
   void tma_load(void* shared, const void* map, const int* at, int rank, void* barrier,
                 const void* pc);
+  void bulk_load(void* shared, const void* global, int bytes, void* barrier, const void* pc);
+  void bulk_prefetch(const void* global, int bytes, const void* pc);
   void fence_async();
   void products_fence();
   void products_commit();
@@ -195,6 +199,7 @@ class Machine {
   void open(Cluster& cluster);
   void poll(emu::Site site);
   Mbarrier& mbarrier_at(void* barrier, bool store, const void* pc);
+  void start(Mbarrier& barrier, TileCopy copy, const void* pc);
   void complete_phase(Mbarrier& barrier);
   void perform(Mbarrier& barrier);
   void check_operands(const Product& product, const void* pc);

@@ -52,6 +52,12 @@ void mbarrier_wait(void* barrier, int parity, emu::Site site) {
 void tma_load(void* shared, const void* map, const int* at, int rank, void* barrier) {
   machine().tma_load(shared, map, at, rank, barrier, HEDDLE_PC);
 }
+void bulk_load(void* shared, const void* global, int bytes, void* barrier) {
+  machine().bulk_load(shared, global, bytes, barrier, HEDDLE_PC);
+}
+void bulk_prefetch(const void* global, int bytes) {
+  machine().bulk_prefetch(global, bytes, HEDDLE_PC);
+}
 void fence_async() { machine().fence_async(); }
 void products_fence() { machine().products_fence(); }
 void products_commit() { machine().products_commit(); }
@@ -88,6 +94,8 @@ const emu::Runtime& runtime() {
       .mbarrier_arrive = mbarrier_arrive,
       .mbarrier_wait = mbarrier_wait,
       .tma_load = tma_load,
+      .bulk_load = bulk_load,
+      .bulk_prefetch = bulk_prefetch,
       .fence_async = fence_async,
       .products_fence = products_fence,
       .products_commit = products_commit,

@@ -76,7 +76,6 @@ void Machine::mbarrier_wait(void* barrier, int parity, emu::Site site, const voi
 
 void Machine::tma_load(void* shared, const void* map, const int* at, int rank, void* barrier,
                        const void* pc) {
-  Thread& t = *thread_;
   Mbarrier& b = mbarrier_at(barrier, true, pc);
   TileCopy copy{};
   if (!aligned(map, 64)) fail_at("a tensor map not aligned to 64 bytes", pc);
@@ -87,18 +86,47 @@ void Machine::tma_load(void* shared, const void* map, const int* at, int rank, v
   // The swizzle's pattern repeats every 8 lines of its width; 128 bytes are needed in any case.
   if (!aligned(shared, copy.map.swizzle == 0 ? 128 : 8 * std::size_t{copy.map.swizzle}))
     fail_at("misaligned destination of a tile", pc);
-  if (!b.fenced) fail_at("an mbarrier gets copies before mbarrier_fence", pc);
-  const std::uint32_t first = shared_address(shared, pc);
-  const auto bytes = static_cast<std::uint32_t>(copy.map.tile_bytes());
-  if (!shared_pointer(*t.block, first + bytes - 1))
-    fail_at("a tile ends outside shared memory", pc);
   copy.shared = static_cast<std::byte*>(shared);
+  copy.bytes = static_cast<std::int64_t>(copy.map.tile_bytes());
   std::memcpy(copy.at, at, sizeof(int) * static_cast<std::size_t>(rank));
+  start(b, copy, pc);
+}
+
+/// Swizzling stays inside the tile.
+void Machine::start(Mbarrier& b, TileCopy copy, const void* pc) {
+  if (!b.fenced) fail_at("an mbarrier gets copies before mbarrier_fence", pc);
+  const std::uint32_t last =
+      shared_address(copy.shared, pc) + static_cast<std::uint32_t>(copy.bytes) - 1;
+  if (!shared_pointer(*thread_->block, last)) fail_at("a tile ends outside shared memory", pc);
   copy.tick = ++b.issued;
-  // Swizzling stays inside the tile.
-  if (races_) check_access(t, {b.copier, copy.tick, pc, false}, shared, bytes, true);
+  if (races_)
+    check_access(*thread_, {b.copier, copy.tick, pc, false}, copy.shared,
+                 static_cast<std::size_t>(copy.bytes), true);
   b.copies.push_back(copy);
   ++progress_;
+}
+
+void Machine::bulk_load(void* shared, const void* global, int bytes, void* barrier,
+                        const void* pc) {
+  Mbarrier& b = mbarrier_at(barrier, true, pc);
+  bulk_prefetch(global, bytes, pc);
+  if (!aligned(shared, 16)) fail_at("misaligned destination of a bulk copy", pc);
+  TileCopy copy{};
+  copy.shared = static_cast<std::byte*>(shared);
+  copy.from = static_cast<const std::byte*>(global);
+  copy.bytes = bytes;
+  start(b, copy, pc);
+}
+
+/// Nothing comes of it but that what is asked for has to be there.
+void Machine::bulk_prefetch(const void* global, int bytes, const void* pc) {
+  if (bytes <= 0 || bytes % 16 != 0)
+    fail_at(fmt::format("a bulk copy of {} bytes; multiples of 16 are possible", bytes), pc);
+  if (!aligned(global, 16)) fail_at("misaligned source of a bulk copy", pc);
+  const Allocation* a = races_ ? find_allocation(global) : nullptr;
+  const auto* from = static_cast<const std::byte*>(global);
+  if (races_ && (!a || from + bytes > a->begin + a->bytes))
+    fail_at(fmt::format("a bulk copy of {} bytes from outside global memory", bytes), pc);
 }
 
 namespace {
@@ -122,8 +150,12 @@ void Machine::perform(Mbarrier& b) {
   Thread& t = *thread_;
   for (const TileCopy& c : b.copies) {
     const std::uint32_t first = shared_address(c.shared, nullptr);
-    const std::uint64_t bytes = c.map.tile_bytes(), size = c.map.element_bytes;
-    for (std::uint64_t i = 0; i < bytes / size; ++i) {
+    const std::uint64_t size = c.map.element_bytes;
+    if (c.from && races_)
+      check_access(t, {b.copier, c.tick, nullptr, false}, c.from, static_cast<std::size_t>(c.bytes),
+                   false);
+    if (c.from) std::memcpy(c.shared, c.from, static_cast<std::size_t>(c.bytes));
+    for (std::uint64_t i = 0; !c.from && i < static_cast<std::uint64_t>(c.bytes) / size; ++i) {
       const auto place = swizzled(first + static_cast<std::uint32_t>(i * size), c.map.swizzle);
       std::byte* to = c.shared + (static_cast<std::int64_t>(place) - first);
       const std::byte* from = element_in(c, i);
@@ -133,7 +165,7 @@ void Machine::perform(Mbarrier& b) {
       else
         std::memset(to, 0, size);
     }
-    b.bytes -= static_cast<std::int64_t>(bytes);
+    b.bytes -= c.bytes;
     if (races_) b.gathered.learn(b.copier, c.tick);
     ++progress_;
   }

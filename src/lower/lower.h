@@ -42,6 +42,8 @@ struct Target {
   /// Kernels become stages of a persistent kernel with blocks of this many threads (at least 256):
   /// no clusters, no roles of threads; 0: launches of their own.
   int stage_threads = 0;
+  /// Tasks read constants that they stream as one piece each, which a ring of pages can bring.
+  bool whole_pieces = false;
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;

@@ -26,6 +26,7 @@ json grid_json(const Grid& grid) {
             {"cluster", grid.cluster},         {"resident", grid.resident},
             {"cooperative", grid.cooperative}, {"maps", maps}};
   if (grid.function >= 0) j["function"] = grid.function;
+  for (const Paged& p : grid.paged) j["paged"].push_back({p.arg, p.begin, p.step, p.bytes});
   return j;
 }
 
@@ -104,10 +105,12 @@ json manifest_json(const Program& p) {
   for (const Tensor& c : p.constants)
     j["constants"].push_back({{"dtype", name_of(c.dtype())}, {"shape", c.shape()}});
   if (p.persistent)
-    j["persistent"] = {{"symbol", p.persistent->symbol},
-                       {"threads", p.persistent->threads},
-                       {"blocks", p.persistent->blocks},
-                       {"shared", p.persistent->shared_bytes}};
+    j["persistent"] = {
+        {"symbol", p.persistent->symbol},
+        {"threads", p.persistent->threads},
+        {"blocks", p.persistent->blocks},
+        {"shared", p.persistent->shared_bytes},
+        {"ring", {p.persistent->ring.pages, p.persistent->ring.page_bytes, p.persistent->ring.at}}};
   if (p.monolith) j["monolith"] = layout_json(*p.monolith);
   j["info"] = p.manifest;
   return j;
@@ -153,6 +156,16 @@ Result<TensorMap> map_from(const json& j, std::size_t args) {
   return map;
 }
 
+Result<Paged> paged_from(const json& j, std::size_t args) {
+  const Paged p{j.at(0).get<int>(), j.at(1).get<std::int64_t>(), j.at(2).get<std::int64_t>(),
+                j.at(3).get<std::int64_t>()};
+  const auto sound = [](std::int64_t n) { return n >= 0 && n <= kMaxTensorBytes; };
+  if (p.arg < 0 || static_cast<std::size_t>(p.arg) >= args || !sound(p.begin) || !sound(p.step) ||
+      !sound(p.bytes))
+    return fail("artefact: found a malformed argument in pages");
+  return p;
+}
+
 Result<Grid> grid_from(const json& j, std::size_t args) {
   if (j.empty()) return Grid{};
   Grid grid{j.at("threads").get<int>(),      j.at("shared").get<std::int64_t>(),
@@ -165,6 +178,11 @@ Result<Grid> grid_from(const json& j, std::size_t args) {
                 grid.threads, grid.shared_bytes, grid.cluster);
   if (grid.function < -1) return fail("artefact: found function {}", grid.function);
   for (const json& map : j.at("maps")) grid.maps.push_back(HEDDLE_TRY(map_from(map, args)));
+  for (const json& p : j.value("paged", json::array()))
+    grid.paged.push_back(HEDDLE_TRY(paged_from(p, args)));
+  if (grid.paged.size() > kMostPaged)
+    return fail("artefact: found {} arguments in pages, want {} at most", grid.paged.size(),
+                kMostPaged);
   return grid;
 }
 
@@ -229,8 +247,20 @@ Result<UnitProduct> unit_from(const json& j, std::size_t args, std::size_t objec
 }
 
 Result<PersistentKernel> persistent_from(const json& j) {
-  const PersistentKernel m{j.at("symbol").get<std::string>(), j.at("threads").get<int>(),
-                           j.at("blocks").get<int>(), j.at("shared").get<std::int64_t>()};
+  const json& ring = j.at("ring");
+  const PersistentKernel m{
+      j.at("symbol").get<std::string>(),
+      j.at("threads").get<int>(),
+      j.at("blocks").get<int>(),
+      j.at("shared").get<std::int64_t>(),
+      {ring.at(0).get<int>(), ring.at(1).get<int>(), ring.at(2).get<std::int64_t>()}};
+  constexpr int kMostPages = 4096, kMostPageBytes = 1 << 20, kPageAlign = 128;
+  const Ring& r = m.ring;
+  if (r.pages < 0 || r.pages > kMostPages || r.page_bytes < 0 || r.page_bytes > kMostPageBytes ||
+      r.at < 0 || r.at > m.shared_bytes ||
+      (r.pages > 0 && (r.page_bytes < kPageAlign || r.page_bytes % kPageAlign != 0 ||
+                       r.at % kPageAlign != 0 || r.end() > m.shared_bytes)))
+    return fail("artefact: found a ring of {} pages of {} bytes", r.pages, r.page_bytes);
   if (m.threads < 1 || m.threads > 1024 || m.blocks < 1 || m.blocks > 32 || m.shared_bytes < 0 ||
       m.shared_bytes > (std::int64_t{1} << 30))
     return fail(
@@ -246,11 +276,16 @@ Status check_stages(const Program& p) {
   if (p.monolith && !p.monolith->own.empty() && p.monolith->own.size() != stages)
     return fail("artefact: found layouts of {} stages, want {}", p.monolith->own.size(), stages);
   for (const Launch& launch : p.launches)
-    for (const Phase& phase : launch.phases)
+    for (const Phase& phase : launch.phases) {
       if ((phase.grid.function >= 0) != p.persistent.has_value() ||
           (p.persistent && (phase.grid.threads > p.persistent->threads ||
                             phase.grid.shared_bytes > p.persistent->shared_bytes)))
         return fail("artefact: phase '{}' is no stage of the persistent kernel", phase.symbol);
+      for (const Paged& paged : phase.grid.paged)
+        if (paged.step > kMaxTensorBytes / std::max<std::int64_t>(1, phase.tasks))
+          return fail("artefact: {} tasks of phase '{}' go through an argument in steps of {}",
+                      phase.tasks, phase.symbol, paged.step);
+    }
   return Ok{};
 }
 

@@ -31,6 +31,15 @@ struct TensorMap {
   int swizzle_bytes = 0;  ///< 0, 32, 64 or 128: span in which 16-byte pieces are permuted
   bool operator==(const TensorMap&) const = default;
 };
+/// An argument that a stage's tasks go through in order: task t reads bytes [begin + t·step, begin
+/// + t·step + bytes) of it, as far as there are any.
+struct Paged {
+  int arg = 0;
+  std::int64_t begin = 0, step = 0, bytes = 0;
+  bool operator==(const Paged&) const = default;
+};
+/// At most so many arguments of a stage come through the ring.
+constexpr int kMostPaged = 2;
 /// How a phase is launched on CUDA; on the CPU nothing of it is used.
 struct Grid {
   int threads = 0;                ///< of a block
@@ -41,6 +50,7 @@ struct Grid {
   std::vector<TensorMap> maps = {};
   /// The number of the program's persistent kernel's function that does the tasks; -1: a launch.
   int function = -1;
+  std::vector<Paged> paged = {};  ///< constants that may come through the persistent kernel's ring
   bool operator==(const Grid&) const = default;
 };
 /// What tasks touch of one argument: bytes [first, second) of each of equal shares of a phase's
@@ -73,14 +83,27 @@ struct Launch {
   /// CUDA: a unit of products does, where it can be loaded.
   std::optional<UnitProduct> unit = {};
 };
+/// Pages of shared memory through which a warp of its own brings constants ahead of the stages
+/// (sm_90a): `pages` of `page_bytes` from byte `at` on, then two barriers for each.
+struct Ring {
+  int pages = 0;  ///< 0: none
+  int page_bytes = 0;
+  std::int64_t at = 0;
+  static constexpr int kThreads = 32;  ///< that bring pages, behind those of the stages
+  std::int64_t bytes() const { return std::int64_t{pages} * page_bytes; }
+  std::int64_t end() const { return at + bytes() + 16 * std::int64_t{pages}; }
+  bool operator==(const Ring&) const = default;
+};
 /// CUDA: the cooperative kernel of which all phases are functions. It does them as a schedule says
 /// that is made for the blocks which the GPU holds at once (`extern "C" __global__`, one parameter
 /// hd::Monolith).
 struct PersistentKernel {
   std::string symbol;
-  int threads = 0;                ///< of a block
+  int threads = 0;                ///< of a block, that do stages
   int blocks = 1;                 ///< of a multiprocessor, at most
-  std::int64_t shared_bytes = 0;  ///< dynamic: the most that a phase needs
+  std::int64_t shared_bytes = 0;  ///< dynamic: the most that a phase needs, and the ring
+  Ring ring = {};
+  int block_threads() const { return threads + (ring.pages > 0 ? Ring::kThreads : 0); }
   bool operator==(const PersistentKernel&) const = default;
 };
 /// A graph input or output; strides are row-major.

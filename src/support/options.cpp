@@ -51,6 +51,13 @@ Status set_accuracy(Options& options, std::string_view text) {
   return set_text<&Options::accuracy>(options, text);
 }
 
+Status set_ring(Options& options, std::string_view text) {
+  std::int64_t least = 0;
+  if (text != "auto" && text != "off")
+    HEDDLE_TRY(set_int(least, "ring", text, 1, std::numeric_limits<std::int32_t>::max()));
+  return set_text<&Options::ring>(options, text);
+}
+
 constexpr std::int64_t kMostMegabytes = 1 << 30;  // a petabyte
 
 constexpr OptionRow kRows[] = {
@@ -103,6 +110,11 @@ constexpr OptionRow kRows[] = {
     {"cuda-driver", "HEDDLE_CUDA_DRIVER",
      "path of the CUDA driver (default: the system's libcuda.so.1)",
      set_text<&Options::cuda_driver>, get_text<&Options::cuda_driver>},
+    {"ring", "HEDDLE_RING",
+     "monoliths on sm_90a: weights that a block streams come through a ring of pages in shared "
+     "memory, ahead of their stages; auto: where a block reads at least 4096 bytes of them in a "
+     "stage, a number: that many bytes, off: none",
+     set_ring, get_text<&Options::ring>},
     {"cuda-graph", "HEDDLE_CUDA_GRAPH",
      "replay a captured graph in every run on a GPU (0: launch kernel by kernel)",
      [](Options& o, std::string_view text) { return set_bool(o.cuda_graph, "cuda-graph", text); },

@@ -20,13 +20,14 @@ struct Options {
   bool verify = false;
   std::string cpu;
   std::string accuracy = "standard";
-  std::string schedules;    ///< file of tuned schedules; empty: those of this build; none: none
-  std::string nvrtc;        ///< path of NVRTC; empty: looked for
-  std::string cublaslt;     ///< path of cuBLASLt; empty: looked for
-  std::string nvcc;         ///< path of nvcc, which compiles units; empty: looked for
-  std::string cutlass;      ///< folder with CUTLASS's include/; empty: looked for
-  bool cuda_graph = true;   ///< runs on a GPU replay a captured graph
-  std::string cuda_driver;  ///< path of the CUDA driver; empty: the system's libcuda.so.1
+  std::string schedules;      ///< file of tuned schedules; empty: those of this build; none: none
+  std::string nvrtc;          ///< path of NVRTC; empty: looked for
+  std::string cublaslt;       ///< path of cuBLASLt; empty: looked for
+  std::string nvcc;           ///< path of nvcc, which compiles units; empty: looked for
+  std::string cutlass;        ///< folder with CUTLASS's include/; empty: looked for
+  std::string ring = "auto";  ///< of a monolith's weights on sm_90a: auto, off, a number of bytes
+  bool cuda_graph = true;     ///< runs on a GPU replay a captured graph
+  std::string cuda_driver;    ///< path of the CUDA driver; empty: the system's libcuda.so.1
 };
 
 /// One setting: the same row feeds the environment, the command line's help and the docs.

@@ -130,8 +130,12 @@ class EmulatedMonolith {
  public:
   EmulatedMonolith(const runtime::Program& p, runtime::cuda::MonolithTables tables, int blocks)
       : p_(p), tables_(std::move(tables)), blocks_(blocks), arena_(p.arena_bytes + 1) {
-    for (const Tensor& c : p.constants)
-      constants_.emplace_back(std::span(c.data(), static_cast<std::size_t>(c.bytes())));
+    // The ring's copies are of whole units.
+    for (const Tensor& c : p.constants) {
+      std::vector<std::byte> bytes(c.data(), c.data() + c.bytes());
+      bytes.resize((bytes.size() + 15) / 16 * 16);
+      constants_.emplace_back(bytes);
+    }
     const auto room = [](const runtime::Port& port) {
       return DeviceBytes(element_count(port.type.shape) * size_of(port.type.dtype));
     };
@@ -158,21 +162,27 @@ class EmulatedMonolith {
     std::vector<MonolithStage> stages;
     for (const auto& [first, grid] : phases)
       stages.push_back({at(arg_table) + first * sizeof(DevicePtr), grid.function, grid.threads});
-    std::vector<MonolithRange> ranges;
-    for (const ConstantRange& r : tables_.ranges)
-      ranges.push_back(
-          {at(constants_[static_cast<std::size_t>(r.constant)]) + static_cast<DevicePtr>(r.begin),
-           r.bytes});
+    const auto addresses = [&](const std::vector<ConstantRange>& of) {
+      std::vector<MonolithRange> out;
+      for (const ConstantRange& r : of)
+        out.push_back(
+            {at(constants_[static_cast<std::size_t>(r.constant)]) + static_cast<DevicePtr>(r.begin),
+             r.bytes});
+      return table(out);
+    };
     const DeviceBytes stage_table = table(stages), items = table(tables_.items),
                       first_item = table(tables_.first_item), waits = table(tables_.waits),
-                      first_wait = table(tables_.first_wait), range_table = table(ranges);
-    MonolithParameters parameters{
-        at(stage_table), at(items),     at(first_item), at(waits), at(first_wait),
-        at(range_table), at(counters_), at(failure_),   0,         patience};
+                      first_wait = table(tables_.first_wait), ranges = addresses(tables_.ranges),
+                      steps = table(tables_.steps), loads = addresses(tables_.loads),
+                      first_load = table(tables_.first_load);
+    MonolithParameters parameters{at(stage_table), at(items),     at(first_item), at(waits),
+                                  at(first_wait),  at(ranges),    at(steps),      at(loads),
+                                  at(first_load),  at(counters_), at(failure_),   0,
+                                  patience};
     void* list[] = {&parameters};
     emulation::Launch how;
     how.grid.x = static_cast<unsigned>(blocks_);
-    how.block.x = static_cast<unsigned>(p_.persistent->threads);
+    how.block.x = static_cast<unsigned>(p_.persistent->block_threads());
     how.shared_bytes = static_cast<std::size_t>(p_.persistent->shared_bytes);
     how.cooperative = true;
     how.order = order;

@@ -147,7 +147,9 @@ std::string with_own_walk(const std::string& text) {
   const std::string include = "#include \"heddle.cuh\"\n";
   const std::string functions = header.substr(begin, header.rfind("}  // namespace hd") - begin);
   return include + "namespace own {\nusing namespace hd;\n" +
-         renamed(renamed(functions, "monolith_wait(", "own_wait("), "monolith_walk(", "own_walk(") +
+         renamed(renamed(renamed(functions, "monolith_wait(", "own_wait("), "monolith_walk(",
+                         "own_walk("),
+                 "monolith_items(", "own_items(") +
          "}\n// end\n" +
          renamed(text.substr(text.find(include) + include.size()), "hd::monolith_walk(",
                  "own::own_walk(");
@@ -162,7 +164,7 @@ TEST(Monolith, EverySynchronisationOfTheWalkIsNeeded) {
   const std::string text = with_own_walk(made->text);
   ASSERT_EQ(notice(*made, text, schedule, kBlocks), "");
   const std::size_t end = text.find("// end");
-  std::vector<Mutant> mutants = mutants_of(text, R"(block_sync\(\);)", 0, end);
+  std::vector<Mutant> mutants = mutants_of(text, R"(team.meet\(\);)", 0, end);
   ASSERT_EQ(mutants.size(), 2u);
   for (Mutant& m : mutants_of(
            text, R"((own_wait\(m, run|if \(threadIdx.x == 0\) store_release\()[^;]*\);)", 0, end))

@@ -318,6 +318,19 @@ TEST_F(Helpers, TilesOfThreeDimensions) {
   }
 }
 
+TEST_F(Helpers, BulkCopies) {
+  std::vector<std::uint8_t> x(2064);
+  std::mt19937 rng(4);
+  for (auto& v : x) v = static_cast<std::uint8_t>(rng());
+  for (const int bytes : {32, 48, 2064}) {
+    Buffer X(x), out = Buffer::zeros<std::uint8_t>(static_cast<size_t>(bytes));
+    RUN("bulk", {.block = {64}, .shared_bytes = 2064}, {&X, &out, bytes});
+    const auto got = out.as<std::uint8_t>();
+    for (int i = 0; i < bytes; ++i)
+      ASSERT_EQ(got[static_cast<size_t>(i)], x[static_cast<size_t>((i + 16) % bytes)]) << i;
+  }
+}
+
 TEST(TensorMaps, WhatTheDriverRefusesIsRefused) {
   alignas(16) static std::byte memory[64];
   const emulation::TensorMapRequest fine{memory, 2, {64, 64}, {128}, {64, 8}, 128};

@@ -42,6 +42,20 @@ struct KernelText {
 /// How a phase is written as a stage of a persistent kernel.
 struct StageForm {
   int factor = 1;  ///< tasks whose loads are in flight together
+  /// By phase: parameters that point into shared memory where a ring brings them, global memory
+  /// otherwise (hd::MonolithPages).
+  std::vector<std::vector<int>> paged = {};
+  bool pages(std::size_t phase) const { return phase < paged.size() && !paged[phase].empty(); }
+};
+/// A stage of a persistent kernel: its symbol, and whether some of its parameters may lie in pages.
+struct StageCall {
+  std::string symbol;
+  bool paged = false;
+};
+/// The pages of a persistent kernel (runtime::Ring); none without.
+struct RingForm {
+  int pages = 0, page_bytes = 0;
+  std::int64_t at = 0;
 };
 
 /// What every unit of generated text begins with: includes the prelude.
@@ -55,9 +69,10 @@ Result<KernelText> to_text(const kernel::Kernel& k, const std::string& prefix);
 /// what no stage can do (clusters, roles of threads, tile copies).
 Result<KernelText> to_stages(const kernel::Kernel& k, const std::string& prefix,
                              const StageForm& form = {});
-/// A persistent kernel of `threads` a block, `blocks` at once on a multiprocessor, whose functions are
-/// `stages` (symbols, in their order); their texts come before.
-std::string monolith_text(const std::vector<std::string>& stages, const std::string& symbol,
-                          int threads, int blocks);
+/// A persistent kernel of `threads` a block, `blocks` at once on a multiprocessor, whose functions
+/// are `stages` in their order; their texts come before. With a ring a warp more, which fills its
+/// pages.
+std::string monolith_text(const std::vector<StageCall>& stages, const std::string& symbol,
+                          int threads, int blocks, const RingForm& ring = {});
 
 }  // namespace heddle::codegen::cuda

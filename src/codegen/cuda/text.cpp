@@ -70,9 +70,11 @@ std::vector<BufferId> parameters_of(const Kernel& k, KernelText& out) {
   return parameters;
 }
 
-/// A device function of a phase, and what unpacks its arguments.
+/// A device function of a phase, and what unpacks its arguments; `paged`: parameters that may lie
+/// in pages.
 void append_stage(KernelText& out, const Kernel& k, const std::vector<BufferId>& parameters,
-                  const For& loop, PhaseText phase, std::string symbol) {
+                  const For& loop, PhaseText phase, std::string symbol,
+                  const std::vector<int>& paged) {
   Kernel one = k;
   one.body = {Stmt{loop}};
   const std::vector<bool> used = used_buffers(one);
@@ -83,6 +85,12 @@ void append_stage(KernelText& out, const Kernel& k, const std::vector<BufferId>&
     const std::string type =
         (phase.stored.contains(id.value) ? "" : "const ") + type_of(k.buffers[id].dtype);
     declared += fmt::format("{}* __restrict__ b{},\n    ", type, id.value);
+    const auto page = std::ranges::find(paged, static_cast<int>(i));
+    if (page != paged.end()) {
+      given +=
+          fmt::format("static_cast<{}*>(pages.of({}, args[{}])), ", type, page - paged.begin(), i);
+      continue;
+    }
     given += fmt::format("static_cast<{}*>(args[{}]), ", type, i);
     names += fmt::format("{}b{}", names.empty() ? "" : ", ", id.value);
   }
@@ -90,9 +98,9 @@ void append_stage(KernelText& out, const Kernel& k, const std::vector<BufferId>&
       fmt::format("HD_STAGE void {}({}int first, int last) {{\n  hd::assume_global({});\n", symbol,
                   declared, names);
   const std::string tail = fmt::format(
-      "}}\nHD_FN void {0}_stage(void* const* args, int first, int last) {{\n  {0}({1}first, "
+      "}}\nHD_FN void {0}_stage(void* const* args, {2}int first, int last) {{\n  {0}({1}first, "
       "last);\n}}\n",
-      symbol, given);
+      symbol, given, paged.empty() ? "" : "const hd::MonolithPages& pages, ");
   const auto lines = [](const std::string& text) {
     return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
   };
@@ -135,23 +143,35 @@ Result<KernelText> to_stages(const Kernel& k, const std::string& prefix, const S
     const auto together = form.factor > 1 ? loads_first(k, *phase, form.factor) : std::nullopt;
     const Kernel& with = together ? together->kernel : k;
     PhaseEmitter emitter(with, parameters, *phase, form, together ? &together->body : nullptr);
+    const std::size_t number = out.phases.size();
     append_stage(out, k, parameters, *phase, HEDDLE_TRY(emitter.run()),
-                 fmt::format("{}_{}", prefix, out.phases.size()));
+                 fmt::format("{}_{}", prefix, number),
+                 form.pages(number) ? form.paged[number] : std::vector<int>{});
   }
   return out;
 }
 
-std::string monolith_text(const std::vector<std::string>& stages, const std::string& symbol,
-                          int threads, int blocks) {
+std::string monolith_text(const std::vector<StageCall>& stages, const std::string& symbol,
+                          int threads, int blocks, const RingForm& ring) {
+  const bool pages = ring.pages > 0;
+  constexpr int kFillers = 32;
   std::string text = fmt::format(
       "\nextern \"C\" __global__ void __launch_bounds__({}, {}) {}(const __grid_constant__ "
-      "hd::Monolith m) {{\n"
-      "  hd::monolith_walk(m, [](int function, void* const* args, int first, int last) {{\n"
+      "hd::Monolith m) {{\n",
+      threads + (pages ? kFillers : 0), blocks, symbol);
+  text += pages ? fmt::format("  hd::ring_walk<hd::Ring<{}, {}, {}, {}>>", ring.pages,
+                              ring.page_bytes, ring.at, threads)
+                : std::string("  hd::monolith_walk");
+  text += fmt::format(
+      "(m, [](int function, void* const* args, {}int first, int last) {{\n"
       "    switch (function) {{\n",
-      threads, blocks, symbol);
+      pages ? "const hd::MonolithPages& pages, " : "");
   for (std::size_t i = 0; i < stages.size(); ++i)
-    text +=
-        fmt::format("      case {}:\n        return {}_stage(args, first, last);\n", i, stages[i]);
+    text += fmt::format("      case {}:\n        return {}_stage(args, {}first, last);\n", i,
+                        stages[i].symbol,
+                        !stages[i].paged ? ""
+                        : pages          ? "pages, "
+                                         : "hd::MonolithPages{}, ");
   return text + "    }\n  });\n}\n";
 }
 

@@ -128,7 +128,7 @@ TEST(CudaText, StagesAreFunctionsOverTasks) {
   EXPECT_EQ(text->text.find("b0[", rest) > text->text.find("b1["), true) << text->text;
   EXPECT_NE(text->text.find(call), std::string::npos) << text->text;
   EXPECT_EQ(std::ssize(text->origins), std::ranges::count(text->text, '\n'));
-  EXPECT_EQ(monolith_text({"s_0"}, "m", 256, 2), R"(
+  EXPECT_EQ(monolith_text({{"s_0"}}, "m", 256, 2), R"(
 extern "C" __global__ void __launch_bounds__(256, 2) m(const __grid_constant__ hd::Monolith m) {
   hd::monolith_walk(m, [](int function, void* const* args, int first, int last) {
     switch (function) {

@@ -176,6 +176,12 @@ HEDDLE_EMU void tma_load_4d(void* shared, const TensorMap* map, int x, int y, in
   const int at[] = {x, y, z, w};
   emu::runtime.tma_load(shared, map, at, 4, b);
 }
+HEDDLE_EMU void bulk_load(void* shared, const void* global, int bytes, u64* b) {
+  emu::runtime.bulk_load(shared, global, bytes, b);
+}
+HEDDLE_EMU void bulk_prefetch(const void* global, int bytes) {
+  emu::runtime.bulk_prefetch(global, bytes);
+}
 HEDDLE_EMU void tma_prefetch(const TensorMap*) {}
 HEDDLE_EMU void fence_async() { emu::runtime.fence_async(); }
 template <int kRegisters>

@@ -64,6 +64,8 @@ struct Runtime {
   void (*mbarrier_arrive)(void* barrier, int bytes);
   void (*mbarrier_wait)(void* barrier, int parity, Site site);
   void (*tma_load)(void* shared, const void* map, const int* at, int rank, void* barrier);
+  void (*bulk_load)(void* shared, const void* global, int bytes, void* barrier);
+  void (*bulk_prefetch)(const void* global, int bytes);
   void (*fence_async)();
   void (*products_fence)();
   void (*products_commit)();

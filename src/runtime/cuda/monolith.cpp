@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/cuda/ring.h"
+
 namespace heddle::runtime::cuda {
 namespace {
 
@@ -60,10 +62,10 @@ Status Persistent::choose_blocks(int wanted) {
       driver().FuncSetAttribute(function_, kMaxDynamicShared, static_cast<int>(m.shared_bytes)),
       fmt::format("monolith: {} bytes of shared memory", m.shared_bytes)));
   const Resident resident =
-      HEDDLE_TRY(resident_blocks(*gpu(), function_, m.threads, m.shared_bytes, "monolith"));
+      HEDDLE_TRY(resident_blocks(*gpu(), function_, m.block_threads(), m.shared_bytes, "monolith"));
   if (wanted > resident.all())
     return fail("monolith: found {} blocks wanted, {} of {} threads are resident at once", wanted,
-                resident.all(), m.threads);
+                resident.all(), m.block_threads());
   blocks_ = wanted > 0 ? wanted : resident.multiprocessors * std::min(resident.each, m.blocks);
   return Ok{};
 }
@@ -78,26 +80,38 @@ Status Persistent::make_schedule() {
     return constants_of(program_, stages_[static_cast<std::size_t>(stage)]);
   };
   tables_ = tables_of(made, constants, kFetchBytes);
+  add_pages(program_, stages_, tables_);
+  const Status paged = validate_ring(program_, stages_, tables_);
+  HEDDLE_CHECK(paged.ok(), "monolith: {}", paged.error().message);
   return Ok{};
 }
 
 Status Persistent::upload(std::span<const DevicePtr> constants) {
-  std::vector<MonolithRange> ranges;
-  for (const ConstantRange& r : tables_.ranges)
-    ranges.push_back(
-        {constants[static_cast<std::size_t>(r.constant)] + static_cast<DevicePtr>(r.begin),
-         r.bytes});
+  const auto addresses = [&](const std::vector<ConstantRange>& of) {
+    std::vector<MonolithRange> out;
+    for (const ConstantRange& r : of)
+      out.push_back(
+          {constants[static_cast<std::size_t>(r.constant)] + static_cast<DevicePtr>(r.begin),
+           r.bytes});
+    return out;
+  };
   Packer packer;
   const std::int64_t items = packer.add(tables_.items), first = packer.add(tables_.first_item),
                      waits = packer.add(tables_.waits), firsts = packer.add(tables_.first_wait),
-                     at_ranges = packer.add(ranges);
+                     ranges = packer.add(addresses(tables_.ranges)),
+                     steps = packer.add(tables_.steps),
+                     loads = packer.add(addresses(tables_.loads)),
+                     first_load = packer.add(tables_.first_load);
   shared_tables_ = HEDDLE_TRY(packer.upload(gpu()));
   parameters_ = {0,
                  offset(shared_tables_, items),
                  offset(shared_tables_, first),
                  offset(shared_tables_, waits),
                  offset(shared_tables_, firsts),
-                 offset(shared_tables_, at_ranges),
+                 offset(shared_tables_, ranges),
+                 offset(shared_tables_, steps),
+                 offset(shared_tables_, loads),
+                 offset(shared_tables_, first_load),
                  0,
                  0,
                  0,
@@ -160,7 +174,7 @@ Status Persistent::launch(const MonolithParameters& parameters, Handle stream) c
   if (tables_.items.empty()) return Ok{};
   const LaunchAttribute cooperative{LaunchAttribute::cooperative, 0, {1}};
   const LaunchConfig config{{static_cast<unsigned>(blocks_), 1, 1},
-                            {static_cast<unsigned>(m.threads), 1, 1},
+                            {static_cast<unsigned>(m.block_threads()), 1, 1},
                             static_cast<unsigned>(m.shared_bytes),
                             stream,
                             &cooperative,
@@ -169,7 +183,7 @@ Status Persistent::launch(const MonolithParameters& parameters, Handle stream) c
   void* list[] = {&own};
   return check(driver().LaunchKernelEx(&config, function_, list, nullptr),
                fmt::format("monolith: {} blocks of {} threads, {} bytes of shared memory", blocks_,
-                           m.threads, m.shared_bytes));
+                           m.block_threads(), m.shared_bytes));
 }
 
 Result<std::vector<ItemTime>> Persistent::launch_timed(const Run& run, Handle stream) const {

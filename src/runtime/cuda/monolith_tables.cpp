@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "runtime/cuda/ring.h"
 #include "support/result.h"
 
 namespace heddle::runtime::cuda {
@@ -56,9 +57,11 @@ std::vector<ConstantRange> constants_of(const Program& program, const Stage& sta
   std::vector<ConstantRange> out;
   const Launch& launch = program.launches[static_cast<std::size_t>(stage.launch)];
   const Phase& phase = launch.phases[static_cast<std::size_t>(stage.phase)];
+  const std::vector<Paged> paged = paged_of(program, stage);
   for (const Touch& touch : phase.touches) {
     const Slot& slot = launch.args[static_cast<std::size_t>(touch.arg)];
     if (slot.kind != Slot::Kind::constant) continue;
+    if (std::ranges::count(paged, touch.arg, &Paged::arg) > 0) continue;
     std::int64_t begin = 0, end = 0;
     for (const auto& [from, to] : touch.shares) {
       if (from >= to) continue;
@@ -118,10 +121,11 @@ MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
       Parts& parts = stages[item.stage];
       add_part(parts.ranges, fetch_bytes, parts.next++, parts.all, t.ranges);
       t.items.push_back({item.stage, static_cast<int>(item.first), static_cast<int>(item.last),
-                         item.wait, fetch, static_cast<int>(t.ranges.size())});
+                         item.wait, fetch, static_cast<int>(t.ranges.size()), 0, 0});
     }
   }
   t.first_item.push_back(static_cast<int>(t.items.size()));
+  t.first_load.assign(t.first_item.size(), 0);
   return t;
 }
 

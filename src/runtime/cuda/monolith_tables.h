@@ -18,7 +18,11 @@ struct MonolithStage {
   int function, threads;
 };
 struct MonolithItem {
-  int stage, first, last, wait, fetch, fetch_end;
+  int stage, first, last, wait, fetch, fetch_end, step, step_end;
+};
+struct MonolithStep {
+  int first, last, position, count;
+  std::int64_t bias[kMostPaged];
 };
 struct MonolithWait {
   int block;
@@ -35,18 +39,19 @@ struct MonolithTimes {
   std::uint64_t at[5];
 };
 struct MonolithParameters {
-  DevicePtr stages, items, first_item, waits, first_wait, ranges, counters, failure, times;
+  DevicePtr stages, items, first_item, waits, first_wait, ranges, steps, loads, first_load,
+      counters, failure, times;
   unsigned patience;
 };
-static_assert(sizeof(MonolithStage) == 16 && sizeof(MonolithItem) == 24 &&
-              sizeof(MonolithRange) == 16 && sizeof(MonolithTimes) == 40 &&
-              sizeof(MonolithParameters) == 80);
+static_assert(sizeof(MonolithStage) == 16 && sizeof(MonolithItem) == 32 &&
+              sizeof(MonolithStep) == 32 && sizeof(MonolithRange) == 16 &&
+              sizeof(MonolithTimes) == 40 && sizeof(MonolithParameters) == 104);
 constexpr std::int64_t kMonolithCounterBytes = 128;
 
 /// The same stages in as many shares as there are workers, where all tasks touch the same.
 std::vector<Stage> spread(std::vector<Stage> stages, int workers);
 
-/// Bytes of a constant that the tasks of a stage read.
+/// Bytes of a constant that the tasks of a stage read, but for what comes through the ring.
 struct ConstantRange {
   std::int64_t constant = 0, begin = 0, bytes = 0;
 };
@@ -59,6 +64,10 @@ struct MonolithTables {
   std::vector<int> first_item, first_wait;
   std::vector<MonolithWait> waits;
   std::vector<ConstantRange> ranges;
+  // Filled in by add_pages (cuda/ring.h):
+  std::vector<MonolithStep> steps;   ///< of items
+  std::vector<ConstantRange> loads;  ///< by position in the ring, of block 0, of block 1, …
+  std::vector<int> first_load;       ///< by block, and the end
 };
 /// The constants of a stage, `fetch_bytes` of them at most, are asked for in equal parts by its
 /// items: the cache is one, whoever asks.

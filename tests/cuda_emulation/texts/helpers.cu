@@ -138,6 +138,22 @@ extern "C" __global__ void tile_3d(const __grid_constant__ TensorMap map, u16* o
   mbarrier_wait(&arrived, 0);
   for (int i = threadIdx.x; i < 512; i += blockDim.x) out[i] = reinterpret_cast<u16*>(shared)[i];
 }
+// Bytes as they lie, in two pieces that complete one phase.
+extern "C" __global__ void bulk(const u8* from, u8* out, int bytes) {
+  HD_DYNAMIC_SHARED(shared);
+  __shared__ Mbarrier arrived;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&arrived, 1);
+    mbarrier_fence();
+    bulk_prefetch(from, bytes);
+    mbarrier_arrive_expect(&arrived, bytes);
+    bulk_load(shared, from + 16, bytes - 16, &arrived);
+    bulk_load(shared + bytes - 16, from, 16, &arrived);
+  }
+  block_sync();
+  mbarrier_wait(&arrived, 0);
+  for (int i = threadIdx.x; i < bytes; i += blockDim.x) out[i] = shared[i];
+}
 
 // c[64, N] += a[64, 128 bytes] b[N, 128 bytes]^T in four products, operands written by threads.
 template <int N, class F>

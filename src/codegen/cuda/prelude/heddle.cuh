@@ -20,3 +20,4 @@
 #include "hopper.cuh"
 #include "philox.cuh"
 #include "monolith.cuh"
+#include "ring.cuh"

@@ -67,6 +67,19 @@ HD_FN void tma_load_4d(void* shared, const TensorMap* map, int x, int y, int z, 
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(b))
       : "memory");
 }
+/// Copies `bytes` (a multiple of 16) of global memory as they lie to shared memory, both aligned to 16
+/// bytes; `b` gets the bytes.
+HD_FN void bulk_load(void* shared, const void* global, int bytes, Mbarrier* b) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(shared_address(b))
+      : "memory");
+}
+/// Asks for the same in L2.
+HD_FN void bulk_prefetch(const void* global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
 /// Loads the descriptor itself ahead of its first use.
 HD_FN void tma_prefetch(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -10,9 +10,22 @@ struct MonolithStage {
   i32 function, threads;
 };
 /// Tasks [first, last) of a stage, after wait number `wait` (-1: none); constants [fetch, fetch_end) are
-/// worth having in L2 before.
+/// worth having in L2 before. With a ring, steps [step, step_end) are the same tasks.
 struct MonolithItem {
-  i32 stage, first, last, wait, fetch, fetch_end;
+  i32 stage, first, last, wait, fetch, fetch_end, step, step_end;
+};
+constexpr i32 kMostPaged = 2;
+/// Tasks [first, last) of an item, whose constants are in the ring from `position` on; `bias`: where byte
+/// 0 of an argument would be, behind the first of these pages; kNoPages: it is read where it is.
+struct MonolithStep {
+  i32 first, last, position, count;
+  i64 bias[kMostPaged];
+};
+constexpr i64 kNoPages = -0x7fffffffffffffffll - 1;
+/// Pages in the place of arguments; null: none.
+struct MonolithPages {
+  void* at[kMostPaged] = {};
+  HD_FN void* of(i32 number, void* global) const { return at[number] != nullptr ? at[number] : global; }
 };
 /// A block of which so many items of this run must be complete.
 struct MonolithWait {
@@ -45,6 +58,9 @@ struct Monolith {
   const MonolithWait* waits;
   const i32* first_wait;  ///< by wait, and the end
   const MonolithRange* ranges;
+  const MonolithStep* steps;
+  const MonolithRange* loads;  ///< what the ring gets, by position
+  const i32* first_load;       ///< by block, and the end
   MonolithCounter* counters;
   MonolithFailure* failure;
   MonolithTimes* times;  ///< null: not wanted
@@ -86,10 +102,10 @@ HD_FN void assume_global([[maybe_unused]] const T*... p) {
 #endif
 }
 
-/// The threads of the block ask for the lines of a range, one each in turn.
-HD_FN void monolith_fetch(const Monolith& m, const MonolithItem& item) {
+/// `threads` of the block ask for the lines of a range, one each in turn.
+HD_FN void monolith_fetch(const Monolith& m, const MonolithItem& item, i32 threads) {
   for (i32 r = item.fetch; r < item.fetch_end; ++r)
-    for (i64 at = i64(threadIdx.x) * 128; at < m.ranges[r].bytes; at += i64(blockDim.x) * 128)
+    for (i64 at = i64(threadIdx.x) * 128; at < m.ranges[r].bytes; at += i64(threads) * 128)
       prefetch_l2(m.ranges[r].begin + at);
 }
 
@@ -100,9 +116,8 @@ HD_FN void monolith_fetch(const Monolith& m, const MonolithItem& item) {
 }
 
 /// Until the blocks of wait `wait` have completed their items of run `run`: a thread polls a block.
-HD_FN void monolith_wait(const Monolith& m, u32 run, i32 item, i32 wait) {
-  for (i32 w = m.first_wait[wait] + static_cast<i32>(threadIdx.x); w < m.first_wait[wait + 1];
-       w += static_cast<i32>(blockDim.x)) {
+HD_FN void monolith_wait(const Monolith& m, u32 run, i32 item, i32 wait, i32 threads) {
+  for (i32 w = m.first_wait[wait] + static_cast<i32>(threadIdx.x); w < m.first_wait[wait + 1]; w += threads) {
     const MonolithWait on = m.waits[w];
     const u32 items = static_cast<u32>(m.first_item[on.block + 1] - m.first_item[on.block]);
     const u32 wanted = run * items + on.items;
@@ -114,9 +129,10 @@ HD_FN void monolith_wait(const Monolith& m, u32 run, i32 item, i32 wait) {
   }
 }
 
-/// Does the block's items in order: run(function, args, first, last) is called by the stage's threads.
-template <class Run>
-HD_FN void monolith_walk(const Monolith& m, Run&& run_stage) {
+/// Does the block's items in order by the first `team.threads()` of its threads, which meet through the
+/// team; team.run(stage, item) does one.
+template <class Team>
+HD_FN void monolith_items(const Monolith& m, const Team& team) {
   MonolithCounter& own = m.counters[blockIdx.x];
   const i32 begin = m.first_item[blockIdx.x], end = m.first_item[blockIdx.x + 1];
   if (begin == end) return;
@@ -129,19 +145,34 @@ HD_FN void monolith_walk(const Monolith& m, Run&& run_stage) {
     const MonolithStage stage = m.stages[item.stage];
     u64* const stamps = m.times[i + blockIdx.x].at;
     if (timed) stamps[0] = clock_cycles();
-    monolith_fetch(m, item);
+    monolith_fetch(m, item, team.threads());
     if (item.wait >= 0) {
-      monolith_wait(m, run, i, item.wait);
-      block_sync();  // what one thread has waited for, all see
+      monolith_wait(m, run, i, item.wait, team.threads());
+      team.meet();  // what one thread has waited for, all see
     }
     if (timed) stamps[1] = clock_cycles();
-    if (static_cast<i32>(threadIdx.x) < stage.threads) run_stage(stage.function, stage.args, item.first, item.last);
-    block_sync();  // all are done, and shared memory is free
+    team.run(stage, item);
+    team.meet();  // all are done, and shared memory is free
     if (threadIdx.x == 0) store_release(&own.items, base + static_cast<u32>(i - begin) + 1);
     if (timed) stamps[2] = clock_cycles();
   }
   if (threadIdx.x == 0) own.runs = run + 1;
   if (timed) whole->at[2] = clock_nanoseconds(), whole->at[3] = clock_cycles(), whole->at[4] = multiprocessor();
+}
+
+/// All threads of the block; run_stage(function, args, first, last) is called by those of the stage.
+template <class Run>
+struct MonolithBlock {
+  const Run& run_stage;
+  HD_FN i32 threads() const { return static_cast<i32>(blockDim.x); }
+  HD_FN void meet() const { block_sync(); }
+  HD_FN void run(const MonolithStage& stage, const MonolithItem& item) const {
+    if (static_cast<i32>(threadIdx.x) < stage.threads) run_stage(stage.function, stage.args, item.first, item.last);
+  }
+};
+template <class Run>
+HD_FN void monolith_walk(const Monolith& m, Run&& run_stage) {
+  monolith_items(m, MonolithBlock<Run>{run_stage});
 }
 
 }  // namespace hd

@@ -222,7 +222,9 @@ struct Maker {
   /// A constant that cannot be read in whole accesses is rearranged so that it can.
   void pack(Side& s) {
     const int width = kAccess / static_cast<int>(size_of(s.stored));
-    if (s.vector == width && (!by_warpgroups() || s.along_k)) return;
+    const bool in_rows =
+        by_warpgroups() || (g.unit == Unit::stream && p.request.target.whole_pieces);
+    if (s.vector == width && (!in_rows || s.along_k)) return;
     // Streams take steps along both sides' own reductions.
     if (g.unit == Unit::stream && g.k.back().extent % width != 0) return;
     const Tensor* constant = packable(s);
