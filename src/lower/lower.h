@@ -82,7 +82,7 @@ using Tuning = std::vector<std::pair<std::string, std::int64_t>>;
 
 /// Raised with what makes measured schedules wrong: their meaning, the spaces they are from, or how
 /// fast kernels run. Schedules that a build ships are of its version (plan/schedules.h).
-constexpr int kLoweringVersion = 1;
+constexpr int kLoweringVersion = 2;
 
 struct Lowered {
   kernel::Kernel kernel;

@@ -104,7 +104,9 @@ Result<std::shared_ptr<const ::onnx::ModelProto>> parse_model_file(const std::st
   const FileBytes file = HEDDLE_TRY(map_file(path));
   FileStream blocks(file);
   google::protobuf::io::CopyingInputStreamAdaptor stream(&blocks, 1 << 16);
-  return parse_stream(stream, file.size);
+  auto model = parse_stream(stream, file.size);
+  if (!model) return fail(model.error().code, "{}: {}", path, model.error().message);
+  return model;
 }
 
 namespace {

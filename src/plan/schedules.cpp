@@ -55,7 +55,8 @@ std::string print(const Schedules& schedules) {
 Result<Schedules> parse_schedules(std::string_view text, std::string_view file) {
   Schedules out;
   for (int number = 1; !text.empty(); ++number) {
-    const std::string_view line = take_until(text, '\n');
+    std::string_view line = take_until(text, '\n');
+    if (line.ends_with('\r')) line.remove_suffix(1);
     if (number == 1 ? read_first(line, out) : read_row(line, out)) continue;
     return fail(ErrorCode::usage, "{}:{}: found '{}', want {}", file, number, line.substr(0, 120),
                 number == 1 ? "'heddle schedules cpu=NAME lowering=NUMBER'"

@@ -16,6 +16,11 @@ TEST(Schedules, RoundTrip) {
   const auto parsed = parse_schedules(print(example()), "f");
   ASSERT_TRUE(parsed) << parsed.error().message;
   EXPECT_EQ(*parsed, example());
+  // As another system's editor leaves it.
+  const auto edited = parse_schedules(
+      fmt::format("heddle schedules cpu=znver4 lowering={}\r\n", lower::kLoweringVersion), "f");
+  ASSERT_TRUE(edited) << edited.error().message;
+  EXPECT_EQ(edited->cpu, "znver4");
 }
 
 TEST(Schedules, MalformedTextIsRefusedWithItsLine) {

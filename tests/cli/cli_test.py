@@ -226,6 +226,7 @@ class Cli(CommandTest):
     def test_verbs_that_need_the_graph(self):
         artefact = self.path / "a.heddle"
         heddle("compile", self.good, "-o", artefact)
+        self.assert_fails(5, "--memory-limit", "explain", artefact, "--memory-limit", "0.00001")
         for verb in ("verify", "check", "compile"):
             self.assert_fails(2, "holds no graph; want the ONNX file", verb, artefact)
             self.assertNotIn("or compiled artefact", heddle(verb, "--help").stdout)
@@ -293,6 +294,9 @@ class Cli(CommandTest):
         self.assert_fails(2, "--strategy", "run", self.good, "--strategy", "best")
         self.assert_fails(2, "want NAME=FILE", "run", self.good, "--input", "z=nothing.npy")
         self.assert_fails(1, "nowhere.onnx", "run", self.path / "nowhere.onnx")
+        damaged = self.path / "damaged.onnx"
+        damaged.write_bytes(b"\x08\x09nothing")
+        self.assert_fails(1, "damaged.onnx: not an ONNX model", "run", damaged)
         self.assert_fails(5, "--memory-limit", "run", self.good, "--memory-limit", "0.00001")
 
     def test_unsupported_names_node_op_and_reason(self):

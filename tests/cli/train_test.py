@@ -97,6 +97,9 @@ class TrainTest(CommandTest):
         self.assertEqual(whole["losses"], self.train("--steps", "5")["losses"])
         self.assert_fails(5, "--memory-limit: no program was found that needs less than 0.0 MB", *self.arguments("--memory-limit", "0.001"))
 
+    def test_a_library_of_a_transport_that_is_not_asked_for_is_refused(self):
+        self.assert_fails(2, "--nccl: want --distributed nccl too", *self.arguments("--nccl", "libnccl.so.2"))
+
     def test_what_has_no_derivative_is_named(self):
         w = onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
         index = onnx.numpy_helper.from_array(np.zeros((8, 3), np.int64), "index")

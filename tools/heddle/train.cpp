@@ -356,6 +356,8 @@ Status run(TrainFlags& flags) {
 /// An error of one process ends all: unwinding into MPI_Finalize, it would wait for the others.
 Status run_in_group(TrainFlags flags) {
   auto& group = flags.train.group;
+  if (!flags.nccl.empty() && flags.distributed != "nccl")
+    return fail(ErrorCode::usage, "--nccl: want --distributed nccl too");
   if (!flags.distributed.empty())
     group = HEDDLE_TRY(join_processes(flags.distributed, flags.device));
   const auto all = [&]() -> Status {
