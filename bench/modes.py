@@ -17,21 +17,38 @@ MODELS = ["minilm-l6", "mobilenetv2", "yolox-nano", "gpt2-decode", "lstm-tagger"
 PAGE = ROOT / "docs" / "monolith.md"
 
 NOTES = """
-Wanted: 1.15×. What there is to gain: threads wait for 1 to 6 % of a run of the first four networks, and their kernels
-are bound by arithmetic or, in a decode step, by memory; a tagger's recurrences run side by side, each with its weights
-in its own core's cache, at the bandwidth of that cache.
+Wanted: 1.15×, which is not reached. What there is to gain (two threads, kernels one after another, the best of each kernel
+against the roofline's floors): MiniLM's kernels take 13.6 of a run's 14.0 ms (floors 11.8, of arithmetic), MobileNetV2's
+2.98 of 3.04 (floors 2.76), YOLOX-nano's 6.37 of 6.51 (floors 4.98, which do not count activation functions); a decode step
+reads 0.5 GB of weights at the 33 GB/s that two threads get from memory here (15 ms; at other times 58 GB/s). Waiting and
+locality together are 2 to 3 % of the first three networks. A tagger's recurrences run side by side, each with its weights
+in its own core's cache, at the 110 GB/s of that cache: 70 us of 48 products and 51 us of large products at 98 % of the peak
+leave little of its 140 us.
+
+Depth first, tiles of large results are consumed while they are in the second-level cache. Large products with few columns
+were one task for each thread, which cannot be interleaved; they are now equal tasks of at most a quarter of that cache.
+MobileNetV2, ten turns, medians: kernels 3.22 ms before and 3.18 after; counters 3.17 before, depth first with four items
+3.15 after. In turns that met the machine's slower state (two of five): kernels 5.1 and 5.2 ms before, depth first with eight
+items 4.2 and 4.4. Kernels one after another gain as well, so the ratios above do not. Six turns each as kernels, before and
+after: ShuffleNetV2 1.75 and 1.71, EfficientViT-B1 6.10 and 6.06, EfficientNet-B0 5.37 and 5.31; SqueezeNet (2.51) and
+YOLOX-nano (6.68 and 6.70) as before. Rings of rows in place of whole tensors were not tried after that.
 
 Tried (two threads, medians of 0.3 to 0.6 s in turns):
 
-- Depth first, with 1, 2, 4, 8 and 16 items of each worker, so that tiles are consumed while they are in the second
-  level: MobileNetV2 within 2 % of plain counters either way, YOLOX-nano 0 to 3 % slower.
+- Depth first before such tasks, with 1, 2, 4, 8 and 16 items of each worker: MobileNetV2 within 2 % of plain counters
+  either way, YOLOX-nano 0 to 3 % slower.
 - No stage split (`whole=1000,depth`): the tagger 139 us, against 168 with stages split and 228 as kernels. It needs
   memory that is used again only where data orders the kernels anyway: without that the directions waited for
   each other's buffers.
 - Each stage as is best for it alone (`monolith:tuned`: counters or a barrier before it, 1 or 4 items, one worker). With
   what stages on one worker add taken from runs in which they lay side by side, it was as fast as kernels on MobileNetV2
   and the tagger (229 us) and 11 % slower on YOLOX-nano; so a stage on one worker counts with all its time.
-- Not tried: asking for the next stage's weights while waiting. All waits together would bring a few megabytes.
+- Tasks of such sizes that the last is smaller: workers waited for each other, and MobileNetV2 took 6.0 ms.
+- Asking for the next stage's weights (up to 256 KB) while waiting, five turns: MobileNetV2 3.34 and 3.26 ms, YOLOX-nano
+  6.85 and 6.80, MiniLM 13.28 and 13.22, a decode step 15.58 and 15.51 (medians without and with it): less than what turns
+  differ by, and not kept.
+- A recurrence's weights in turns forwards and backwards, so that the end of one product is in the first-level cache for
+  the next: 1.48 to 1.41 us of a product written by hand, 3 us of the tagger's 140; not built.
 """
 
 

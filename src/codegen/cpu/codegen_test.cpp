@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cmath>
+#include <sstream>
 
 #include "codegen/cpu/test_util.h"
 #include "ir/philox.h"
@@ -588,6 +589,39 @@ TEST(Compile, IsDeterministic) {
   const kernel::Kernel other = parsed(kCases[1].text);
   EXPECT_NE(cache_key({&k, 1}, m), cache_key({&other, 1}, m));
 }
+
+#if defined(__x86_64__)
+/// Whether spilled vectors straddle cache lines would else depend on the thread's stack.
+TEST(Compile, SpilledVectorsAreAligned) {
+  const kernel::Kernel k = parsed(R"(kernel "spills" vars=12 {
+  buffer b0 "x" f32[4096] grid arg=0
+  buffer b1 "y" f32[2560] grid arg=1 written
+  buffer b2 "acc" f32[640] lane lanes=16
+  for grid d0 in 0..4 {
+    for unroll d1 in 0..40 { for vector d2 in 0..16 { b2[d1*16 + d2] = f32(0) } }
+    for serial d3 in 0..64 { for unroll d4 in 0..40 { for vector d5 in 0..16 {
+      b2[d4*16 + d5] = add.f32(load.f32 b2[d4*16 + d5],
+                               mul.f32(load.f32 b0[d3*16 + d5], load.f32 b0[d3*40 + d4]))
+    } } }
+    for unroll d6 in 0..40 { for vector d7 in 0..16 {
+      b1[d0*640 + d6*16 + d7] = load.f32 b2[d6*16 + d7]
+    } }
+  } }
+)");
+  const auto m = machine_named("avx512");
+  ASSERT_TRUE(m.ok());
+  const auto text = to_assembly_text(k, *m);
+  ASSERT_TRUE(text.ok());
+  int aligned = 0;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("%rsp") == std::string::npos || line.find("%zmm") == std::string::npos) continue;
+    EXPECT_EQ(line.find("vmovup"), std::string::npos) << line;
+    aligned += line.find("vmovap") != std::string::npos;
+  }
+  EXPECT_GT(aligned, 0) << *text;
+}
+#endif
 
 TEST(Compile, OtherMachinesCode) {
 #if defined(__x86_64__)

@@ -147,6 +147,7 @@ class KernelBuilder {
     b.CreateRetVoid();
     info_.scratch_bytes = std::max(info_.scratch_bytes, scratch);
     for (llvm::Function* f : {inner, outer}) attributes(*f);
+    if (may_spill()) inner->addFnAttr("stackrealign");
   }
 
   /// A second body for callers whose large outputs are aligned: its stores go past the caches, and
@@ -157,6 +158,7 @@ class KernelBuilder {
     llvm::Function* inner =
         Emitter(module_, k_, machine_, analysis_).emit(grid, name + "_stream", used, large);
     attributes(*inner);
+    if (may_spill()) inner->addFnAttr("stackrealign");
     auto* yes = llvm::BasicBlock::Create(module_.getContext(), "stream", outer);
     auto* no = llvm::BasicBlock::Create(module_.getContext(), "plain", outer);
     llvm::Value* low = b.CreateAnd(unaligned, b.getInt64(63));
@@ -177,6 +179,17 @@ class KernelBuilder {
     f.addFnAttr("prefer-vector-width", width);
     f.addFnAttr("min-legal-vector-width", width);
     f.setDoesNotThrow();
+  }
+
+  /// Spilled vectors lie as the caller's stack does, and straddle cache lines on some threads and
+  /// not on others, unless the stack is aligned: register allocation cannot ask for it any more. It
+  /// costs a register and some instructions in each call, so only what may spill has it.
+  bool may_spill() const {
+    std::int64_t bytes = 0;
+    for (const Buffer& b : k_.buffers)
+      if (b.scope == Scope::lane) bytes += b.size * size_of(b.dtype);
+    const std::int64_t all = std::int64_t{machine_.vector_registers} * machine_.vector_bytes;
+    return machine_.vector_bytes > 16 && bytes >= all * 3 / 4;
   }
 
   llvm::Module& module_;

@@ -1,4 +1,5 @@
 #include "lower/contract/invert.h"
+#include "lower/contract/schedule.h"
 #include "lower/contract/test_util.h"
 
 namespace heddle::lower {
@@ -637,6 +638,23 @@ TEST(ContractFuzz, RandomShapes) {
     SCOPED_TRACE(fmt::format("seed {} case {}: {}", seed, i, what));
     ASSERT_NO_FATAL_FAILURE(check(c));
   }
+}
+
+/// So that the next kernel finds them there, and so that what each task writes can be told apart.
+TEST(Schedule, LargeResultsAreCutIntoEqualTasksThatStayInTheCache) {
+  contract::Extents e;
+  e.tile = 112 * 112, e.n = 96, e.k = 16, e.a_row_bytes = 64;
+  Target t;
+  t.vector_bytes = 64, t.vector_registers = 32, t.l2_bytes = 1 << 20, t.threads = 2;
+  const auto cut = contract::schedules(e, t, 16, {}, {}, 1).at(0);
+  EXPECT_EQ(cut.tiles() % cut.tiles_per_task, 0);
+  EXPECT_EQ(cut.tiles() / cut.tiles_per_task % t.threads, 0);
+  EXPECT_LE(cut.tiles_per_task * cut.mr * (16 + 96) * 4, t.l2_bytes / 4);
+  const auto asked = contract::schedules(e, t, 16, {}, {{"tiles", 448}}, 1).at(0);
+  EXPECT_EQ(asked.tiles_per_task, 448);
+  e.k = 1024, e.a_row_bytes = 4096;  // its columns would come from the second level for each task
+  const auto wide = contract::schedules(e, t, 16, {}, {}, 1).at(0);
+  EXPECT_GT(wide.tiles_per_task * wide.mr * (1024 + 96) * 4, t.l2_bytes / 4);
 }
 
 }  // namespace

@@ -103,6 +103,24 @@ double total_cycles(const Extents& e, const Schedule& s, const Target& t, int la
          before * blocks / static_cast<double>(t.threads);
 }
 
+/// Tasks whose rows stay in the second-level cache: the next kernel's tasks may read them there,
+/// most of all where a program runs depth first (runtime/schedule.h). It costs nothing but the
+/// columns once more for each task, if these stay in the first-level cache.
+void keep_rows_near(const Extents& e, const Target& t, int lanes, Schedule& s) {
+  const std::int64_t b_bytes = s.panels * s.nv * lanes * e.k * e.element_bytes;
+  if (s.a != ASource::in_place || s.b != BSource::constant || s.panels_per_task < s.panels ||
+      b_bytes > t.l1_bytes)
+    return;
+  const std::int64_t tile_bytes = s.mr * (e.a_row_bytes + e.n * e.element_bytes);
+  if (s.tiles_per_task * tile_bytes <= t.l2_bytes / 2) return;
+  // Equal tasks, as many for each thread: what each writes is then told apart, and nothing waits.
+  for (std::int64_t n = t.l2_bytes / 4 / tile_bytes; n > t.l2_bytes / 16 / tile_bytes; --n)
+    if (s.tiles() % n == 0 && s.tiles() / n % t.threads == 0) {
+      s.tiles_per_task = n;
+      return;
+    }
+}
+
 void blockings(const Extents& e, const Target& t, int lanes, Schedule s, const Tuning& fixed,
                std::vector<Schedule>& out) {
   const bool by_rows = e.rows > 1;
@@ -121,6 +139,7 @@ void blockings(const Extents& e, const Target& t, int lanes, Schedule s, const T
       if (!best || s.cycles < best->cycles) best = s;
     }
   }
+  if (cut_tiles && !pinned(fixed, "tiles")) keep_rows_near(e, t, lanes, *best);
   out.push_back(*best);
 }
 
