@@ -179,4 +179,13 @@ inline NodeId bottleneck(Mini& m, NodeId x, std::int64_t narrow) {
   return m.relu(m.add(y, x));
 }
 
+/// A plan that has been verified.
+inline Result<Plan> planned(const prim::Graph& g, Strategy strategy) {
+  Options options;
+  options.strategy = strategy;
+  Plan plan = HEDDLE_TRY(orchestrate(g, options));
+  HEDDLE_TRY(verify(g, plan));
+  return plan;
+}
+
 }  // namespace heddle::plan::test

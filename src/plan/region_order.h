@@ -1,0 +1,16 @@
+#pragma once
+#include "plan/facts.h"
+
+namespace heddle::plan {
+
+/// Values that cost next to nothing to store.
+constexpr double kTinyBytes = 16384;
+
+/// Readers of a value, seen through clonable views.
+void real_readers(const Facts& facts, NodeId id, std::vector<NodeId>& out);
+
+/// The nodes that regions are cut from, arguments first: branches are contiguous, depth first from
+/// the outputs; sums over rows stand beside what they sum, maps of leaves beside what reads them.
+std::vector<NodeId> region_order(const Facts& facts);
+
+}  // namespace heddle::plan

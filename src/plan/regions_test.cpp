@@ -1,0 +1,77 @@
+#include "plan/regions.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/plan.h"
+#include "plan/test_graphs.h"
+#include "prim/builder.h"
+
+namespace heddle::plan {
+namespace {
+
+using test::Mini, test::planned;
+
+TEST(Regions, EqualRegionsAreSolvedOnce) {
+  Mini m;
+  NodeId x = m.input({128, 768}), mask = m.input({128});
+  for (int i = 0; i < 12; ++i) x = test::transformer_layer(m, x, 12, 3072, mask);
+  m.output(x);
+  auto plan = planned(m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->stats.regions, 12);
+  EXPECT_LE(plan->stats.unique_regions, plan->stats.regions / 4);
+  EXPECT_NEAR(plan->gap(), 0, 1e-9);
+  EXPECT_EQ(plan->kernels.size() % 12, 0u);
+}
+
+TEST(Regions, LargeUpdatesAreKernelsOfTheirOwn) {
+  // In an epilogue the update of a weight goes from tile to tile, which streams from DRAM badly.
+  const auto kernels = [](std::int64_t n) {
+    Mini m;
+    prim::Builder b(m.g);
+    const NodeId x = m.input({n, 256}), dy = m.input({256, n}), w = m.input({n, n});
+    m.output(b.sub(w, b.matmul(x, dy)));
+    auto plan = planned(m.g, Strategy::full);
+    return plan ? plan->kernels.size() : 0;
+  };
+  EXPECT_EQ(kernels(256), 1u);
+  EXPECT_EQ(kernels(4096), 2u);
+}
+
+TEST(Regions, MapsOfLeavesAreNotCutFromTheirReaders) {
+  // The decay of a weight and of its moment, read at the end of a graph of several regions.
+  Mini m;
+  prim::Builder b(m.g);
+  NodeId x = m.input({128, 768});
+  const NodeId w = m.input({128, 768}), moment = m.input({128, 768}), mask = m.input({128});
+  const NodeId decayed = b.mul(w, m.input({128, 768})), faded = b.exp(moment);
+  for (int i = 0; i < 3; ++i) x = test::transformer_layer(m, x, 12, 3072, mask);
+  m.output(b.sub(decayed, b.div(b.add(faded, x), b.sqrt(x))));
+  auto plan = planned(m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GT(plan->stats.regions, 1);
+  for (const Kernel& k : plan->kernels)
+    for (const NodeId stored : k.cluster.outputs)
+      EXPECT_TRUE(stored != decayed && stored != faded) << print(m.g, *plan);
+}
+
+TEST(Regions, StepsOfAnUnrolledLoopAreSolvedOnce) {
+  Mini m;
+  prim::Builder b(m.g);
+  const NodeId x = m.input({24, 1, 256}), w = m.input({256, 256});
+  NodeId h = m.input({1, 256});
+  std::vector<NodeId> states;
+  for (int t = 0; t < 24; ++t) {
+    const NodeId step = b.reshape(b.slice_axis(x, 0, t, 1), {1, 256});
+    h = b.tanh(b.add(step, b.matmul(h, w)));
+    states.push_back(h);
+  }
+  m.output(b.stack(states, 0));
+  auto plan = planned(m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->stats.regions, 12);
+  EXPECT_LE(plan->stats.unique_regions, plan->stats.regions / 3);
+}
+
+}  // namespace
+}  // namespace heddle::plan
