@@ -4,12 +4,11 @@
 #include <bit>
 #include <cmath>
 
-#include "plan/use.h"
+#include "plan/loops.h"
 
 namespace heddle::plan {
 namespace {
 
-constexpr std::size_t kMaxUses = 8;
 /// Extra time of the shorter of memory and compute, which do not overlap perfectly.
 constexpr double kOverlapLoss = 0.15;
 /// Share of DRAM's bandwidth that the update of a weight reaches in the epilogue of its gradient's
@@ -33,26 +32,9 @@ constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
 
 }  // namespace
 
-struct CostModel::State {
-  const Facts& f;
+struct CostModel::State : Loops {
   MachineModel m;
   // Scratch of one evaluation.
-  std::vector<int> local;       // NodeId → position in nodes, -1
-  std::vector<double> extents;  // of the loops
-  struct ReduceLoops {
-    std::uint64_t outer;
-    Shape extents;
-    int depth;
-    std::vector<int> loops;
-  };
-  std::vector<ReduceLoops> reduce_loops;
-  std::vector<std::uint64_t> hoists;   // loops outside which a reduction is computed
-  std::vector<std::vector<Use>> uses;  // by position
-  struct Read {
-    NodeId node;
-    std::vector<Use> uses;
-  };
-  std::vector<Read> reads;
   double vector_ops = 0, scalar_ns = 0, loop_us = 0, bytes = 0, memory_us = 0, flops = 0;
   double update_us = 0;    // of the epilogue's memory, after the products
   bool is_update = false;  // whether a main loop's epilogue stores what the next run reads
@@ -61,95 +43,7 @@ struct CostModel::State {
   int barriers = 0;    // of the grid, inside the kernel
   bool main_loop = false;
 
-  State(const Facts& facts, const MachineModel& machine) : f(facts), m(machine) {
-    local.resize(static_cast<std::size_t>(f.graph->size()), -1);
-  }
-
-  double product(std::uint64_t mask) const {
-    double p = 1;
-    for (std::size_t l = 0; mask && l < extents.size() && l < 64; ++l)
-      if (mask >> l & 1) p *= extents[l];
-    return p;
-  }
-  int new_loop(std::int64_t extent) {
-    extents.push_back(static_cast<double>(extent));
-    return static_cast<int>(std::min<std::size_t>(extents.size() - 1, 63));
-  }
-  static std::uint64_t bit(int l) { return std::uint64_t{1} << l; }
-
-  void add_use(NodeId id, Use use) {
-    const int position = local[static_cast<std::size_t>(id.value)];
-    std::vector<Use>* list = nullptr;
-    if (position >= 0) {
-      list = &uses[static_cast<std::size_t>(position)];
-    } else if (!f.is_inlined(id)) {
-      auto r =
-          std::find_if(reads.begin(), reads.end(), [&](const Read& x) { return x.node == id; });
-      if (r == reads.end()) r = reads.insert(reads.end(), {id, {}});
-      list = &r->uses;
-    } else {
-      return;
-    }
-    if (std::find(list->begin(), list->end(), use) != list->end()) return;
-    if (list->size() >= kMaxUses) {
-      list->back().scale += use.scale;
-      return;
-    }
-    list->push_back(std::move(use));
-  }
-
-  /// The use of an argument reached through index facts over `vars` (dims of the reader and more).
-  static Use through(const AccessFacts& access, const std::vector<Dim>& vars, const Use& reader) {
-    Use out;
-    out.innermost = reader.innermost;
-    out.scale = reader.scale;
-    out.operand = reader.operand;
-    for (const IndexFacts& index : access) {
-      Dim d;
-      for (std::size_t v = 0; v < vars.size(); ++v) {
-        const std::uint64_t b = std::uint64_t{1} << std::min<std::size_t>(v, 63);
-        if (index.variables & b) d.loops |= vars[v].loops;
-        if (index.unit & b) d.unit |= vars[v].unit;
-      }
-      out.dims.push_back(d);
-    }
-    return out;
-  }
-
-  /// Root loops of a value that nothing in the cluster reads: shared by outputs of equal shape.
-  Use root_use(NodeId id, std::vector<std::pair<Shape, Use>>& roots) {
-    const Shape& shape = f[id].type.shape;
-    for (const auto& [s, use] : roots)
-      if (s == shape) return use;
-    Use use;
-    for (std::int64_t extent : shape) {
-      const int l = new_loop(extent);
-      use.dims.push_back({bit(l), bit(l)});
-      if (extent > 1) use.innermost = l;
-    }
-    roots.push_back({shape, use});
-    return use;
-  }
-
-  /// Loops of a reduction, shared by reductions side by side over the same extents.
-  std::vector<int> loops_for(std::uint64_t outer, const Shape& over, int depth) {
-    for (const ReduceLoops& r : reduce_loops)
-      if (r.outer == outer && r.extents == over && r.depth == depth) return r.loops;
-    ReduceLoops r{outer, over, depth, {}};
-    for (std::int64_t e : over) r.loops.push_back(new_loop(e));
-    reduce_loops.push_back(r);
-    return r.loops;
-  }
-
-  /// A reduction can be outside the loops it does not depend on only if they are the inner ones.
-  std::uint64_t hoist(std::uint64_t mask, double& scale) {
-    std::uint64_t more = 0;
-    for (std::uint64_t h : hoists)
-      if ((h & ~mask) && (mask & ~h)) more |= h & ~mask;
-    if (more) scale *= product(more);
-    hoists.push_back(mask | more);
-    return mask | more;
-  }
+  State(const Facts& facts, const MachineModel& machine) : Loops(facts), m(machine) {}
 
   double rate_factor(NodeId id) const {
     const double size = static_cast<double>(size_of(compute_type(f[id].type.dtype)));
@@ -471,27 +365,13 @@ struct CostModel::State {
     return !(use.dims.back().unit & inner);
   }
 
-  /// Loops outside every reduction: their iterations are the tasks.
-  std::uint64_t outermost() const {
-    std::uint64_t mask = ~std::uint64_t{0};
-    for (std::uint64_t h : hoists) mask &= h;
-    return mask;
-  }
-
   void reset(const Cluster& c) {
-    extents.clear();
-    reduce_loops.clear();
-    hoists.clear();
-    reads.clear();
-    uses.assign(c.nodes.size(), {});
+    enter(c.nodes);
     vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = update_us = 0;
     tasks = longest = 0;
     barriers = 0;
     main_loop =
         std::any_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) { return f.is_main_loop(id); });
-    for (std::size_t i = 0; i < c.nodes.size(); ++i) {
-      local[static_cast<std::size_t>(c.nodes[i].value)] = static_cast<int>(i);
-    }
   }
 
   /// Number of reductions on the longest way down from each node to the inputs.
@@ -540,12 +420,6 @@ struct CostModel::State {
     barriers = root_elements > tasks ? 2 : 1;
     tasks = shared;
   }
-  static std::uint64_t first_loops(const std::vector<std::pair<Shape, Use>>& roots) {
-    std::uint64_t mask = 0;
-    for (const auto& [shape, use] : roots) mask |= use.mask();
-    return mask;
-  }
-
   Cost finish(const Cluster& c) {
     is_update = main_loop && !m.gpu &&
                 std::any_of(c.outputs.begin(), c.outputs.end(),
@@ -575,7 +449,7 @@ struct CostModel::State {
     // Reductions nested in reductions multiply what is computed again, past all numbers.
     constexpr double kLongest = 1e15;
     if (!(cost.us < kLongest)) cost.us = kLongest;
-    for (NodeId id : c.nodes) local[static_cast<std::size_t>(id.value)] = -1;
+    leave(c.nodes);
     return cost;
   }
 };
