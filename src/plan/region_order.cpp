@@ -82,14 +82,16 @@ std::vector<NodeId> depth_first(const Facts& f) {
   return order;
 }
 
-/// Maps of nothing but leaves and scalars (a weight's decay, a moment's) stand beside their only
-/// reader: a cut between them would store what takes nothing to compute again.
+/// Large maps of nothing but leaves and scalars (decays of an embedding and its moments) stand
+/// beside their only reader: a cut between them would store what takes nothing to compute again.
 std::vector<NodeId> beside_readers(const Facts& f, std::vector<NodeId> order) {
+  constexpr double kLarge = 16e6;  // bytes: smaller ones are not worth another cut of the rest
   const auto index = [](NodeId id) { return static_cast<std::size_t>(id.value); };
   std::vector<NodeId> reader(static_cast<std::size_t>(f.graph->size()));  // of those that move
   for (NodeId id : order) {
     const bool moves =
-        f.as<prim::Map>(id) && !f.is_output(id) && f.members_of(id).size() <= 1 &&
+        f.as<prim::Map>(id) && f.bytes_of(id) >= kLarge && !f.is_output(id) &&
+        f.members_of(id).size() <= 1 &&
         std::all_of(f[id].args.begin(), f[id].args.end(), [&](NodeId arg) {
           if (clonable(f, arg) && f[arg].args.size() == 1) arg = f[arg].args[0];
           return f.is_leaf(arg) || f.elements_of(arg) == 1 || reader[index(arg)].value >= 0;

@@ -10,7 +10,8 @@ constexpr double kTinyBytes = 16384;
 void real_readers(const Facts& facts, NodeId id, std::vector<NodeId>& out);
 
 /// The nodes that regions are cut from, arguments first: branches are contiguous, depth first from
-/// the outputs; sums over rows stand beside what they sum, maps of leaves beside what reads them.
+/// the outputs; sums over rows stand beside what they sum, large maps of leaves beside what reads
+/// them.
 std::vector<NodeId> region_order(const Facts& facts);
 
 }  // namespace heddle::plan

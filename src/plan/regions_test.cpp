@@ -42,9 +42,9 @@ TEST(Regions, MapsOfLeavesAreNotCutFromTheirReaders) {
   // The decay of a weight and of its moment, read at the end of a graph of several regions.
   Mini m;
   prim::Builder b(m.g);
-  NodeId x = m.input({128, 768});
-  const NodeId w = m.input({128, 768}), moment = m.input({128, 768}), mask = m.input({128});
-  const NodeId decayed = b.mul(w, m.input({128, 768})), faded = b.exp(moment);
+  NodeId x = m.input({8192, 768});
+  const NodeId w = m.input({8192, 768}), moment = m.input({8192, 768}), mask = m.input({8192});
+  const NodeId decayed = b.mul(w, m.input({8192, 768})), faded = b.exp(moment);
   for (int i = 0; i < 3; ++i) x = test::transformer_layer(m, x, 12, 3072, mask);
   m.output(b.sub(decayed, b.div(b.add(faded, x), b.sqrt(x))));
   auto plan = planned(m.g, Strategy::full);

@@ -269,7 +269,7 @@ Result<Model> compile_model(const ModelFlags& flags) {
       model.program =
           std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
-    HEDDLE_TRY(within(flags.memory_limit_mb, *model.program, options.threads));
+    if (model.program) HEDDLE_TRY(within(flags.memory_limit_mb, *model.program, options.threads));
   } else if (flags.training) {
     model.program = HEDDLE_TRY(compile_step(flags)).program;
   } else if (HEDDLE_TRY(wants_sizes_of_values(flags))) {
