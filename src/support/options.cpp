@@ -52,9 +52,11 @@ Status set_accuracy(Options& options, std::string_view text) {
 }
 
 Status set_ring(Options& options, std::string_view text) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::int64_t least = 0;
-  if (text != "auto" && text != "off")
-    HEDDLE_TRY(set_int(least, "ring", text, 1, std::numeric_limits<std::int32_t>::max()));
+  if (text != "auto" && text != "off" && !set_int(least, "ring", text, 1, kMost))
+    return fail(ErrorCode::usage, "ring: found '{}', want auto, off, or bytes from 1 to {}", text,
+                kMost);
   return set_text<&Options::ring>(options, text);
 }
 

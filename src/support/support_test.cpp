@@ -75,6 +75,16 @@ TEST(Options, TextIsParsedOrRefused) {
       EXPECT_EQ(options.cache_limit, 100);
     }
   for (const OptionRow& row : option_rows())
+    if (row.name == "ring") {
+      EXPECT_TRUE(row.set(options, "4096"));
+      for (const char* bad : {"", "0", "AUTO", "1k", "99999999999"}) {
+        const Status status = row.set(options, bad);
+        ASSERT_FALSE(status) << bad;
+        EXPECT_NE(status.error().message.find("want auto, off, or bytes"), std::string::npos);
+      }
+      EXPECT_EQ(options.ring, "4096");
+    }
+  for (const OptionRow& row : option_rows())
     if (row.name == "accuracy") {
       EXPECT_TRUE(row.set(options, "strict"));
       EXPECT_EQ(options.accuracy, "strict");

@@ -122,7 +122,9 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
 Body Emitter::fetch_operand(const Expr& done, std::int64_t steps) const {
   constexpr std::int64_t kLineBytes = 64;
   const kernel::Load* load = load_of_b();
-  if (!load || strassen_ || k_axes_.size() != 1 || s_.panels <= s_.panels_per_task) return {};
+  if (!load || k_.buffers[load->buffer].scope != Scope::grid || strassen_ || k_axes_.size() != 1 ||
+      p_.extents.k < steps || s_.panels <= s_.panels_per_task)
+    return {};
   const bool along = run_of_b().has_value();
   if (!along && ir::coefficient_of(load->offset, p_.n_axes[0].var) != 1) return {};
   const std::int64_t line = kLineBytes / size_of(k_.buffers[load->buffer].dtype);
