@@ -292,6 +292,24 @@ TEST(Accumulation, IsOneStepOfAllBatches) {
   EXPECT_FALSE(parts->step(Batch{}, 0.01));
 }
 
+TEST(Collectives, AreNeverInsideOfAKernel) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {4}});
+  g.set_origin(prim::Origin{"AllReduce", "gradient:w"});
+  const NodeId sum = b.all_reduce(b.exp(x));
+  g.outputs = {{"y", b.exp(sum)}};
+  lower::Request request;
+  request.graph = &g;
+  request.cluster = {{sum}, {sum}};
+  for (const auto& error :
+       {compile(g, quick()).error().message, lower::lower(request).error().message}) {
+    EXPECT_NE(error.find("all_reduce"), std::string::npos) << error;
+    EXPECT_NE(error.find("AllReduce 'gradient:w'"), std::string::npos) << error;
+    EXPECT_NE(error.find("outside of a distributed training step"), std::string::npos) << error;
+  }
+}
+
 /// Layers whose activations cost little beside their products.
 onnx::TrainingModel deep() {
   Maker m;
