@@ -11,6 +11,7 @@
 
 #include "driver/safetensors.h"
 #include "driver/verify.h"
+#include "lower/lower.h"
 #include "prim/interpret.h"
 
 namespace heddle::driver {

@@ -8,6 +8,7 @@
 #include "prim/passes.h"
 #include "prim/test_util.h"
 #include "prim/text.h"
+#include "prim/types.h"
 
 namespace heddle::prim {
 namespace {
@@ -33,8 +34,10 @@ Graph two_alike() {
 TEST(Collectives, AreNeitherMergedNorDropped) {
   Graph g = two_alike();
   ASSERT_TRUE(verify(g));
+  PassOptions options;
+  options.verify_each = true;
   EXPECT_EQ(collectives(g).size(), 3U);
-  const auto after = run_passes(default_passes(), g, {.verify_each = true});
+  const auto after = run_passes(default_passes(), g, options);
   ASSERT_TRUE(after) << after.error().message;
   EXPECT_EQ(collectives(*after).size(), 3U);
   for (int channel = 0; channel < 3; ++channel)

@@ -80,8 +80,10 @@ class RanksTest(CommandTest):
         self.assertIn("the program after them:", lines)
 
     def test_dumps_show_the_step_of_both_programs(self):
-        done = heddle("explain", str(self.half), "--train", "cross_entropy", "--distributed", "--threads", "1",
-                      env={**os.environ, "HEDDLE_DUMP": "prim", "HEDDLE_DUMP_DIR": str(self.path / "dump")})
+        done = subprocess.run(
+            [HEDDLE, "explain", str(self.half), "--train", "cross_entropy", "--distributed", "--threads", "1"],
+            capture_output=True, text=True, timeout=60,
+            env={**os.environ, "HEDDLE_DUMP": "prim", "HEDDLE_DUMP_DIR": str(self.path / "dump")})
         self.assertEqual(done.returncode, 0, done.stderr)
         step = (self.path / "dump" / "000-prim-step.txt").read_text()
         self.assertEqual(step.count(" = all_reduce "), 3)
