@@ -1,7 +1,9 @@
 #include "driver/train.h"
 
+#include <algorithm>
 #include <charconv>
 
+#include "driver/dump.h"
 #include "driver/safetensors.h"
 #include "support/hash.h"
 
@@ -69,6 +71,15 @@ Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& 
   return grad::training_step(std::move(model.graph), names_of(model), options);
 }
 
+Result<grad::SplitStep> split_step_of(onnx::TrainingModel& model, grad::StepOptions options,
+                                      const CompileOptions& compile_options) {
+  // One process that accumulates is a group of one: the program ends where sums would be.
+  options.distributed = true;
+  const grad::Step step = HEDDLE_TRY(step_of(model, options));
+  Dumper(compile_options.options).write("step", step.graph);
+  return grad::split_step(step);
+}
+
 Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& train,
                                 const CompileOptions& compile_options) {
   if (train.accumulate < 1)
@@ -90,25 +101,29 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
     for (auto& named : *list)  // buffers change hands, so none may be shared with the model's file
       t.values_.push_back({named.name, copy_of(named.value), Value::Kind::weight});
   if (t.accumulate_ == 1 && !t.group_) {
-    HEDDLE_TRY(t.add_part(HEDDLE_TRY(step_of(model, options)), as_is));
+    HEDDLE_TRY(t.add_part(HEDDLE_TRY(step_of(model, options)), {}, as_is));
   } else {
-    HEDDLE_TRY(keep_prediction(model));
-    const auto split = HEDDLE_TRY(grad::split_training_step(std::move(model.graph), names_of(model),
-                                                            options, t.accumulate_ > 1));
+    options.accumulate = t.accumulate_ > 1;
+    const grad::SplitStep split = HEDDLE_TRY(split_step_of(model, options, as_is));
+    std::vector<std::string> sums;
+    for (const std::size_t o : split.summed) sums.push_back(split.gradients.graph.outputs[o].name);
     // The update first: it says which states have to be kept.
-    HEDDLE_TRY(t.add_part(split.update, as_is));
-    HEDDLE_TRY(t.add_part(split.gradients, as_is));
+    HEDDLE_TRY(t.add_part(split.update, sums, as_is));
+    HEDDLE_TRY(t.add_part(split.gradients, sums, as_is));
+    t.parts_[1].summed = split.summed;
     std::swap(t.parts_[0], t.parts_[1]);
   }
   return t;
 }
 
-Status Trainer::add_part(const Step& step, const CompileOptions& options) {
+Status Trainer::add_part(const Step& step, const std::vector<std::string>& sums,
+                         const CompileOptions& options) {
   Part part;
   part.compiled = HEDDLE_TRY(compile(step.graph, options));
   part.session = HEDDLE_TRY(load(part.compiled.program, options));
   const runtime::Program& program = *part.compiled.program;
-  for (const runtime::Port& port : program.inputs) part.inputs.push_back(value_named(port, step));
+  for (const runtime::Port& port : program.inputs)
+    part.inputs.push_back(value_named(port, step, sums));
   // An output replaces the value of its name; the first one is the loss of the gradients' part.
   for (const runtime::Port& port : program.outputs)
     part.outputs.push_back(port.name == "loss" ? std::nullopt : find(port.name));
@@ -124,10 +139,11 @@ std::optional<std::size_t> Trainer::find(std::string_view name) const {
 }
 
 /// The value of an input, added where it is new.
-std::size_t Trainer::value_named(const runtime::Port& port, const Step& step) {
+std::size_t Trainer::value_named(const runtime::Port& port, const Step& step,
+                                 const std::vector<std::string>& sums) {
   if (const auto known = find(port.name)) return *known;
   Value value{port.name, Tensor(port.type), Value::Kind::batch};
-  if (port.name.starts_with(grad::kGradient)) {
+  if (std::ranges::find(sums, port.name) != sums.end()) {
     value.kind = Value::Kind::sum;
   } else if (const Step::State* state = state_named(step, port.name)) {
     value.kind = Value::Kind::state;
@@ -153,10 +169,7 @@ void Trainer::set_number(std::string_view name, double value) {
 Status Trainer::run(Part& part, bool share) {
   std::vector<Tensor> inputs;
   for (const std::size_t i : part.inputs) inputs.push_back(values_[i].tensor);
-  std::vector<std::size_t> shared;
-  for (std::size_t o = 0; share && o < part.outputs.size(); ++o)
-    if (part.outputs[o] && values_[*part.outputs[o]].kind == Value::Kind::sum) shared.push_back(o);
-  HEDDLE_TRY(share ? part.session->run_sharing(inputs, part.results, shared, *group_)
+  HEDDLE_TRY(share ? part.session->run_sharing(inputs, part.results, part.summed, *group_)
                    : part.session->run_into(inputs, part.results));
   for (std::size_t o = 0; o < part.outputs.size(); ++o)
     if (part.outputs[o]) std::swap(values_[*part.outputs[o]].tensor, part.results[o]);

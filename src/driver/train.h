@@ -24,6 +24,11 @@ struct TrainOptions {
 /// model's graph.
 Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& options);
 
+/// A step that adds gradients up between two programs: the graph of both, dumped as a whole, and
+/// its parts.
+Result<grad::SplitStep> split_step_of(onnx::TrainingModel& model, grad::StepOptions options,
+                                      const CompileOptions& compile_options);
+
 /// A compiled training step and the values that it changes. CompileOptions::precision is what
 /// values between parameters and loss are stored as.
 class Trainer {
@@ -72,10 +77,13 @@ class Trainer {
     std::vector<std::size_t> inputs;                  ///< values, by input
     std::vector<std::optional<std::size_t>> outputs;  ///< the values that outputs replace
     std::vector<Tensor> results;
+    std::vector<std::size_t> summed = {};  ///< outputs that are summed over processes
   };
-  Status add_part(const grad::Step& step, const CompileOptions& options);
+  Status add_part(const grad::Step& step, const std::vector<std::string>& sums,
+                  const CompileOptions& options);
   std::optional<std::size_t> find(std::string_view name) const;
-  std::size_t value_named(const runtime::Port& port, const grad::Step& step);
+  std::size_t value_named(const runtime::Port& port, const grad::Step& step,
+                          const std::vector<std::string>& sums);
   void set_number(std::string_view name, double value);
   Status run(Part& part, bool share);
   Status share_loss_and_statistics(double& loss);

@@ -11,6 +11,7 @@
 
 #include "driver/safetensors.h"
 #include "driver/verify.h"
+#include "lower/lower.h"
 #include "prim/interpret.h"
 
 namespace heddle::driver {
@@ -290,6 +291,24 @@ TEST(Accumulation, IsOneStepOfAllBatches) {
     for (std::int64_t i = 0; i < value.count(); ++i)
       EXPECT_NEAR(value.at(i), want.at(name).at(i), 2e-6) << name;
   EXPECT_FALSE(parts->step(Batch{}, 0.01));
+}
+
+TEST(Collectives, AreNeverInsideOfAKernel) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {4}});
+  g.set_origin(prim::Origin{"AllReduce", "gradient:w"});
+  const NodeId sum = b.all_reduce(b.exp(x));
+  g.outputs = {{"y", b.exp(sum)}};
+  lower::Request request;
+  request.graph = &g;
+  request.cluster = {{sum}, {sum}};
+  for (const auto& error :
+       {compile(g, quick()).error().message, lower::lower(request).error().message}) {
+    EXPECT_NE(error.find("all_reduce"), std::string::npos) << error;
+    EXPECT_NE(error.find("AllReduce 'gradient:w'"), std::string::npos) << error;
+    EXPECT_NE(error.find("outside of a distributed training step"), std::string::npos) << error;
+  }
 }
 
 /// Layers whose activations cost little beside their products.

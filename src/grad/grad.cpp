@@ -103,6 +103,7 @@ class Reverse {
         [&](const prim::Scatter& op) { return differentiate(c, op); },
         [&](const prim::Reduce& op) { return differentiate(c, op); },
         [&](const prim::Scan& op) { return differentiate(c, op); },
+        [&](const prim::AllReduce& op) { return differentiate(c, op); },
         [](const auto&) { return Status(Ok{}); });  // positions and leaves have no derivative
     if (!done) return unsupported("{}: {}", name_of(g_, id), done.error().message);
     return Ok{};

@@ -198,6 +198,12 @@ Status differentiate(Context& c, const prim::Scan& op) {
   return Ok{};
 }
 
+/// Every process has the sum, so its value moves the losses of all of them.
+Status differentiate(Context& c, const prim::AllReduce&) {
+  c.add(0, c.b.all_reduce(c.adjoint));
+  return Ok{};
+}
+
 bool cancels(const prim::Graph& g, NodeId extreme,
              const std::vector<std::vector<NodeId>>& consumers) {
   const auto* reduce = std::get_if<prim::Reduce>(&g[extreme].op);

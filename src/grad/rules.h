@@ -31,6 +31,7 @@ Status differentiate(Context& c, const prim::Gather& op);
 Status differentiate(Context& c, const prim::Scatter& op);
 Status differentiate(Context& c, const prim::Reduce& op);
 Status differentiate(Context& c, const prim::Scan& op);
+Status differentiate(Context& c, const prim::AllReduce& op);
 
 /// True if the result does not change when `extreme`, a maximum that is subtracted before exp in a
 /// softmax or log-softmax, changes: its derivative is 0 and is not computed.

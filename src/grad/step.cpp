@@ -1,8 +1,11 @@
 #include "grad/step.h"
 
+#include <algorithm>
+
 #include "grad/draws.h"
 #include "grad/grad.h"
 #include "grad/losses.h"
+#include "prim/collectives.h"
 #include "prim/precision.h"
 
 namespace heddle::grad {
@@ -56,26 +59,18 @@ class Maker {
   void accumulate(const Names& names) {
     g().set_origin(prim::Origin{"Accumulate", "gradients"});
     for (std::size_t i = 0; i < names.size(); ++i) {
-      const std::size_t slot = g().inputs.size();
-      const NodeId before = state(std::string(kGradient) + names[i], 0, b_.type(gradients_[i]));
-      feed_back(slot, b_.add(before, gradients_[i]));
+      const TensorType type = b_.type(gradients_[i]);
+      gradients_[i] = b_.add(state(std::string(kGradient) + names[i], 0, type), gradients_[i]);
     }
   }
 
-  void give(const Names& names) {
-    for (std::size_t i = 0; i < names.size(); ++i)
-      g().outputs.push_back({std::string(kGradient) + names[i], gradients_[i]});
-  }
-
-  /// Inputs for what forward_backward() makes.
-  void given(const prim::Graph& forward, const Names& names) {
-    for (const std::string& name : names)
-      for (const auto& in : forward.inputs)
-        if (in.name == name) parameters_.push_back(g().add_input(name, in.type));
-    for (std::size_t i = 0; i < names.size(); ++i)
-      gradients_.push_back(
-          g().add_input(std::string(kGradient) + names[i], b_.type(parameters_[i])));
-    if (scaled()) scale_ = state(kScale, options_.loss_scale);
+  /// Sums each gradient over processes.
+  void share(const Names& names) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      step_.sums.push_back(std::string(kGradient) + names[i]);
+      g().set_origin(prim::Origin{"AllReduce", step_.sums.back()});
+      gradients_[i] = b_.all_reduce(gradients_[i]);
+    }
   }
 
   Status update(const Names& names) {
@@ -228,20 +223,37 @@ Result<Step> training_step(prim::Graph forward, const Names& parameters,
                            const StepOptions& options) {
   Maker maker(options);
   HEDDLE_TRY(maker.forward_backward(std::move(forward), parameters));
+  if (options.accumulate) maker.accumulate(parameters);
+  if (options.distributed) maker.share(parameters);
   HEDDLE_TRY(maker.update(parameters));
   maker.statistics();
   return maker.take();
 }
 
-Result<SplitStep> split_training_step(prim::Graph forward, const Names& parameters,
-                                      const StepOptions& options, bool sums) {
-  Maker first(options), second(options);
-  second.given(forward, parameters);
-  HEDDLE_TRY(second.update(parameters));
-  HEDDLE_TRY(first.forward_backward(std::move(forward), parameters));
-  sums ? first.accumulate(parameters) : first.give(parameters);
-  first.statistics();
-  return SplitStep{first.take(), second.take()};
+namespace {
+
+/// What is kept and fed back in one of the parts of a step.
+Step part_of(const Step& whole, prim::Graph graph) {
+  Step part;
+  const auto slot_of = [&](const std::string& name) {
+    return static_cast<std::size_t>(std::ranges::find(graph.inputs, name, &prim::GraphInput::name) -
+                                    graph.inputs.begin());
+  };
+  for (const Step::State& s : whole.states)
+    if (slot_of(s.name) < graph.inputs.size()) part.states.push_back(s);
+  for (std::size_t o = 0; o < graph.outputs.size(); ++o)
+    if (const std::size_t slot = slot_of(graph.outputs[o].name); slot < graph.inputs.size())
+      part.feedback.push_back({o, slot});
+  part.graph = std::move(graph);
+  return part;
+}
+
+}  // namespace
+
+Result<SplitStep> split_step(const Step& step) {
+  prim::SplitGraph split = HEDDLE_TRY(prim::split_at_collectives(step.graph, step.sums));
+  return SplitStep{part_of(step, std::move(split.before)), part_of(step, std::move(split.after)),
+                   std::move(split.summed)};
 }
 
 }  // namespace heddle::grad

@@ -26,6 +26,10 @@ struct StepOptions {
   double scale_interval = 2000;
   std::uint64_t seed = 0;  ///< of random numbers (dropout)
   int parts = 1;           ///< gradients given to the update are sums over this many batches
+  /// Gradients are added to inputs of their names (kGradient), those of the batches before.
+  bool accumulate = false;
+  /// A collective sums each gradient over processes before the update.
+  bool distributed = false;
 };
 
 /// A graph some of whose outputs are inputs of its next run.
@@ -43,6 +47,7 @@ struct Step {
     std::size_t from, to;
   };
   std::vector<Feedback> feedback;
+  std::vector<std::string> sums;  ///< names of what collectives sum, by channel
 };
 
 /// Names of inputs of steps. kDraw is there if the model draws random numbers: one i64, another one
@@ -63,14 +68,12 @@ inline constexpr std::string_view kGradient = "gradient:";
 Result<Step> training_step(prim::Graph forward, const std::vector<std::string>& parameters,
                            const StepOptions& options);
 
-/// The same in two, for steps over several batches or processes.
+/// A distributed step in two at its collectives (prim::split_at_collectives).
 struct SplitStep {
-  Step gradients;  ///< outputs: "loss", then each parameter's gradient (kGradient)
-  Step update;     ///< inputs: parameters, their gradients, rate, step and states
+  Step gradients;  ///< outputs: "loss", statistics, then each parameter's gradient (kGradient)
+  Step update;     ///< inputs: parameters, rate, step, states, then sums of gradients
+  std::vector<std::size_t> summed;  ///< outputs of `gradients` that are to be summed
 };
-/// `sums`: gradients are added to inputs of their names, those of the batches before.
-Result<SplitStep> split_training_step(prim::Graph forward,
-                                      const std::vector<std::string>& parameters,
-                                      const StepOptions& options, bool sums);
+Result<SplitStep> split_step(const Step& step);
 
 }  // namespace heddle::grad

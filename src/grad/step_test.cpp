@@ -10,6 +10,7 @@
 #include "grad/draws.h"
 #include "grad/grad.h"
 #include "grad/losses.h"
+#include "prim/collectives.h"
 #include "prim/interpret.h"
 #include "prim/test_util.h"
 
@@ -158,6 +159,7 @@ class Runner {
       values_[in.name] = t;
     }
   }
+  bool takes(const std::string& name) const { return values_.contains(name); }
   void set(const std::string& name, const Values& v) {
     values_[name] = tensor_of(values_.at(name).type(), v);
   }
@@ -239,8 +241,12 @@ TEST(SplitStep, IsOneStepOverAllBatches) {
     StepOptions options = options_of(row);
     auto whole = training_step(weights_alone(), {"w"}, options);
     options.parts = 2;
-    auto split = split_training_step(weights_alone(), {"w"}, options, true);
-    ASSERT_TRUE(whole && split);
+    options.accumulate = options.distributed = true;
+    auto joint = training_step(weights_alone(), {"w"}, options);
+    ASSERT_TRUE(whole && joint);
+    auto split = split_step(*joint);
+    ASSERT_TRUE(split) << split.error().message;
+    EXPECT_EQ(split->gradients.graph.outputs[split->summed.at(0)].name, "gradient:w");
     Runner one(*std::move(whole)), sums(split->gradients), update(split->update);
     one.set("w", {0.5, -1, 2});
     update.set("w", {0.5, -1, 2});
@@ -257,13 +263,110 @@ TEST(SplitStep, IsOneStepOverAllBatches) {
       }
       update.set("gradient:w", sums.tensor("gradient:w"));
       for (Runner* r : {&one, &update}) {
-        r->set("step", {1.0 * i});
+        if (r->takes("step")) r->set("step", {1.0 * i});
         r->set("learning_rate", {0.1});
         r->run();
       }
     }
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(update["w"][i], one["w"][i], 1e-12) << row.name;
   }
+}
+
+/// prediction = x · w, its loss mse, the gradient's norm limited: the step of one of `ranks`.
+Result<Step> shared_step(std::int64_t batch, int ranks) {
+  Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f64, {batch, 3}});
+  const NodeId w = g.add_input("w", {DType::f64, {3, 2}}), c = g.add_input("c", {DType::f64, {2}});
+  g.outputs = {{"y", b.tanh(b.add(b.matmul(x, w), c))}};
+  StepOptions options;
+  options.loss = "mse";
+  options.optimizer = "adamw";
+  options.clip_norm = 0.1;
+  options.parts = ranks;
+  options.distributed = ranks > 1;
+  return training_step(std::move(g), {"w", "c"}, options);
+}
+
+/// Rows of a batch from `first` on, each a function of its number.
+Tensor rows_of(const TensorType& type, std::int64_t first) {
+  Tensor t(type);
+  const std::int64_t width = type.shape[1];
+  for (std::int64_t i = 0; i < t.count(); ++i)
+    t.set(i, std::sin(static_cast<double>(7 * (first * width + i) + width)));
+  return t;
+}
+
+/// Inputs of a process whose rows start at `first`.
+std::vector<Tensor> inputs_of(const Graph& g, std::int64_t first) {
+  std::vector<Tensor> all;
+  for (const auto& in : g.inputs) {
+    Tensor t(in.type);
+    for (std::int64_t i = 0; i < t.count(); ++i)
+      t.set(i, in.name == "step"            ? 1
+               : in.name == "learning_rate" ? 0.25
+                                            : 0.1 * static_cast<double>(i + 1));
+    const bool state = in.name.find(':') != std::string::npos;
+    if (state) t = Tensor(in.type);
+    all.push_back(in.name == "x" || in.name == "target" ? rows_of(in.type, first) : std::move(t));
+  }
+  return all;
+}
+
+TEST(SharedStep, OfTwoProcessesWithHalvesIsThatOfOneWithAll) {
+  const auto whole = shared_step(10, 1), half = shared_step(5, 2);
+  ASSERT_TRUE(whole && half);
+  EXPECT_EQ(half->sums, (std::vector<std::string>{"gradient:w", "gradient:c"}));
+  EXPECT_EQ(prim::collectives(half->graph).size(), 2U);
+  const auto one = prim::interpret(whole->graph, inputs_of(whole->graph, 0));
+  const auto two =
+      prim::interpret_ranks(half->graph, {inputs_of(half->graph, 0), inputs_of(half->graph, 5)});
+  ASSERT_TRUE(one && two);
+  ASSERT_EQ(one->size(), (*two)[0].size());
+  EXPECT_NEAR((*one)[0].at(0), ((*two)[0][0].at(0) + (*two)[1][0].at(0)) / 2, 1e-12);
+  for (std::size_t o = 1; o < one->size(); ++o)
+    for (std::int64_t i = 0; i < (*one)[o].count(); ++i)
+      for (const auto& rank : *two)
+        EXPECT_NEAR(rank[o].at(i), (*one)[o].at(i), 1e-12) << whole->graph.outputs[o].name;
+}
+
+/// Σ over processes of Σ_i (Σ over processes of x_i²)² · k_i, by x of each process.
+TEST(SharedStep, GradientOfASumOverProcessesIsOneToo) {
+  Graph g;
+  Builder b(g);
+  const TensorType type{DType::f64, {3}};
+  const NodeId x = g.add_input("x", type), k = g.add_input("k", type);
+  const NodeId sum = b.all_reduce(b.mul(x, x));
+  const NodeId loss = b.reduce_sum(b.mul(b.mul(sum, sum), k), {0}, false);
+  const std::vector<Seed> seeds = {{loss, b.scalar(DType::f64, 1)}};
+  const auto d = gradients(g, seeds, std::vector<NodeId>{x});
+  ASSERT_TRUE(d);
+  g.outputs = {{"loss", loss}, {"d", (*d)[0]}};
+  EXPECT_EQ(prim::collectives(g).size(), 2U);
+  std::vector<std::vector<Tensor>> inputs = {
+      {tensor_of(type, {1, -2, 0.5}), tensor_of(type, {1, 2, 3})},
+      {tensor_of(type, {0.25, 1, 3}), tensor_of(type, {-1, 0.5, 1})}};
+  const auto total = [&] {
+    const auto out = prim::interpret_ranks(g, inputs);
+    return (*out)[0][0].at(0) + (*out)[1][0].at(0);
+  };
+  const auto found = prim::interpret_ranks(g, inputs);
+  ASSERT_TRUE(found);
+  constexpr double kMove = 1e-5;
+  for (std::size_t r = 0; r < 2; ++r)
+    for (std::int64_t i = 0; i < 3; ++i) {
+      const Tensor kept = inputs[r][0];
+      Values moved = values_of(kept);
+      double& at = moved[static_cast<std::size_t>(i)];
+      at += kMove;
+      inputs[r][0] = tensor_of(type, moved);
+      const double more = total();
+      at -= 2 * kMove;
+      inputs[r][0] = tensor_of(type, moved);
+      const double less = total();
+      inputs[r][0] = kept;
+      EXPECT_NEAR((*found)[r][1].at(i), (more - less) / (2 * kMove), 1e-5) << r << " " << i;
+    }
 }
 
 /// prediction = w · x in f16.

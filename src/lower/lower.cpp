@@ -4,6 +4,7 @@
 
 #include "lower/contract/depthwise.h"
 #include "lower/evaluate.h"
+#include "prim/collectives.h"
 
 namespace heddle::lower {
 
@@ -47,6 +48,7 @@ bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
 
 Result<Lowered> lower(const Request& request) {
   const prim::Graph& g = *request.graph;
+  HEDDLE_TRY(prim::want_no_collective(g, request.cluster.nodes));
   if (attention::supports(g, request.cluster, request.target)) return attention::lower(request);
   if (has_main_loop(g, request.cluster) && contract::supports(g, request.cluster, request.target)) {
     auto tiled = contract::lower(request);

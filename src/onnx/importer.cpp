@@ -397,11 +397,10 @@ bool Importer::is_fixed(NodeId id) {
   // Ids are a topological order, so everything before is decided when a node is reached.
   for (auto i = static_cast<std::int32_t>(fixed_.size()); i <= id.value; ++i) {
     const prim::Node& node = graph_[NodeId{i}];
-    const bool fixed = !std::holds_alternative<prim::Input>(node.op) &&
-                       !std::holds_alternative<prim::Random>(node.op) &&
-                       std::all_of(node.args.begin(), node.args.end(), [&](NodeId a) {
-                         return fixed_[static_cast<std::size_t>(a.value)];
-                       });
+    const bool fixed =
+        prim::folds(node.op) && std::all_of(node.args.begin(), node.args.end(), [&](NodeId a) {
+          return fixed_[static_cast<std::size_t>(a.value)];
+        });
     fixed_.push_back(fixed);
   }
   return fixed_[static_cast<std::size_t>(id.value)];

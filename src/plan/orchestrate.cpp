@@ -5,6 +5,7 @@
 
 #include "plan/clusters.h"
 #include "plan/select.h"
+#include "prim/collectives.h"
 #include "support/thread_pool.h"
 
 namespace heddle::plan {
@@ -240,6 +241,7 @@ Result<std::optional<Plan>> by_regions(Facts& facts, const Options& options, Kno
 }  // namespace
 
 Result<Plan> orchestrate(const prim::Graph& g, const Options& options) {
+  HEDDLE_TRY(prim::want_no_collective(g, prim::collectives(g)));
   for (const prim::GraphOutput& o : g.outputs) {
     if (std::holds_alternative<prim::Input>(g[o.node].op) || g.constant_of(o.node)) {
       return fail("output '{}' is an input or a constant, want a copy of it", o.name);

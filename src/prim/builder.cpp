@@ -224,6 +224,15 @@ NodeId Builder::scan(ir::Monoid fn, NodeId x, int axis, bool exclusive, bool rev
   return graph_.add(Scan{fn, axis, exclusive, reverse}, {x}, result);
 }
 
+NodeId Builder::all_reduce(NodeId x) {
+  int channel = 0;
+  for (std::int32_t i = 0; i < graph_.size(); ++i)
+    if (const auto* other = std::get_if<AllReduce>(&graph_[NodeId{i}].op))
+      channel = std::max(channel, other->channel + 1);
+  const TensorType result = type(x);
+  return graph_.add(AllReduce{channel}, {x}, result);
+}
+
 NodeId Builder::sort_indices(NodeId x, int axis, bool descending, std::int64_t count) {
   HEDDLE_CHECK(axis >= 0 && axis < rank(x) && count >= 0 &&
                    count <= shape(x)[static_cast<std::size_t>(axis)],

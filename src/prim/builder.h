@@ -25,6 +25,7 @@ class Builder {
   NodeId full(TensorType type, double value);         ///< broadcast scalar
   NodeId iota(TensorType type, int axis);
   NodeId random(TensorType type, Random::Kind kind, std::uint64_t seed);
+  NodeId all_reduce(NodeId x);  ///< on the next channel
 
   // Elementwise (broadcasting). Result dtype: that of the arguments, b1 for comparisons.
   NodeId map(ir::ScalarFn fn, std::vector<NodeId> args);

@@ -33,7 +33,7 @@ std::vector<NodeId> constant_cone(const Graph& g, NodeId id, const FoldLimits& l
     const NodeId at = stack.back();
     stack.pop_back();
     const Node& n = g[at];
-    if (std::holds_alternative<Input>(n.op) || std::holds_alternative<Random>(n.op)) return {};
+    if (!folds(n.op)) return {};
     const bool is_constant = std::holds_alternative<Constant>(n.op);
     if (!is_constant || at == id) {
       work += work_of(g, at);
@@ -113,7 +113,7 @@ Graph fold_constants(const Graph& g, const FoldLimits& limits) {
     const NodeId plain = out.add(n.op, n.args, n.type);
     std::int64_t bytes = 0;
     if (std::holds_alternative<Constant>(n.op)) bytes = bytes_of(n.type);
-    if (std::holds_alternative<Input>(n.op) || std::holds_alternative<Random>(n.op)) bytes = -1;
+    if (!folds(n.op)) bytes = -1;
     for (std::size_t i = 0; i < n.args.size() && bytes >= 0; ++i) {
       const std::int64_t arg = source_bytes.at(n.args[i]);
       const bool repeated =

@@ -38,11 +38,16 @@ std::size_t hash_of(const Op& op, const std::vector<NodeId>& args, const TensorT
 }  // namespace
 
 std::string_view kind_name(const Op& op) {
-  static constexpr std::string_view kNames[] = {"input",   "constant", "iota",     "map",
-                                                "view",    "reduce",   "contract", "gather",
-                                                "scatter", "scan",     "sort",     "random"};
+  static constexpr std::string_view kNames[] = {
+      "input",  "constant", "iota", "map",  "view",   "reduce",    "contract",
+      "gather", "scatter",  "scan", "sort", "random", "all_reduce"};
   static_assert(std::size(kNames) == std::variant_size_v<Op>);
   return kNames[op.index()];
+}
+
+bool folds(const Op& op) {
+  return !std::holds_alternative<Input>(op) && !std::holds_alternative<Random>(op) &&
+         !std::holds_alternative<AllReduce>(op);
 }
 
 std::size_t hash_of(const Op& op) {
@@ -73,7 +78,8 @@ std::size_t hash_of(const Op& op) {
         return combine(static_cast<std::size_t>(o.count) * 2 + o.descending,
                        static_cast<std::size_t>(o.axis));
       },
-      [](const Random& o) { return combine(static_cast<std::size_t>(o.kind), o.seed); });
+      [](const Random& o) { return combine(static_cast<std::size_t>(o.kind), o.seed); },
+      [](const AllReduce& o) { return static_cast<std::size_t>(o.channel); });
   return combine(op.index(), h);
 }
 
@@ -152,7 +158,9 @@ std::vector<NodeId> live_nodes(const Graph& g) {
   std::vector<NodeId> ids;
   // Ids are a topological order, so one sweep backwards reaches everything.
   for (std::int32_t i = g.size(); i-- > 0;) {
-    if (!live[static_cast<std::size_t>(i)]) continue;
+    // A collective acts on other processes, whether or not its value is read here.
+    if (!live[static_cast<std::size_t>(i)] && !std::holds_alternative<AllReduce>(g[NodeId{i}].op))
+      continue;
     ids.push_back(NodeId{i});
     for (const NodeId a : g[NodeId{i}].args) live[static_cast<std::size_t>(a.value)] = true;
   }
@@ -185,7 +193,7 @@ void carry_origins(const Graph& g, const std::vector<NodeId>& live,
   std::unordered_map<NodeId, std::vector<OriginId>> absorbed;
   for (const NodeId id : live) {
     const Node& n = g[id];
-    bool all = !std::holds_alternative<Input>(n.op) && !std::holds_alternative<Random>(n.op);
+    bool all = folds(n.op);
     for (const NodeId a : n.args) all = all && constant[static_cast<std::size_t>(a.value)];
     constant[static_cast<std::size_t>(id.value)] = all;
     if (all) continue;

@@ -109,9 +109,19 @@ struct Random {
   auto operator<=>(const Random&) const = default;
 };
 
+/// The sum of args[0] over all processes, alike in each of them: an effect. The channel tells it
+/// from every other, so equal ones are not merged; it is its place in the order that all processes
+/// keep. Always live; belongs between programs, never inside a kernel (collectives.h).
+struct AllReduce {
+  int channel = 0;
+  auto operator<=>(const AllReduce&) const = default;
+};
+
 using Op = std::variant<Input, Constant, Iota, Map, View, Reduce, Contract, Gather, Scatter, Scan,
-                        Sort, Random>;
+                        Sort, Random, AllReduce>;
 std::string_view kind_name(const Op& op);
+/// True if constant arguments make the value a constant.
+bool folds(const Op& op);
 
 struct Node {
   Op op;
@@ -187,7 +197,7 @@ class Graph {
   OriginId current_origin_;
 };
 
-/// Ids of the nodes from which an output can be reached, in topological order.
+/// Ids of the nodes from which an output or a collective can be reached, in topological order.
 std::vector<NodeId> live_nodes(const Graph& g);
 /// Consumers of each node (by id), among live nodes.
 std::vector<std::vector<NodeId>> consumers(const Graph& g);

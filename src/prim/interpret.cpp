@@ -81,6 +81,7 @@ class Evaluator {
       out[i] = op.kind == Random::Kind::uniform ? ir::philox_uniform(op.seed, i)
                                                 : ir::philox_normal(op.seed, i);
   }
+  void eval(const AllReduce&) { out_ = args_[0]; }  // over a process alone
   void eval(const Map& op) {
     if (op.fn == ScalarFn::cast) return eval_cast();
     if (op.fn == ScalarFn::bitcast) return eval_bitcast();
@@ -378,6 +379,8 @@ class Evaluator {
   Tensor out_;
 };
 
+}  // namespace
+
 Status check_inputs(const Graph& g, const std::vector<Tensor>& inputs) {
   if (inputs.size() != g.inputs.size())
     return fail(ErrorCode::usage, "found {} inputs, want {}", inputs.size(), g.inputs.size());
@@ -387,8 +390,6 @@ Status check_inputs(const Graph& g, const std::vector<Tensor>& inputs) {
                   to_string(inputs[i].type()), to_string(g.inputs[i].type));
   return Ok{};
 }
-
-}  // namespace
 
 Tensor to_reference(const Tensor& value) {
   Tensor out = working(value.dtype(), value.shape());

@@ -24,6 +24,9 @@ Status interpret_each(const Graph& g, const std::vector<Tensor>& inputs,
 /// The working value of every live node, by id; an empty Tensor for dead nodes.
 Result<std::vector<Tensor>> interpret_all(const Graph& g, const std::vector<Tensor>& inputs);
 
+/// Error: inputs that differ from the declared ones.
+Status check_inputs(const Graph& g, const std::vector<Tensor>& inputs);
+
 /// One node from the working values of its arguments (Input excepted).
 Tensor evaluate_node(const Graph& g, NodeId id, std::span<const Tensor> args);
 

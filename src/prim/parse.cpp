@@ -204,6 +204,7 @@ class Parser {
     if (kind == "scatter") return Op(Scatter{});
     if (kind == "sort") return Op(Sort{});
     if (kind == "random") return Op(Random{});
+    if (kind == "all_reduce") return Op(AllReduce{});
     if (kind == "map") {
       const std::string name = HEDDLE_TRY(in_.name("a scalar function"));
       const auto fn = ir::scalar_fn_named(name);
@@ -317,6 +318,13 @@ class Parser {
     HEDDLE_TRY(in_.expect("count"));
     o.count = HEDDLE_TRY(in_.integer("a count"));
     o.descending = in_.accept("descending");
+    return Ok{};
+  }
+  Status tail(AllReduce& o) {
+    HEDDLE_TRY(in_.expect("channel"));
+    const std::int64_t channel = HEDDLE_TRY(in_.integer("a channel"));
+    if (channel < 0 || channel > INT32_MAX) return in_.wanted("a channel from 0 before this");
+    o.channel = static_cast<int>(channel);
     return Ok{};
   }
   Status tail(Random& o) {

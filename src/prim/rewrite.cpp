@@ -18,7 +18,7 @@ constexpr int kMaxStepsPerNode = 32;
 bool RewriteContext::constant(NodeId id) {
   for (auto i = static_cast<std::int32_t>(constant_.size()); i <= id.value; ++i) {
     const Node& n = g[NodeId{i}];
-    bool all = !std::holds_alternative<Input>(n.op) && !std::holds_alternative<Random>(n.op);
+    bool all = folds(n.op);
     for (const NodeId a : n.args) all = all && constant_[static_cast<std::size_t>(a.value)];
     constant_.push_back(all);
   }

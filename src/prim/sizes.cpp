@@ -239,6 +239,9 @@ Result<NodeId> SizeMerger::merge(const Nodes& nodes, const Form& form) {
             return misfit(nodes, largest_, "random numbers depend on the shape");
         return plain(nodes, form);
       },
+      [&](const AllReduce&) -> Result<NodeId> {
+        return misfit(nodes, largest_, "sums over processes are of one size");
+      },
       [&](const auto& op) { return merge_kind(nodes, form, op); });
 }
 

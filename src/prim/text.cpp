@@ -90,7 +90,8 @@ std::string op_text(const Graph& g, const Op& op, const PrintOptions& options) {
       [](const Random& o) {
         return fmt::format(" {} seed {}", o.kind == Random::Kind::uniform ? "uniform" : "normal",
                            static_cast<std::int64_t>(o.seed));
-      });
+      },
+      [](const AllReduce& o) { return fmt::format(" channel {}", o.channel); });
 }
 
 /// "reduce sum", "map add": the kind and its function.

@@ -1,5 +1,6 @@
 // Checks every node of a graph against what its kind promises.
 #include <algorithm>
+#include <map>
 
 #include "prim/access.h"
 #include "prim/builder.h"
@@ -199,6 +200,12 @@ class Checker {
     if (!is_float(n.type.dtype)) return error("type {}", to_string(n.type));
     return Ok{};
   }
+  Status check(const Node& n, const AllReduce& op) const {
+    HEDDLE_TRY(arity(n, 1));
+    if (!is_float(n.type.dtype)) return error("type {}, want floats", to_string(n.type));
+    if (op.channel < 0) return error("channel {}", op.channel);
+    return same(n.type, arg(n, 0), "type");
+  }
 
   const Graph& g_;
   NodeId id_;
@@ -216,7 +223,16 @@ Status verify(const Graph& g) {
   for (const GraphOutput& o : g.outputs)
     if (o.node.value < 0 || o.node.value >= g.size())
       return fail("output '{}' is %{} of {} nodes", o.name, o.node.value, g.size());
-  for (const NodeId id : live_nodes(g)) HEDDLE_TRY(verify_node(g, id));
+  std::map<int, NodeId> channels;
+  for (const NodeId id : live_nodes(g)) {
+    HEDDLE_TRY(verify_node(g, id));
+    const auto* collective = std::get_if<AllReduce>(&g[id].op);
+    if (collective == nullptr) continue;
+    const auto [other, fresh] = channels.try_emplace(collective->channel, id);
+    if (!fresh)
+      return fail("%{} all_reduce: channel {} is that of %{}, want one of its own", id.value,
+                  collective->channel, other->second.value);
+  }
   return Ok{};
 }
 

@@ -69,6 +69,25 @@ class RanksTest(CommandTest):
         self.assert_alike(self.two(self.half, "two.onnx"), want)
         self.assert_alike(self.two(self.quarter, "parts.onnx", "--accumulate", "2"), want)
 
+    def test_explain_names_the_sums_and_both_programs(self):
+        done = heddle("explain", str(self.half), "--train", "cross_entropy", "--distributed", "--threads", "1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        sums = [line.split() for line in lines if line.startswith("  all_reduce ")]
+        self.assertEqual([(s[1], s[3]) for s in sums],
+                         [("gradient:w1", "f32[7,65]"), ("gradient:b", "f32[65]"), ("gradient:w2", "f32[65,3]")])
+        self.assertIn("the program before them:", lines)
+        self.assertIn("the program after them:", lines)
+
+    def test_dumps_show_the_step_of_both_programs(self):
+        done = subprocess.run(
+            [HEDDLE, "explain", str(self.half), "--train", "cross_entropy", "--distributed", "--threads", "1"],
+            capture_output=True, text=True, timeout=60,
+            env={**os.environ, "HEDDLE_DUMP": "prim", "HEDDLE_DUMP_DIR": str(self.path / "dump")})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        step = (self.path / "dump" / "000-prim-step.txt").read_text()
+        self.assertEqual(step.count(" = all_reduce "), 3)
+
     def test_a_process_alone_is_a_group_too(self):
         want = self.one(self.whole, "one.onnx")
         self.assert_alike(self.one(self.whole, "alone.onnx", "--distributed", "mpi"), want)

@@ -18,7 +18,8 @@ namespace heddle::tool {
 struct StepRequest {
   std::string loss, optimizer = "adamw";
   double rate = 1e-3;
-  bool silent = false;  ///< without the loss' value
+  bool silent = false;       ///< without the loss' value
+  bool distributed = false;  ///< as processes that share each step run it
   explicit operator bool() const { return !loss.empty(); }
 };
 

@@ -29,6 +29,13 @@ nlohmann::json ports_json(const std::vector<runtime::Port>& ports) {
 }
 
 Status run(const ExplainFlags& flags) {
+  if (flags.training.distributed) {
+    if (flags.json || !flags.html.empty())
+      return fail(ErrorCode::usage, "--distributed: explained as text only, found {}",
+                  flags.json ? "--json" : "--html");
+    fmt::print("{}", HEDDLE_TRY(explain_distributed(flags, flags.node, flags.top)));
+    return Ok{};
+  }
   const bool staged = HEDDLE_TRY(is_staged(flags));
   Result<Model> compiled = staged ? unsupported("") : compile_model(flags);
   if (staged || (!compiled && works_in_stages(flags, compiled.error()))) {
@@ -84,6 +91,9 @@ Verb add_explain(CLI::App& verb) {
   add_step_flags(verb, *flags);
   verb.add_flag("--no-loss-value", flags->training.silent,
                 "of --train: only the gradient of the loss is computed")
+      ->needs("--train");
+  verb.add_flag("--distributed", flags->training.distributed,
+                "of --train: as processes that share each step run it, in two programs")
       ->needs("--train");
   verb.add_option("--html", flags->html, "write a self-contained page");
   verb.add_option("--node", flags->node, "only the kernels that cover this source node, in detail");

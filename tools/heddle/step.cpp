@@ -1,6 +1,7 @@
 #include "step.h"
 
 #include "driver/cache.h"
+#include "driver/report.h"
 #include "grad/losses.h"
 
 namespace heddle::tool {
@@ -43,6 +44,31 @@ Result<driver::Compiled> compile_step(const ModelFlags& flags) {
   prim::Graph step = HEDDLE_TRY(driver::step_of(model, options_of(flags))).graph;
   if (flags.training.silent) step.outputs.erase(step.outputs.begin());
   return driver::compile(std::move(step), options);
+}
+
+Result<std::string> explain_distributed(const ModelFlags& flags, const std::string& node, int top) {
+  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
+  onnx::TrainingModel model = HEDDLE_TRY(read(flags, options));
+  grad::StepOptions step = options_of(flags);
+  step.precision = options.precision;
+  driver::CompileOptions as_is = options;
+  as_is.precision = DType::f32;  // the step says itself what is stored in halves
+  const grad::SplitStep split = HEDDLE_TRY(driver::split_step_of(model, step, as_is));
+  std::string text = "sums over processes, in their order:\n";
+  for (std::size_t channel = 0; channel < split.summed.size(); ++channel) {
+    const prim::Graph& g = split.gradients.graph;
+    const prim::GraphOutput& o = g.outputs[split.summed[channel]];
+    text += fmt::format("  all_reduce {} : {} channel {}\n", o.name, to_string(g[o.node].type),
+                        channel);
+  }
+  for (const auto& [title, part] :
+       {std::pair("before them", &split.gradients), std::pair("after them", &split.update)}) {
+    const driver::Compiled compiled = HEDDLE_TRY(driver::compile(part->graph, as_is));
+    const auto report = nlohmann::json::parse(compiled.program->manifest);
+    text += fmt::format("\nthe program {}:\n{}", title,
+                        HEDDLE_TRY(driver::explain_text(report, node, top)));
+  }
+  return text;
 }
 
 Result<std::vector<Tensor>> step_inputs(const runtime::Program& program, const ModelFlags& flags,

@@ -10,6 +10,8 @@ void add_step_flags(CLI::App& verb, ModelFlags& flags);
 
 /// The step's program, through no cache.
 Result<driver::Compiled> compile_step(const ModelFlags& flags);
+/// What --distributed explains: the collectives, then the programs before and after them.
+Result<std::string> explain_distributed(const ModelFlags& flags, const std::string& node, int top);
 /// What its inputs start as: the model's values, zeros for states, the rate, the number of the
 /// step.
 Result<std::vector<Tensor>> step_inputs(const runtime::Program& program, const ModelFlags& flags,
