@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "driver/driver.h"
+
 #include "prim/builder.h"
 
 namespace heddle::driver {
@@ -47,6 +51,38 @@ TEST(ConstantBytes, FewBytesAreNotBounded) {
   const auto forms = smaller_forms(g, kernels);  // 60, of which 57 are allowed
   ASSERT_EQ(forms.size(), 1u);
   EXPECT_GE(forms[0].kernel, 4u);
+}
+
+/// Three products of one value, of which one with all their weights side by side is an alternative.
+TEST(ConstantBytes, OfAlternativesNotTakenAreFreed) {
+  for (const std::int64_t rows : {1, 64}) {
+    prim::Graph g;
+    prim::Builder b(g);
+    const prim::NodeId x = g.add_input("x", {DType::f32, {rows, 256}});
+    for (int i = 0; i < 3; ++i) {
+      Tensor w({DType::f32, {256, 256}});
+      w.set(i, 1);
+      g.outputs.push_back({fmt::format("y{}", i), b.matmul(x, b.constant(w))});
+    }
+    CompileOptions options;
+    options.budget = "none";
+    options.keep_constants = false;
+    const auto compiled = compile(g, options);
+    ASSERT_TRUE(compiled) << compiled.error().message;
+    std::set<prim::NodeId> as_they_are;
+    for (const CompiledKernel& kernel : compiled->kernels)
+      for (const lower::Argument& a : kernel.lowered.arguments)
+        if (a.kind == lower::Argument::Kind::value) as_they_are.insert(a.node);
+    int constants = 0;
+    for (std::int32_t i = 0; i < compiled->graph.size(); ++i)
+      if (const Tensor* c = compiled->graph.constant_of(prim::NodeId{i});
+          c && c->bytes() >= 65536) {
+        EXPECT_EQ(c->data() != nullptr, as_they_are.contains(prim::NodeId{i}))
+            << to_string(c->type());
+        ++constants;
+      }
+    EXPECT_GE(constants, 4);
+  }
 }
 
 }  // namespace

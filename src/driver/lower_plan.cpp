@@ -80,6 +80,15 @@ class PlanLowering {
     for (const auto& [id, k] : last)
       if (!as_they_are.contains(id) && graph_.constant_of(id)->bytes() >= kLarge)
         done[k].push_back(id);
+    if (done_with) {  // those of alternatives that the plan has not taken
+      for (std::int32_t i = 0; i < graph_.size(); ++i) {
+        const NodeId id{i};
+        const Tensor* constant = graph_.constant_of(id);
+        if (constant != nullptr && constant->bytes() >= kLarge && !last.contains(id) &&
+            !as_they_are.contains(id))
+          done_with(id);
+      }
+    }
     for (std::size_t k = 0; k < kernels.size(); ++k) {
       HEDDLE_TRY(pack(k, kernels[k]));
       if (done_with) std::ranges::for_each(done[k], done_with);

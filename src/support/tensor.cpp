@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -21,6 +22,7 @@ T saturate(double value) {
 }
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kWorkspace = std::size_t{128} << 10;
 
 std::shared_ptr<void> few_bytes(std::size_t size) {
   constexpr std::size_t kLine = 64;
@@ -31,10 +33,11 @@ std::shared_ptr<void> few_bytes(std::size_t size) {
   return {memory, [](void* p) { std::free(p); }};
 }
 
-/// Zeros on huge pages, from the system: what is freed goes back to it at once, which the C
-/// library would keep.
-std::shared_ptr<void> many_bytes(std::size_t size) {
-  const std::size_t whole = (size + 64 + kHugePage - 1) / kHugePage * kHugePage;
+/// Zeros from the system, the first `huge` bytes on huge pages: what is freed goes back to it at
+/// once, which the C library would keep.
+std::shared_ptr<void> many_bytes(std::size_t size, std::size_t huge) {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t whole = std::max(huge, (size + 64 + kPage - 1) / kPage * kPage);
   void* mapped = ::mmap(nullptr, whole + kHugePage, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -44,7 +47,7 @@ std::shared_ptr<void> many_bytes(std::size_t size) {
   if (before > 0) ::munmap(mapped, before);
   ::munmap(memory + whole, kHugePage - before);
   // Only advice: the memory is as good, if slower, where the system declines.
-  static_cast<void>(::madvise(memory, whole, MADV_HUGEPAGE));
+  static_cast<void>(::madvise(memory, huge, MADV_HUGEPAGE));
   return {memory, [whole](void* p) { ::munmap(p, whole); }};
 }
 
@@ -54,13 +57,14 @@ std::shared_ptr<void> many_bytes(std::size_t size) {
 Tensor::Tensor(TensorType type) : Tensor(std::move(type), 2 * kHugePage) {}
 
 // Parts of it meet in few sets of the caches or not as the system gave the pages, were they small.
-Tensor Tensor::workspace(std::int64_t bytes) {
-  return Tensor({DType::u8, {bytes}}, std::size_t{128} << 10);
-}
+Tensor Tensor::workspace(std::int64_t bytes) { return Tensor({DType::u8, {bytes}}, kWorkspace); }
 
 Tensor::Tensor(TensorType type, std::size_t huge_from) : type_(std::move(type)) {
   const std::size_t size = static_cast<std::size_t>(bytes());
-  const std::shared_ptr<void> memory = size >= huge_from ? many_bytes(size) : few_bytes(size);
+  const std::size_t full = size / kHugePage * kHugePage, all = full + kHugePage;
+  // A last page that would be mostly empty is much memory, of many weights.
+  const std::size_t huge = huge_from == kWorkspace || all - size <= size / 16 ? all : full;
+  const std::shared_ptr<void> memory = size >= huge_from ? many_bytes(size, huge) : few_bytes(size);
   owner_ = memory;
   data_ = static_cast<std::byte*>(memory.get());
 }
