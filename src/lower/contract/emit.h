@@ -92,6 +92,9 @@ class Emitter {
   /// `done`: steps before the ones of this level, for all loops around it.
   kernel::Body reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env,
                          const ir::Expr& done);
+  std::int64_t tiles_of_panel() const;
+  std::vector<ir::Expr> lines_of_turn(std::int64_t lines, std::int64_t all, const ir::Expr& done,
+                                      std::int64_t steps) const;
   kernel::Body fetch_ahead(const ir::Expr& done, std::int64_t steps) const;
   kernel::Body fetch_operand(const ir::Expr& done, std::int64_t steps) const;
   kernel::Body fetch_results(const Variant& v, const ir::Expr& done, std::int64_t steps) const;

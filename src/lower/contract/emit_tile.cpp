@@ -92,35 +92,48 @@ Share share_of_turn(std::int64_t count, std::int64_t all, const Expr& done, std:
   return {ir::floor_div(done, apart), (steps + apart - 1) / apart};
 }
 
+constexpr std::int64_t kLineBytes = 64;
+
 }  // namespace
 
+std::int64_t Emitter::tiles_of_panel() const {
+  return s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
+}
+
+/// Of the `lines` of the next panel, what this turn of this tile prefetches. `done`: steps of this
+/// tile before the turn, of `all`.
+std::vector<Expr> Emitter::lines_of_turn(std::int64_t lines, std::int64_t all, const Expr& done,
+                                         std::int64_t steps) const {
+  const std::int64_t in_tile = (lines + tiles_of_panel() - 1) / tiles_of_panel();
+  Expr tile(tile_loop_);
+  if (p_.row) tile = Expr(row_loop_) * Expr(s_.tiles_per_task) + tile;
+  const Share share = share_of_turn(in_tile, all, done, steps);
+  const Expr first = tile * Expr(in_tile) + share.first;
+  std::vector<Expr> out;
+  for (std::int64_t i = 0; i < share.each; ++i) out.push_back(first + Expr(i));
+  return out;
+}
+
 /// The next panel of the constant operand comes from memory while the tiles of this one compute, a
-/// share in each turn of `steps` steps. `done`: steps of this tile before the turn.
+/// share in each turn of `steps` steps.
 Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
-  constexpr std::int64_t kLineBytes = 64, kFewRows = 16;
-  const std::int64_t tiles = s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
-  if (winograd_ || s_.panels == 1 || tiles * s_.mr < kFewRows) return {};
+  constexpr std::int64_t kFewRows = 16;
+  if (winograd_ || s_.panels == 1 || tiles_of_panel() * s_.mr < kFewRows) return {};
   if (s_.b == BSource::task) return fetch_operand(done, steps);
   if (s_.b != BSource::constant) return {};
   const std::int64_t line = kLineBytes / size_of(k_.buffers[b_buffer_].dtype);
   const std::int64_t all = strassen_ ? kStrassenProducts * strassen_->terms : p_.extents.k;
-  const std::int64_t lines = (panel_size_ / line + tiles - 1) / tiles;  // in each tile
-  Expr first = Expr(tile_loop_);
-  if (p_.row) first = Expr(row_loop_) * Expr(s_.tiles_per_task) + first;
-  const Share share = share_of_turn(lines, all, done, steps);
-  first = first * Expr(lines) + share.first;
   Expr batch(0);
   for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
   const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(panel_size_);
   Body out;
-  for (std::int64_t i = 0; i < share.each; ++i)
-    out.push_back({kernel::Prefetch{b_buffer_, next + (first + Expr(i)) * Expr(line)}});
+  for (const Expr& l : lines_of_turn(panel_size_ / line, all, done, steps))
+    out.push_back({kernel::Prefetch{b_buffer_, next + l * Expr(line)}});
   return out;
 }
 
 /// The same of an operand that each task packs: of what the next task reads.
 Body Emitter::fetch_operand(const Expr& done, std::int64_t steps) const {
-  constexpr std::int64_t kLineBytes = 64;
   const kernel::Load* load = load_of_b();
   if (!load || k_.buffers[load->buffer].scope != Scope::grid || strassen_ || k_axes_.size() != 1 ||
       p_.extents.k < steps || s_.panels <= s_.panels_per_task)
@@ -130,16 +143,9 @@ Body Emitter::fetch_operand(const Expr& done, std::int64_t steps) const {
   const std::int64_t line = kLineBytes / size_of(k_.buffers[load->buffer].dtype);
   const std::int64_t width = s_.nv * lanes_, terms = p_.extents.k;
   const std::int64_t run = ((along ? terms : width) + line - 1) / line;  // lines next to each other
-  const std::int64_t tiles = s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
-  const std::int64_t lines = ((along ? width : terms) * run + tiles - 1) / tiles;  // in each tile
-  Expr first = Expr(tile_loop_);
-  if (p_.row) first = Expr(row_loop_) * Expr(s_.tiles_per_task) + first;
-  const Share share = share_of_turn(lines, terms, done, steps);
-  first = first * Expr(lines) + share.first;
   Body out;
-  for (std::int64_t i = 0; i < share.each; ++i) {
-    const Expr runs = ir::floor_div(first + Expr(i), run);
-    const Expr inside = ir::floor_mod(first + Expr(i), run) * Expr(line);
+  for (const Expr& l : lines_of_turn((along ? width : terms) * run, terms, done, steps)) {
+    const Expr runs = ir::floor_div(l, run), inside = ir::floor_mod(l, run) * Expr(line);
     Env env = env_;
     const Expr next = (panel_ + Expr(s_.panels_per_task)) * Expr(width);
     set(env, p_.n_axes[0].var, next + (along ? runs : inside));
