@@ -286,7 +286,7 @@ Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& optio
       ErrorCode::out_of_memory,
       "--memory-limit: no program was found that needs less than {:.1f} MB ({:.1f} of "
       "constants, {:.1f} of inputs and outputs, {:.1f} of arena, {:.1f} of scratch); found a "
-      "limit of {:.1f}",
+      "limit of {:g}",
       mb(m.bytes), mb(m.constants), mb(m.ports), mb(m.arena), mb(m.scratch),
       mb(options.memory_limit));
 }

@@ -2,6 +2,7 @@
 // Compiled monoliths under the emulation: every order of blocks, every table as the test likes it.
 #include <gtest/gtest.h>
 
+#include "cuda_emulation/mutants.h"
 #include "cuda_emulation/run.h"
 #include "driver/driver.h"
 #include "lower/stitch/test_util.h"
@@ -240,5 +241,38 @@ class EmulatedMonolith {
   DeviceBytes failure_{std::vector<std::byte>(sizeof(runtime::cuda::MonolithFailure))};
   std::vector<DeviceBytes> constants_, inputs_, outputs_;
 };
+
+/// Other inputs in every order of blocks, what run(order, seed, inputs) finds against the
+/// reference.
+template <class Run>
+void expect_agreement(const prim::Graph& g, Run&& run) {
+  using emulation::Order;
+  unsigned seed = 0;
+  for (const Order order :
+       {Order::forward, Order::reverse, Order::random, Order::random, Order::random}) {
+    const auto inputs = inputs_of(g, ++seed);
+    const auto wanted = prim::interpret(g, inputs);
+    ASSERT_TRUE(wanted.ok());
+    const auto found = run(order, seed, inputs);
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    EXPECT_EQ(difference(*found, *wanted), "");
+  }
+}
+
+/// Runs a text with these tables in all orders; "" or what the first error says.
+inline std::string notice(const prim::Graph& g, const runtime::Program& program,
+                          const runtime::cuda::MonolithTables& tables, const std::string& text,
+                          int blocks) {
+  const auto module = emulation::compile(text, {.races = true});
+  EXPECT_TRUE(module.ok()) << module.error().message;
+  if (!module) return "";
+  const auto inputs = inputs_of(g, 1);
+  const auto wanted = prim::interpret(g, inputs);
+  return first_notice([&](emulation::Order order) -> std::string {
+    EmulatedMonolith monolith(program, tables, blocks);
+    const auto found = monolith.run(*module, order, 7, inputs);
+    return found ? difference(*found, *wanted) : found.error().message;
+  });
+}
 
 }  // namespace heddle::driver

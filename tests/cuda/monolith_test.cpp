@@ -54,33 +54,16 @@ TEST(Monolith, AgreesInEveryOrderWithoutRaces) {
     ASSERT_TRUE(module.ok()) << module.error().message;
     EmulatedMonolith monolith(*made->compiled.program, runtime::cuda::tables_of(schedule, {}, 0),
                               kBlocks);
-    unsigned seed = 0;
-    for (Order order :
-         {Order::forward, Order::reverse, Order::random, Order::random, Order::random}) {
-      const auto inputs = inputs_of(made->network.g, ++seed);
-      const auto wanted = prim::interpret(made->network.g, inputs);
-      ASSERT_TRUE(wanted.ok());
-      const auto found = monolith.run(*module, order, seed, inputs);
-      ASSERT_TRUE(found.ok()) << found.error().message;
-      EXPECT_EQ(difference(*found, *wanted), "");
-    }
+    expect_agreement(made->network.g, [&](Order order, unsigned seed, const auto& inputs) {
+      return monolith.run(*module, order, seed, inputs);
+    });
   }
 }
 
-/// Runs with a schedule's tables in all orders; "" or what the first error says.
 std::string notice(const Made& made, const std::string& text, const runtime::Schedule& schedule,
                    int blocks) {
-  const auto module = emulation::compile(text, {.races = true});
-  EXPECT_TRUE(module.ok()) << module.error().message;
-  if (!module) return "";
-  const auto inputs = inputs_of(made.network.g, 1);
-  const auto wanted = prim::interpret(made.network.g, inputs);
-  return first_notice([&](Order order) -> std::string {
-    EmulatedMonolith monolith(*made.compiled.program, runtime::cuda::tables_of(schedule, {}, 0),
-                              blocks);
-    const auto found = monolith.run(*module, order, 7, inputs);
-    return found ? difference(*found, *wanted) : found.error().message;
-  });
+  return driver::notice(made.network.g, *made.compiled.program,
+                        runtime::cuda::tables_of(schedule, {}, 0), text, blocks);
 }
 
 TEST(Monolith, EveryWaitIsNeeded) {

@@ -127,18 +127,12 @@ TEST(Ring, AgreesInEveryOrderWithoutRaces) {
       ASSERT_TRUE(module.ok()) << module.error().message;
       EmulatedMonolith paged(made->program, made->paged, kBlocks);
       EmulatedMonolith plain(made->program, made->direct, kBlocks);
-      unsigned seed = 0;
-      for (Order order : {Order::forward, Order::reverse, Order::random, Order::random}) {
-        const auto inputs = inputs_of(made->network.g, ++seed);
-        const auto wanted = prim::interpret(made->network.g, inputs);
-        ASSERT_TRUE(wanted.ok());
-        const auto found = paged.run(*module, order, seed, inputs);
-        ASSERT_TRUE(found.ok()) << found.error().message;
-        EXPECT_EQ(difference(*found, *wanted), "");
+      expect_agreement(made->network.g, [&](Order order, unsigned seed, const auto& inputs) {
+        auto found = paged.run(*module, order, seed, inputs);
         const auto without = plain.run(*module, order, seed, inputs);
-        ASSERT_TRUE(without.ok()) << without.error().message;
-        EXPECT_TRUE(same_bits(*found, *without));
-      }
+        EXPECT_TRUE(found && without && same_bits(*found, *without));
+        return found;
+      });
       for (const auto& step : made->paged.steps) {
         wide += step.count > 1 && step.last == step.first + 1;
         left_out += step.first == step.last;
@@ -197,18 +191,8 @@ TEST(Ring, FillsAheadOfWhatItemsWaitFor) {
   }
 }
 
-/// Runs in all orders; "" or what the first error says.
 std::string notice(const Made& made, const std::string& text, int blocks) {
-  const auto module = emulation::compile(text, {.races = true});
-  EXPECT_TRUE(module.ok()) << module.error().message;
-  if (!module) return "";
-  const auto inputs = inputs_of(made.network.g, 1);
-  const auto wanted = prim::interpret(made.network.g, inputs);
-  return first_notice([&](Order order) -> std::string {
-    EmulatedMonolith monolith(made.program, made.paged, blocks);
-    const auto found = monolith.run(*module, order, 7, inputs);
-    return found ? difference(*found, *wanted) : found.error().message;
-  });
+  return driver::notice(made.network.g, made.program, made.paged, text, blocks);
 }
 
 // Blocks do not ask L2 for what their rings bring.

@@ -169,7 +169,7 @@ Status within(double limit_mb, const runtime::Program& p, int threads) {
       ErrorCode::out_of_memory,
       "--memory-limit: the program needs {:.1f} MB ({:.1f} of constants, {:.1f} of arena, the "
       "rest inputs, outputs and scratch), "
-      "found a limit of {:.1f}",
+      "found a limit of {:g}",
       mb, 1e-6 * static_cast<double>(needs.constants), 1e-6 * static_cast<double>(needs.arena),
       limit_mb);
 }
