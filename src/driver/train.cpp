@@ -90,6 +90,7 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
   t.kind_ = fmt::format("loss {}, optimizer {}, {} batches a step", train.step.loss,
                         train.step.optimizer, train.accumulate);
   t.group_ = train.group;
+  if (t.group_ && t.group_->size() > 1) t.kind_ += fmt::format(", {} processes", t.group_->size());
   if (t.group_) HEDDLE_TRY(want_f32(model));
   grad::StepOptions options = train.step;
   options.parts = t.accumulate_ * (t.group_ ? t.group_->size() : 1);
@@ -176,6 +177,24 @@ Status Trainer::run(Part& part, bool share) {
   return Ok{};
 }
 
+/// Sums go in the order in which process 0 has them: plans, and so orders, may differ where
+/// processors, threads or measurements do.
+Status Trainer::agree_on_order() {
+  if (std::exchange(ordered_, true)) return Ok{};
+  Part& part = parts_[0];
+  if (part.summed.empty()) return Ok{};
+  const std::vector<std::size_t> own = part.session->by_completion(part.summed);
+  std::vector<float> places(own.size());
+  for (std::size_t k = 0; k < own.size() && group_->rank() == 0; ++k)
+    places[k] = static_cast<float>(std::ranges::find(part.summed, own[k]) - part.summed.begin());
+  group_->start_sum(places.data(), static_cast<std::int64_t>(places.size()));
+  HEDDLE_TRY(group_->wait());
+  std::vector<std::size_t> order;
+  for (const float place : places) order.push_back(part.summed[static_cast<std::size_t>(place)]);
+  part.summed = std::move(order);
+  return Ok{};
+}
+
 /// Their means over all processes, so that these stay alike.
 Status Trainer::share_loss_and_statistics(double& loss) {
   std::vector<Tensor*> shared;
@@ -199,6 +218,7 @@ Result<double> Trainer::step(std::span<const Batch> batches, double learning_rat
   set_number(grad::kRate, learning_rate);
   set_number(grad::kStep, static_cast<double>(steps_ + 1));
   const bool split = parts_.size() > 1;
+  if (group_) HEDDLE_TRY(agree_on_order());
   for (Value& v : values_)
     if (accumulate_ > 1 && v.kind == Value::Kind::sum) fill(v.tensor, 0);
   double loss = 0;

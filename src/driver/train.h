@@ -48,7 +48,7 @@ class Trainer {
   std::int64_t steps() const { return steps_; }
   /// Of what is trained and how: names and types of all values, loss, optimizer, accumulation.
   std::int64_t kind_hash() const;
-  /// Steps in which a gradient was infinite, so that nothing changed (f16).
+  /// Steps in which a gradient was infinite, so that no parameter changed (f16).
   std::int64_t skipped() const;
 
   /// Values of parameters and statistics, by name in the model.
@@ -56,8 +56,8 @@ class Trainer {
   /// Writes everything that changes, and the number of steps, as safetensors; a reader sees the old
   /// file or the new one, never a part.
   Status save(const std::string& path) const;
-  /// Goes on from a file of save(); error: names, types or shapes differ, another loss, optimizer
-  /// or accumulation made it, or its data are damaged.
+  /// Goes on from a file of save(); error: names, types or shapes differ, another loss, optimizer,
+  /// accumulation or number of processes made it, or its data are damaged.
   Status resume(const std::string& path);
 
   /// The whole step, or what makes gradients where they are added up outside.
@@ -77,7 +77,7 @@ class Trainer {
     std::vector<std::size_t> inputs;                  ///< values, by input
     std::vector<std::optional<std::size_t>> outputs;  ///< the values that outputs replace
     std::vector<Tensor> results;
-    std::vector<std::size_t> summed = {};  ///< outputs that are summed over processes
+    std::vector<std::size_t> summed = {};  ///< outputs that are summed over processes, in order
   };
   Status add_part(const grad::Step& step, const std::vector<std::string>& sums,
                   const CompileOptions& options);
@@ -86,16 +86,18 @@ class Trainer {
                           const std::vector<std::string>& sums);
   void set_number(std::string_view name, double value);
   Status run(Part& part, bool share);
+  Status agree_on_order();
   Status share_loss_and_statistics(double& loss);
 
   int accumulate_ = 1;
-  std::string kind_;  ///< loss, optimizer and accumulation
+  std::string kind_;  ///< loss, optimizer, accumulation, processes
   std::shared_ptr<runtime::Communicator> group_;
   std::vector<Part> parts_;
   std::vector<Value> values_;
   std::vector<runtime::Port> batch_;
   std::vector<std::size_t> batch_values_;
   std::int64_t steps_ = 0;
+  bool ordered_ = false;  ///< processes have agreed on the order of sums
 };
 
 }  // namespace heddle::driver

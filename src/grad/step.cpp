@@ -48,11 +48,14 @@ class Maker {
     return Ok{};
   }
 
-  /// Outputs of the forward graph that are inputs of the next one.
+  /// Outputs of the forward graph that are inputs of the next one. They move in skipped steps, too,
+  /// as PyTorch's do, but never to what overflowed: nothing would bring them back.
   void statistics() {
     for (std::size_t i = 1; i < forward_outputs_.size(); ++i)
-      if (const auto slot = slot_of(forward_outputs_[i].name))
-        feed_back(*slot, forward_outputs_[i].node);
+      if (const auto slot = slot_of(forward_outputs_[i].name)) {
+        const NodeId now = forward_outputs_[i].node;
+        feed_back(*slot, scaled() ? b_.select(finite(now), now, node_of(*slot)) : now);
+      }
   }
 
   /// Adds each gradient to the sum over the batches before it.
@@ -107,6 +110,11 @@ class Maker {
   void feed_back(std::size_t slot, NodeId node) {
     step_.feedback.push_back({g().outputs.size(), slot});
     g().outputs.push_back({g().inputs[slot].name, node});
+  }
+
+  NodeId finite(NodeId value) {
+    const NodeId infinity = b_.full(b_.type(value), INFINITY);
+    return b_.map(ScalarFn::less, {b_.map(ScalarFn::abs, {value}), infinity});
   }
 
   Result<NodeId> loss() {
@@ -177,7 +185,7 @@ class Maker {
   /// are skipped do not count for the optimiser.
   void check_finite() {
     const NodeId one = b_.scalar(DType::f32, 1), zero = b_.scalar(DType::f32, 0);
-    finite_ = b_.map(ScalarFn::less, {*norm_, b_.scalar(DType::f32, INFINITY)});
+    finite_ = finite(*norm_);
     const std::size_t first = g().inputs.size();
     const NodeId good = state(kGood, 0), skipped = state(kSkipped, 0);
     count_ = b_.sub(count_, skipped);

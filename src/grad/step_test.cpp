@@ -408,6 +408,31 @@ TEST(LossScale, FallsWhereAGradientIsInfiniteAndNothingElseChanges) {
   EXPECT_EQ(runner["loss_scale"], (Values{1024}));
 }
 
+/// A running mean, as of a batch normalisation, of a product that f16 may not hold.
+TEST(LossScale, StatisticsNeverBecomeWhatOverflowed) {
+  Graph g;
+  Builder b(g);
+  const NodeId w = g.add_input("w", {DType::f32, {3}}), x = g.add_input("x", {DType::f32, {3}});
+  const NodeId mean = g.add_input("mean", {DType::f32, {3}});
+  const NodeId y = b.mul(w, x);
+  g.outputs = {{"y", y}, {"mean", b.add(b.mul(mean, 0.5), b.mul(y, 0.5))}};
+  StepOptions options;
+  options.loss = "mse";
+  options.optimizer = "sgd";
+  options.precision = DType::f16;
+  auto step = training_step(g, {"w"}, options);
+  ASSERT_TRUE(step) << step.error().message;
+  Runner runner(*std::move(step));
+  runner.set("w", {1, 2, 3});
+  runner.set("mean", {4, 4, 4});
+  runner.set("learning_rate", {0.5});
+  runner.set("step", {1});
+  runner.set("x", {2, 1, INFINITY});
+  runner.run();
+  EXPECT_EQ(runner["loss_scale:skipped"], (Values{1}));
+  EXPECT_EQ(runner["mean"], (Values{3, 3, 4}));
+}
+
 TEST(LossScale, KeepsGradientsThatHalvesCannotHold) {
   Runner runner(scaled_step(100));
   runner.set("w", {1e-4, 1e-4, 1e-4});  // gradients near 1e-8: zeros in f16

@@ -157,6 +157,21 @@ std::string structure_of(const prim::Graph& g, const lower::Cluster& c, int thre
   return out;
 }
 
+namespace {
+
+/// The library's own wait for locks does not cover this, which two that make the file both do.
+Status keep_a_log(sqlite3* db, const std::string& path) {
+  for (int waited = 0;; ++waited) {
+    const int code = sqlite3_exec(db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL", nullptr,
+                                  nullptr, nullptr);
+    if (code == SQLITE_OK) return Ok{};
+    if (code != SQLITE_BUSY || waited == kBusyMs) return failure(db, path);
+    sqlite3_sleep(1);
+  }
+}
+
+}  // namespace
+
 Result<std::unique_ptr<TuningDb>> TuningDb::open(const std::string& path) {
   sqlite3* raw = nullptr;
   const int code =
@@ -173,9 +188,10 @@ Result<std::unique_ptr<TuningDb>> TuningDb::open(const std::string& path) {
   if (version != 0 && version != kSchemaVersion) {
     return fail("tuning database '{}': schema {}, want {}", path, version, kSchemaVersion);
   }
+  HEDDLE_TRY(keep_a_log(raw, path));
   HEDDLE_TRY(
       run(raw, path,
-          "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; BEGIN IMMEDIATE;"
+          "BEGIN IMMEDIATE;"
           "CREATE TABLE IF NOT EXISTS measurement (structure TEXT NOT NULL, machine TEXT NOT "
           "NULL, build TEXT NOT NULL, label TEXT NOT NULL, tuning TEXT NOT NULL, us REAL NOT "
           "NULL, runs INTEGER NOT NULL, PRIMARY KEY (structure, machine, build, tuning));"

@@ -4,8 +4,11 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <latch>
+#include <thread>
 
 #include "plan/plan.h"
 #include "plan/test_graphs.h"
@@ -59,6 +62,23 @@ TEST_F(TuningDbTest, SurvivesReopeningAndTwoWriters) {
   ASSERT_TRUE(all);
   EXPECT_EQ(all->size(), 2u);
   EXPECT_TRUE((*db)->verify());
+}
+
+TEST_F(TuningDbTest, ManyMayMakeTheFileAtOnce) {
+  for (int round = 0; round < 20; ++round) {
+    const std::string file = path(fmt::format("{}.db", round).c_str());
+    std::vector<std::jthread> makers;
+    std::array<std::string, 6> errors;
+    std::latch start(errors.size());
+    for (std::string& error : errors)
+      makers.emplace_back([&] {
+        start.arrive_and_wait();
+        const auto db = TuningDb::open(file);
+        if (!db) error = db.error().message;
+      });
+    makers.clear();
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+  }
 }
 
 TEST_F(TuningDbTest, MergesExportsAndPrunes) {

@@ -64,7 +64,6 @@ class CpuSession final : public Session {
   Monolith* monolith_ = nullptr;                ///< in use
   std::vector<std::vector<std::size_t>> uses_;  ///< by launch: outputs
   std::vector<int> users_;                      ///< by output: launches
-  std::vector<std::size_t> order_;              ///< outputs by the last launch that uses them
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> idle_;
 };
@@ -82,17 +81,13 @@ Status CpuSession::link(const Linker& linker) {
   }
   use(program().monolith);
   users_.resize(program().outputs.size());
-  std::vector<std::size_t> last(program().outputs.size());
   for (std::size_t l = 0; l < program().launches.size(); ++l) {
     std::set<std::size_t> outputs;
     for (const Slot& slot : program().launches[l].args)
       if (slot.kind == Slot::Kind::output) outputs.insert(static_cast<std::size_t>(slot.index));
-    for (const std::size_t output : outputs) ++users_[output], last[output] = l;
+    for (const std::size_t output : outputs) ++users_[output];
     uses_.emplace_back(outputs.begin(), outputs.end());
   }
-  order_.resize(last.size());
-  std::iota(order_.begin(), order_.end(), 0);
-  std::ranges::stable_sort(order_, {}, [&](std::size_t o) { return last[o]; });
   return Ok{};
 }
 
@@ -165,24 +160,21 @@ void CpuSession::use(const std::optional<StageLayout>& layout) {
   monolith_ = made.get();
 }
 
-/// What to call when a launch is complete: tells `ready` of outputs that nothing uses any more, in
-/// an order that is the same in every run of the program, however it is laid out (processes that
-/// add outputs up must agree on it).
+/// What to call when a launch is complete: tells `ready` of outputs that nothing uses any more, one
+/// after the other.
 std::function<void(std::size_t)> CpuSession::teller(const Ready& ready) const {
   if (!ready) return [](std::size_t) {};
   struct State {
     std::mutex mutex;
     std::vector<int> left;
-    std::size_t told = 0;
   };
   auto state = std::make_shared<State>();
   state->left = users_;
   return [this, state, &ready](std::size_t launch) {
     if (uses_[launch].empty()) return;
     const std::lock_guard lock(state->mutex);
-    for (const std::size_t output : uses_[launch]) --state->left[output];
-    while (state->told < order_.size() && state->left[order_[state->told]] == 0)
-      ready(order_[state->told++]);
+    for (const std::size_t output : uses_[launch])
+      if (--state->left[output] == 0) ready(output);
   };
 }
 
@@ -294,10 +286,14 @@ Status Session::execute_telling(std::span<const Tensor> inputs, std::span<Tensor
 /// Of the host's memory, which an output is in when it is told.
 Status Session::execute_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                                 std::span<const std::size_t> shared, Communicator& group) {
+  std::vector<bool> there(outputs.size());
+  std::size_t started = 0;
   const Ready ready = [&](std::size_t output) {
-    if (std::find(shared.begin(), shared.end(), output) == shared.end()) return;
-    const auto data = outputs[output].as_mutable<float>();
-    group.start_sum(data.data(), static_cast<std::int64_t>(data.size()));
+    there[output] = true;
+    for (; started < shared.size() && there[shared[started]]; ++started) {
+      const auto data = outputs[shared[started]].as_mutable<float>();
+      group.start_sum(data.data(), static_cast<std::int64_t>(data.size()));
+    }
   };
   HEDDLE_TRY(execute_telling(inputs, outputs, ready));
   return group.wait();
@@ -308,6 +304,21 @@ Status Session::run_sharing(std::span<const Tensor> inputs, std::span<Tensor> ou
   HEDDLE_TRY(check(inputs));
   HEDDLE_TRY(check_outputs(outputs));
   return execute_sharing(inputs, outputs, shared, group);
+}
+
+std::vector<std::size_t> Session::last_launches() const {
+  std::vector<std::size_t> last(program().outputs.size());
+  for (std::size_t l = 0; l < program().launches.size(); ++l)
+    for (const Slot& slot : program().launches[l].args)
+      if (slot.kind == Slot::Kind::output) last[static_cast<std::size_t>(slot.index)] = l;
+  return last;
+}
+
+std::vector<std::size_t> Session::by_completion(std::span<const std::size_t> outputs) const {
+  const std::vector<std::size_t> last = last_launches();
+  std::vector<std::size_t> order(outputs.begin(), outputs.end());
+  std::ranges::stable_sort(order, {}, [&](std::size_t o) { return last[o]; });
+  return order;
 }
 
 Status Session::check_outputs(std::span<Tensor> outputs) const {

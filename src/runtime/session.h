@@ -54,10 +54,13 @@ class Session {
   /// `ready` is called by a thread of the run, while others go on; it has to be quick.
   Status run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                   const Ready& ready = {});
-  /// run_into(), whose outputs `shared` (of f32) become their sums over all processes: each sum
-  /// starts when its output is there, and the run goes on beside it.
+  /// run_into(), whose outputs `shared` (of f32) become their sums over all processes, in this order
+  /// in each of them: a sum starts when its output and those before it are there, and the run goes
+  /// on beside it.
   Status run_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                      std::span<const std::size_t> shared, Communicator& group);
+  /// The same outputs in the order in which a run completes them, which depends on the plan.
+  std::vector<std::size_t> by_completion(std::span<const std::size_t> outputs) const;
   /// One run with the time of each launch, one after another (CUDA: by events).
   Result<std::vector<LaunchTime>> profile(std::span<const Tensor> inputs);
   /// One run as it is, with the time of each item of a monolith, by worker and in order; else of
@@ -82,6 +85,8 @@ class Session {
   Status check(std::span<const Tensor> inputs) const;
   Status check_outputs(std::span<Tensor> outputs) const;
   std::vector<Tensor> new_outputs() const;
+  /// Of each output, the last launch that uses it.
+  std::vector<std::size_t> last_launches() const;
 
  private:
   std::shared_ptr<const Program> program_;

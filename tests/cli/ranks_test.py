@@ -112,8 +112,42 @@ class RanksTest(CommandTest):
 
     def test_processes_with_other_rates(self):
         for flag, one, other in (("--warmup", "0", "1"), ("--beta1", "0.8", "0.9")):
-            self.assertIn("processes differ in rate, schedule, precision or another option",
+            self.assertIn("processes 0 and 1 differ in rate, schedule, momentum, betas",
                           self.apart([flag, one], [flag, other]))
+        self.assertIn("processes differ in --in-order: 1 in process 0, 0 in process 1",
+                      self.apart(["--in-order"], []))
+
+    def test_plans_may_differ(self):
+        """Gradients of one size are not mixed up where each process completes them in an order of its own."""
+        random = np.random.default_rng(6)
+        layers, names, weights, value = [], [], [], "x"
+        for i in range(8):
+            names.append(f"b{i}")
+            weights += [onnx.numpy_helper.from_array((random.normal(size=(7, 7)) / 3).astype(np.float32), f"w{i}"),
+                        onnx.numpy_helper.from_array(random.normal(size=7).astype(np.float32), f"b{i}")]
+            layers += [helper.make_node("MatMul", [value, f"w{i}"], [f"m{i}"]),
+                       helper.make_node("Add", [f"m{i}", f"b{i}"], [f"a{i}"]),
+                       helper.make_node("Tanh", [f"a{i}"], [f"h{i}"])]
+            value = f"h{i}"
+        deep = self.save("deep", model(layers, [("x", [8, 7])], [(value, [8, 7])], weights))
+        arguments = self.arguments(deep, "trained.onnx", "--distributed", "mpi", "--mode", "kernels")
+
+        def train(first, second):
+            command = [*MPIRUN, "-np", "1", HEDDLE, *arguments, *first, ":", "-np", "1", HEDDLE, *arguments, *second]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120,
+                                  env={**os.environ, "OMPI_MCA_rmaps_base_oversubscribe": "1"})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["losses"], self.weights("trained.onnx")
+        want = train([], [])
+        for other in ("single", "greedy", "operators"):
+            self.assert_alike(train(["--strategy", other], []), want)
+
+    def test_a_checkpoint_of_two_processes_is_not_one_s(self):
+        saved = self.path / "half.safetensors"
+        self.two(self.half, "first.onnx", "--checkpoint", saved, "--stop-after", "3")
+        done = heddle(*self.arguments(self.half, "rest.onnx", "--checkpoint", saved, "--resume"))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("1 batches a step, 2 processes, want ", done.stderr)
 
     def test_both_resume(self):
         want = self.two(self.half, "two.onnx")

@@ -1,6 +1,7 @@
 """heddle train: what a model's dropout does, resuming, and being killed."""
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -178,6 +179,19 @@ class TrainTest(CommandTest):
                 mean, var = 0.75 * mean + 0.25 * v.mean(0), 0.75 * var + 0.25 * v.var(0)
         np.testing.assert_allclose(found["mean"], mean, rtol=1e-5)
         np.testing.assert_allclose(found["var"], var, rtol=1e-5)
+
+    def test_what_is_explained_and_verified_is_what_is_trained(self):
+        for precision in ("f32", "bf16", "f16"):
+            flags = ["--precision", precision, "--mode", "kernels", "--threads", "1", "--optimizer", "adam"]
+            trained = heddle("train", self.network, "--data", f"x={self.path}/x.npy", "--target",
+                             f"{self.path}/y.npy", "--loss", "cross_entropy", "--steps", "1", "-o",
+                             self.path / "out.onnx", *flags)
+            self.assertEqual(trained.returncode, 0, trained.stderr)
+            kernels = int(re.search(r"(\d+) kernels a step", trained.stdout).group(1))
+            explained = heddle("explain", self.network, "--train", "cross_entropy", "--json", *flags)
+            self.assertEqual(len(json.loads(explained.stdout)["kernels"]), kernels, precision)
+            verified = heddle("verify", self.network, "--train", "cross_entropy", *flags)
+            self.assertEqual(verified.returncode, 0, verified.stdout + verified.stderr)
 
     def test_what_is_exported_is_for_inference(self):
         random = np.random.default_rng(9)

@@ -32,9 +32,12 @@ Status want_agreement(runtime::Communicator& group, const std::vector<Setting>& 
   };
   for (std::size_t s = 0; s < settings.size(); ++s)
     for (std::size_t rank = 1; rank < ranks; ++rank)
-      if (value(rank, s) != value(0, s))
+      if (value(rank, s) != value(0, s)) {
+        if (settings[s].hash)
+          return fail(ErrorCode::usage, "processes 0 and {} differ in {}", rank, settings[s].name);
         return fail(ErrorCode::usage, "processes differ in {}: {} in process 0, {} in process {}",
                     settings[s].name, value(0, s), value(rank, s), rank);
+      }
   return Ok{};
 }
 

@@ -19,6 +19,7 @@ Result<std::shared_ptr<runtime::Communicator>> with_nccl(
 struct Setting {
   const char* name;
   std::int64_t value;
+  bool hash = false;  ///< the value says nothing to a reader
 };
 /// Error where processes were told different things: they would wait for one another for ever.
 Status want_agreement(runtime::Communicator& group, const std::vector<Setting>& settings);

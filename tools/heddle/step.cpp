@@ -13,11 +13,21 @@ Result<onnx::TrainingModel> read(const ModelFlags& flags, const driver::CompileO
   return onnx::import_for_training(flags.model, driver::import_options(options));
 }
 
-grad::StepOptions options_of(const ModelFlags& flags) {
-  grad::StepOptions options;
-  options.loss = flags.training.loss;
-  options.optimizer = flags.training.optimizer;
-  return options;
+/// What Trainer makes of the flags: a step says itself what it stores in halves, the compiler then
+/// rounds nothing (not the update, not the parameters).
+struct Wish {
+  onnx::TrainingModel model;
+  grad::StepOptions step;
+  driver::CompileOptions compile;
+};
+Result<Wish> wish_of(const ModelFlags& flags) {
+  Wish wish;
+  wish.compile = HEDDLE_TRY(compile_options(flags));
+  wish.model = HEDDLE_TRY(read(flags, wish.compile));
+  wish.step.loss = flags.training.loss;
+  wish.step.optimizer = flags.training.optimizer;
+  wish.step.precision = std::exchange(wish.compile.precision, DType::f32);
+  return wish;
 }
 
 Tensor number(double value) {
@@ -39,21 +49,16 @@ void add_step_flags(CLI::App& verb, ModelFlags& flags) {
 }
 
 Result<driver::Compiled> compile_step(const ModelFlags& flags) {
-  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  onnx::TrainingModel model = HEDDLE_TRY(read(flags, options));
-  prim::Graph step = HEDDLE_TRY(driver::step_of(model, options_of(flags))).graph;
+  Wish wish = HEDDLE_TRY(wish_of(flags));
+  prim::Graph step = HEDDLE_TRY(driver::step_of(wish.model, wish.step)).graph;
   if (flags.training.silent) step.outputs.erase(step.outputs.begin());
-  return driver::compile(std::move(step), options);
+  return driver::compile(std::move(step), wish.compile);
 }
 
 Result<std::string> explain_distributed(const ModelFlags& flags, const std::string& node, int top) {
-  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  onnx::TrainingModel model = HEDDLE_TRY(read(flags, options));
-  grad::StepOptions step = options_of(flags);
-  step.precision = options.precision;
-  driver::CompileOptions as_is = options;
-  as_is.precision = DType::f32;  // the step says itself what is stored in halves
-  const grad::SplitStep split = HEDDLE_TRY(driver::split_step_of(model, step, as_is));
+  Wish wish = HEDDLE_TRY(wish_of(flags));
+  const grad::SplitStep split =
+      HEDDLE_TRY(driver::split_step_of(wish.model, wish.step, wish.compile));
   std::string text = "sums over processes, in their order:\n";
   for (std::size_t channel = 0; channel < split.summed.size(); ++channel) {
     const prim::Graph& g = split.gradients.graph;
@@ -63,7 +68,7 @@ Result<std::string> explain_distributed(const ModelFlags& flags, const std::stri
   }
   for (const auto& [title, part] :
        {std::pair("before them", &split.gradients), std::pair("after them", &split.update)}) {
-    const driver::Compiled compiled = HEDDLE_TRY(driver::compile(part->graph, as_is));
+    const driver::Compiled compiled = HEDDLE_TRY(driver::compile(part->graph, wish.compile));
     const auto report = nlohmann::json::parse(compiled.program->manifest);
     text += fmt::format("\nthe program {}:\n{}", title,
                         HEDDLE_TRY(driver::explain_text(report, node, top)));
@@ -73,26 +78,29 @@ Result<std::string> explain_distributed(const ModelFlags& flags, const std::stri
 
 Result<std::vector<Tensor>> step_inputs(const runtime::Program& program, const ModelFlags& flags,
                                         std::vector<Tensor> batch) {
-  const onnx::TrainingModel model = HEDDLE_TRY(read(flags, HEDDLE_TRY(compile_options(flags))));
+  Wish wish = HEDDLE_TRY(wish_of(flags));
+  const grad::Step step = HEDDLE_TRY(driver::step_of(wish.model, wish.step));
   std::map<std::string, Tensor> start{{"learning_rate", number(flags.training.rate)},
                                       {"step", number(1)}};
-  for (const auto* list : {&model.parameters, &model.statistics})
+  for (const auto* list : {&wish.model.parameters, &wish.model.statistics})
     for (const auto& named : *list) start[named.name] = named.value;
+  std::map<std::string, double> states;
+  for (const grad::Step::State& state : step.states) states[state.name] = state.initial;
   for (std::size_t i = 0; i < program.inputs.size(); ++i) {
     const std::string& name = program.inputs[i].name;
-    if (const auto found = start.find(name); found != start.end())
-      batch[i] = found->second;
-    else if (const auto of = name.find(':');
-             of != std::string::npos && start.contains(name.substr(of + 1)))
-      batch[i] = Tensor(program.inputs[i].type);
+    if (const auto found = start.find(name); found != start.end()) batch[i] = found->second;
+    const auto state = states.find(name);
+    if (state == states.end()) continue;
+    batch[i] = Tensor(program.inputs[i].type);
+    for (std::int64_t k = 0; k < batch[i].count(); ++k) batch[i].set(k, state->second);
   }
   return batch;
 }
 
 Result<driver::Trainer> open_step(const ModelFlags& flags) {
-  const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
-  return driver::Trainer::create(HEDDLE_TRY(read(flags, options)), {.step = options_of(flags)},
-                                 options);
+  Wish wish = HEDDLE_TRY(wish_of(flags));
+  wish.compile.precision = wish.step.precision;  // as Trainer takes it
+  return driver::Trainer::create(std::move(wish.model), {.step = wish.step}, wish.compile);
 }
 
 }  // namespace heddle::tool

@@ -252,10 +252,10 @@ bool hopeless(const driver::Trainer& trainer, const TrainFlags& flags, double lo
 std::int64_t hash_of_options(const TrainFlags& flags) {
   const grad::StepOptions& step = flags.train.step;
   const grad::OptimizerSettings& s = step.settings;
-  const std::string all =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {}", flags.rate, flags.schedule, flags.warmup,
-                  s.momentum, s.beta1, s.beta2, s.epsilon, s.weight_decay, step.clip_norm,
-                  flags.precision, step.ignore_index ? std::to_string(*step.ignore_index) : "none");
+  const std::string all = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {}", flags.rate, flags.schedule, flags.warmup, s.momentum,
+      s.beta1, s.beta2, s.epsilon, s.weight_decay, step.clip_norm, flags.precision, step.loss_scale,
+      step.ignore_index ? std::to_string(*step.ignore_index) : "none");
   return static_cast<std::int64_t>(hash_bytes(all).low);
 }
 
@@ -272,9 +272,13 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
          {"steps done before", trainer.steps()},
          {"--stop-after", flags.stop_after},
          {"--seed", static_cast<std::int64_t>(flags.seed.value_or(0))},
-         {"rate, schedule, precision or another option (a hash)", hash_of_options(flags)},
+         {"--in-order", flags.ordered},
+         {"rate, schedule, momentum, betas, epsilon, decay, --clip-norm, --precision, loss scale "
+          "or "
+          "--ignore-index",
+          hash_of_options(flags), true},
          // Last: of what has a name of its own, the name says more.
-         {"model, weights, loss or optimizer (a hash)", trainer.kind_hash()}}));
+         {"model, weights, frozen parameters, loss or optimizer", trainer.kind_hash(), true}}));
   if (course.per_epoch < 1)
     return fail("{} samples, want at least one step of {} batches of {}", data.samples,
                 flags.train.accumulate * (flags.train.group ? flags.train.group->size() : 1),

@@ -90,8 +90,6 @@ class CudaSession final : public Session {
   Status capture(Run& run);
   Status copy_in(Run& run, std::span<const Tensor> inputs);
   Status copy_out(Run& run, std::span<Tensor> outputs);
-  std::vector<std::vector<std::size_t>> outputs_by_launch(
-      std::span<const std::size_t> outputs) const;
 
   std::shared_ptr<Code> code_;
   SessionOptions options_;
@@ -452,22 +450,6 @@ Status CudaSession::execute(std::span<const Tensor> inputs, std::span<Tensor> ou
   return Ok{};
 }
 
-/// Of each launch, those outputs that none behind it uses.
-std::vector<std::vector<std::size_t>> CudaSession::outputs_by_launch(
-    std::span<const std::size_t> outputs) const {
-  const auto& launches = program().launches;
-  std::vector<std::vector<std::size_t>> out(launches.size());
-  for (const std::size_t output : outputs) {
-    const Slot slot{Slot::Kind::output, static_cast<std::int64_t>(output)};
-    for (std::size_t l = launches.size(); l-- > 0;) {
-      if (std::ranges::find(launches[l].args, slot) == launches[l].args.end()) continue;
-      out[l].push_back(output);
-      break;
-    }
-  }
-  return out;
-}
-
 /// Kernel by kernel; a sum starts behind the last kernel that uses its output, on the group's own
 /// stream, and results are copied when all sums are there. A monolith's start at its end.
 Status CudaSession::execute_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
@@ -477,16 +459,18 @@ Status CudaSession::execute_sharing(std::span<const Tensor> inputs, std::span<Te
   const Current current(*gpu());
   std::unique_ptr<Run> run = HEDDLE_TRY(acquire());
   HEDDLE_TRY(copy_in(*run, inputs));
-  const auto complete = outputs_by_launch(shared);
+  const std::vector<std::size_t> last = last_launches();
+  std::size_t started = 0;
   const auto start = [&](std::size_t l) -> Status {
-    for (const std::size_t output : complete[l])
-      HEDDLE_TRY(sums->start(run->stream.get(),
-                             address({Slot::Kind::output, static_cast<std::int64_t>(output)}, *run),
-                             element_count(program().outputs[output].type.shape)));
+    for (; started < shared.size() && last[shared[started]] <= l; ++started) {
+      const Slot output{Slot::Kind::output, static_cast<std::int64_t>(shared[started])};
+      HEDDLE_TRY(sums->start(run->stream.get(), address(output, *run),
+                             element_count(program().outputs[shared[started]].type.shape)));
+    }
     return Ok{};
   };
   if (monolith_) HEDDLE_TRY(launch_each(*run));
-  for (std::size_t l = 0; l < complete.size(); ++l) {
+  for (std::size_t l = 0; l < program().launches.size(); ++l) {
     if (!monolith_) HEDDLE_TRY(launch(*run, l));
     HEDDLE_TRY(start(l));
   }
