@@ -146,15 +146,11 @@ def verdicts(rows, copy_gbs, real=True):
     def known(values):
         return [v if real else None for v in values]
 
-    def over_peers(row):
-        ratios = [p["ratio"] for p in row["peers"].values() if not p.get("error")]
-        return min(ratios) if ratios else None
-
     def of_bandwidth(row):
         ms = row["ms"].get("monolith")
         return row["weight_bytes"] / ms / 1e6 / copy_gbs if ms and copy_gbs and row.get("weight_bytes") else None
 
-    ratios = [over_peers(r) for r in rows]
+    ratios = [gpu_targets.best_ratio(r) for r in rows]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios and all(ratios) else None
     return [gpu_targets.verdict("monoliths at batch 1 in bf16, geometric mean over the best peer", OVER_PEERS, known([mean])),
             gpu_targets.verdict("decode steps, weight bytes as share of copy bandwidth", OF_BANDWIDTH,

@@ -15,11 +15,12 @@ import gpu_monolith  # noqa: E402
 
 class Monoliths(unittest.TestCase):
     def test_verdicts(self):
-        row = {"model": "gpt2-decode", "ms": {"monolith": 0.1, "kernels": 0.2}, "peers": {"jax": {"ratio": 1.6}},
+        row = {"model": "gpt2-decode", "ms": {"monolith": 0.1, "kernels": 0.2}, "peers": {"torch-compile": {"ratio": 1.6}},
                "waiting": 0.04, "weight_bytes": 320e6}
         self.assertEqual([t["state"] for t in gpu_monolith.verdicts([row], 4000)], ["reached"] * 3)
         self.assertEqual([t["state"] for t in gpu_monolith.verdicts([row], 4000, False)], ["unproven"] * 3)
-        slow = {**row, "ms": {"monolith": 0.2, "kernels": 0.2}, "peers": {"jax": {"ratio": 1.1}}, "waiting": 0.1}
+        slow = {**row, "ms": {"monolith": 0.2, "kernels": 0.2}, "peers": {"torch-compile": {"ratio": 1.9}, "jax": {"ratio": 1.1}},
+                "waiting": 0.1}
         self.assertEqual([t["state"] for t in gpu_monolith.verdicts([slow], 4000)], ["missed"] * 3)
 
     def test_rings_are_compared(self):

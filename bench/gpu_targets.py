@@ -229,6 +229,13 @@ def measure(run, heddle, folder, clock, arguments):
     return found
 
 
+def best_ratio(row):
+    """The least ratio to peers that compute the same; None where torch.compile is not one of them: to win against the
+    others alone proves little."""
+    good = {n: p["ratio"] for n, p in row.get("peers", {}).items() if not p.get("error") and p.get("agrees", True)}
+    return min(good.values()) if "torch-compile" in good else None
+
+
 def verdict(name, wanted, values):
     """`values`: what was measured, None where it was not. The least counts."""
     known = [v for v in values if v is not None]

@@ -67,11 +67,12 @@ Result<prim::Graph> add_alternatives(std::string_view name, const prim::Graph& g
   return fail(ErrorCode::usage, "alternative '{}': found no such row (see --list)", name);
 }
 
-auto step_of(const prim::Pass* pass) {
-  return [pass](const prim::Graph& g) { return pass->run(g, {}); };
+auto step_of(const prim::Pass* pass, const std::string& disable) {
+  return [pass, disable](const prim::Graph& g) { return pass->run(g, disable); };
 }
 
-Result<std::vector<Step<prim::Graph>>> graph_steps(std::string_view names) {
+Result<std::vector<Step<prim::Graph>>> graph_steps(std::string_view names,
+                                                   const std::string& disable) {
   std::vector<Step<prim::Graph>> steps;
   for (const std::string& name : split(names)) {
     if (name.starts_with("row:")) {
@@ -81,10 +82,10 @@ Result<std::vector<Step<prim::Graph>>> graph_steps(std::string_view names) {
           {name, [name](const auto& g) { return add_alternatives(name.substr(12), g); }});
     } else if (name == "default") {
       for (const prim::Pass* pass : prim::default_passes())
-        steps.push_back({std::string(pass->name), step_of(pass)});
+        steps.push_back({std::string(pass->name), step_of(pass, disable)});
     } else {
       for (const prim::Pass* pass : HEDDLE_TRY(prim::parse_passes(name)))
-        steps.push_back({name, step_of(pass)});
+        steps.push_back({name, step_of(pass, disable)});
     }
   }
   return steps;
@@ -126,6 +127,17 @@ Result<std::vector<Step<kernel::Kernel>>> kernel_steps(std::string_view names) {
 
 // Both levels.
 
+/// Of the names of --disable those that no row has, between commas.
+std::string without(const std::string& disable, const auto& rows) {
+  std::string rest;
+  std::stringstream in(disable);
+  for (std::string name; std::getline(in, name, ',');)
+    if (std::none_of(std::begin(rows), std::end(rows),
+                     [&](const auto& row) { return row.name == name; }))
+      rest += (rest.empty() ? "" : ",") + name;
+  return rest;
+}
+
 /// Runs the steps; a pass changed something if the text differs, whatever it believes.
 template <class T>
 Result<T> run_steps(const std::vector<Step<T>>& steps, T value, const Flags& flags,
@@ -158,7 +170,8 @@ std::string constants_of(const std::string& text) {
 }
 
 Status run_on_graph(const std::string& text, const Flags& flags) {
-  const auto steps = HEDDLE_TRY(graph_steps(flags.passes));
+  const auto steps = HEDDLE_TRY(graph_steps(flags.passes, flags.disable));
+  HEDDLE_TRY(prim::check_disabled(without(flags.disable, steps)));
   prim::ConstantTable constants;
   const std::string path = flags.constants.empty() ? constants_of(flags.file) : flags.constants;
   if (!path.empty()) constants = HEDDLE_TRY(prim::load_constants(path));
@@ -181,6 +194,8 @@ Status run_on_graph(const std::string& text, const Flags& flags) {
 
 Status run_on_kernel(const std::string& text, const Flags& flags) {
   const auto steps = HEDDLE_TRY(kernel_steps(flags.passes));
+  if (const std::string rest = without(flags.disable, kKernelPasses); !rest.empty())
+    return fail(ErrorCode::usage, "--disable: found '{}', want kernel passes (see --list)", rest);
   const std::function<std::string(const kernel::Kernel&)> print = [](const kernel::Kernel& each) {
     return kernel::to_string(each);
   };
@@ -261,7 +276,7 @@ int main_checked(int argc, char** argv) {
   app.add_option("--save-constants", flags.save_constants, "write such a file for the result");
   app.add_option("--inline", flags.max_inline, "print constants of at most this many elements");
   app.add_flag("--embed", flags.embed, "print the bytes of larger ones, not their hash");
-  app.add_option("--disable", flags.disable, "passes to leave out");
+  app.add_option("--disable", flags.disable, "passes or rewrite rows to leave out");
   app.add_option("--bisect", flags.bisect, "stop before pass number N (from 0)");
   app.add_flag("--verify-each", flags.verify_each, "verify after each pass");
   app.add_flag("--print-changed", flags.print_changed, "on standard error, what each pass changed");

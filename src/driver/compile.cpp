@@ -1,3 +1,5 @@
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -118,7 +120,10 @@ Result<std::string> source_of(const CompiledKernel& kernel, const Platform& plat
 }
 
 int machine_threads() {
-  const unsigned count = std::thread::hardware_concurrency();
+  // Not all that the machine has: taskset, mpirun and containers leave a process some of them.
+  cpu_set_t mine;
+  if (::sched_getaffinity(0, sizeof mine, &mine) == 0) return std::max(1, CPU_COUNT(&mine));
+  const unsigned count = std::thread::hardware_concurrency();  // over 1024 processors
   return count == 0 ? 1 : static_cast<int>(count);
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 
 #include "codegen/cuda/nvrtc.h"
 #include "plan/calibrate.h"
@@ -89,6 +90,22 @@ std::int64_t ring_least(const std::string& option, const Platform& p) {
   return least;
 }
 
+/// Says once why --ring does nothing here.
+void warn_of_no_ring(const CompileOptions& options, const Platform& p) {
+  const bool both_modes = options.mode == "auto" && p.found && options.budget != "none";
+  const std::string why = !p.cuda ? "--device cpu has none, want cuda"
+                          : p.gpu.arch() != "sm_90a"
+                              ? "code for " + p.gpu.arch() + " has none, want sm_90a"
+                          : !p.persistent && !both_modes
+                              ? "--mode " + options.mode + " makes kernels here, want monolith"
+                              : "";
+  if (options.options.ring == "auto" || why.empty()) return;
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    log(LogLevel::warning, "--ring {}: without effect: {}", options.options.ring, why);
+  });
+}
+
 constexpr int kLeastCapability = 80;  // cp.async, bf16 and tf32 on tensor cores
 
 /// Finds the schedules for the processor. A file that cannot be read is an error; one that was made
@@ -121,9 +138,7 @@ Status find_schedules(const std::string& option, Platform& p) {
   return Ok{};
 }
 
-}  // namespace
-
-Result<Platform> platform_for(const CompileOptions& options) {
+Result<Platform> find_platform(const CompileOptions& options) {
   Platform p;
   p.cpu = HEDDLE_TRY(machine_for(options.options));
   p.threads = options.threads > 0 ? options.threads : machine_threads();
@@ -176,6 +191,14 @@ Result<Platform> platform_for(const CompileOptions& options) {
   if (!devices)
     log(devices.error().code == ErrorCode::missing ? LogLevel::info : LogLevel::warning,
         "{}; compiling for {}", devices.error().message, p.gpu.name);
+  return p;
+}
+
+}  // namespace
+
+Result<Platform> platform_for(const CompileOptions& options) {
+  Platform p = HEDDLE_TRY(find_platform(options));
+  warn_of_no_ring(options, p);
   return p;
 }
 

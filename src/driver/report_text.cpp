@@ -140,7 +140,8 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
     text += "; arithmetic is f32\n";
   }
   const char* mark = "step: ";
-  for (const std::string& line : fusion_lines(report.value("fusion", json::object()))) {
+  const auto step = fusion_lines(report.value("fusion", json::object()));
+  for (const std::string& line : step) {
     text += mark + line + "\n";
     mark = "      ";
   }
@@ -156,9 +157,10 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
   const bool cuda = !kernels.empty() && kernels[0].contains("phases");
   if (cuda)
     text += fmt::format(
-        "GPU:  {}, {}{}; --node NAME shows a kernel's text, compile --emit cuda writes all\n",
+        "GPU:  {}, {}{}; --node NAME shows a kernel's text, {} writes all\n",
         report["machine"]["gpu"].get<std::string>(), report["machine"]["arch"].get<std::string>(),
-        report["machine"]["here"].get<bool>() ? "" : ", not in this machine");
+        report["machine"]["here"].get<bool>() ? "" : ", not in this machine",
+        step.empty() ? "compile --emit cuda" : "--dump source");  // compile takes no steps
   text += fmt::format("{:>4} {:>9} {:>8} {:>9} {:>9} {:>9} {} covers\n", "#", "us", "bound",
                       "cost is", "MB", "GFLOP", cuda ? " regs  shKB  occ% roof%   " : "");
   std::vector<std::size_t> order;

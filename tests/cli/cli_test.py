@@ -38,6 +38,33 @@ class Cli(CommandTest):
             self.assertEqual(done.returncode, 0, f"{row}: {done.stderr}")
             self.assertIsInstance(json.loads(done.stdout), dict, row)
 
+    def test_threads_are_those_that_the_process_may_run_on(self):
+        def threads(*before):
+            done = subprocess.run([*before, HEDDLE, "doctor", "--json"], capture_output=True, text=True, timeout=60)
+            return json.loads(done.stdout)["cpu"]["threads"]
+        mine = os.sched_getaffinity(0)
+        self.assertEqual(threads(), len(mine))
+        one = ["taskset", "-c", str(max(mine))]
+        self.assertEqual(threads(*one), 1)
+        done = subprocess.run([*one, HEDDLE, "bench", self.good, "--duration", "0.02", "--json"], capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(json.loads(done.stdout)["threads"], 1)
+
+    def test_a_ring_that_nothing_has_is_said(self):
+        for value in ("off", "4096"):
+            done = heddle("run", self.good, "--ring", value)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stderr.count(f"warning: --ring {value}: without effect: --device cpu has none"), 1)
+        heddle("compile", self.good, "-o", self.path / "good.heddle")
+        self.assertIn("found an artefact", heddle("run", self.path / "good.heddle", "--ring", "off").stderr)
+        self.assertNotIn("ring", heddle("run", self.good).stderr)
+
+    def test_a_page_and_json_at_once(self):
+        done = heddle("explain", self.good, "--json", "--html", self.path / "plan.html")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("kernels", json.loads(done.stdout))
+        self.assertIn("<html", (self.path / "plan.html").read_text())
+
     def test_bench_waits_to_start(self):
         go = self.path / "go"
         command = [HEDDLE, "bench", self.good, "--duration", "0.02", "--start-when", str(go), "--json"]

@@ -79,6 +79,34 @@ class RanksTest(CommandTest):
         self.assertIn("the program before them:", lines)
         self.assertIn("the program after them:", lines)
 
+    def test_explain_gives_both_programs_as_json(self):
+        common = ["explain", str(self.half), "--train", "cross_entropy", "--distributed", "--threads", "1"]
+        done = heddle(*common, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        both = json.loads(done.stdout)
+        self.assertEqual([s["name"] for s in both["sums"]], ["gradient:w1", "gradient:b", "gradient:w2"])
+        for program in both["programs"].values():
+            self.assertGreater(len(program["kernels"]), 0)
+        before, after = (both["programs"][n] for n in ("before", "after"))
+        summed = {s["name"] for s in both["sums"]}
+        self.assertLessEqual(summed, {o["name"] for o in before["outputs"]})
+        self.assertLessEqual(summed, {i["name"] for i in after["inputs"]})
+        self.assert_fails(2, "--html", *common, "--html", self.path / "plan.html")
+
+    def test_copies_that_share_nothing_are_said(self):
+        def stderr(processes, *more):
+            arguments = self.arguments(self.half, "copies.onnx", *more)
+            at = arguments.index("-o")
+            del arguments[at:at + 2]  # all would write it
+            done = subprocess.run([*MPIRUN, "-np", processes, HEDDLE, *arguments], capture_output=True, text=True,
+                                  timeout=120,
+                                  env={**os.environ, "OMPI_MCA_rmaps_base_oversubscribe": "1"})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stderr
+        self.assertEqual(stderr("2").count("2 processes of mpirun and no --distributed"), 1)
+        self.assertNotIn("mpirun", stderr("1"))
+        self.assertNotIn("no --distributed", stderr("2", "--distributed", "mpi"))
+
     def test_dumps_show_the_step_of_both_programs(self):
         done = subprocess.run(
             [HEDDLE, "explain", str(self.half), "--train", "cross_entropy", "--distributed", "--threads", "1"],

@@ -47,6 +47,24 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(done.returncode, 0, f"{arguments}: {done.stderr}")
         return done.stdout
 
+    def test_a_ring_that_nothing_has_is_said(self):
+        def said(*arguments):
+            return self.heddle("explain", self.models["transformer"], "--device", "cuda", "--ring", "off",
+                               *arguments).stderr
+        if FAKE:  # another GPU's code
+            self.assertIn("--ring off: without effect: code for sm_80", said("--arch", "sm_80", "--mode", "monolith"))
+        ours = ["--arch", "sm_90a"]
+        self.assertIn("--ring off: without effect: --mode kernels", said(*ours, "--mode", "kernels"))
+        self.assertNotIn("--ring", said(*ours, "--mode", "monolith"))
+
+    def test_steps_name_a_way_to_their_text(self):
+        x = self.good("explain", self.models["transformer"], "--device", "cuda")
+        self.assertIn("compile --emit cuda writes all", x)
+        step = self.good("explain", self.models["transformer"], "--device", "cuda", "--train", "mse", "--dump",
+                         "source", "--dump-dir", self.path / "dump")
+        self.assertIn("--dump source writes all", step)
+        self.assertTrue(list((self.path / "dump").glob("*.cu*")))
+
     def test_networks_give_the_numbers_of_the_cpu(self):
         for name, model in self.models.items():
             shape = [2, 3, 13, 17] if name == "convolutions" else [19, 24]

@@ -17,6 +17,7 @@
 #include "onnx/tensor_file.h"
 #include "progress.h"
 #include "runtime/artefact.h"
+#include "support/log.h"
 
 namespace heddle::tool {
 
@@ -44,7 +45,7 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
   verb.add_option("--size", flags.sizes,
                   "of the sizes of --dynamic, the one to run now: NAME=77 (default: that of the "
                   "inputs given, else the largest)");
-  verb.add_option("--threads", flags.threads, "threads (0: all of the machine)")
+  verb.add_option("--threads", flags.threads, "threads (0: as many as this process may run on)")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
   verb.add_option("--budget", flags.budget, "time for measuring candidates: none, seconds, or full")
@@ -269,6 +270,9 @@ Result<Model> compile_model(const ModelFlags& flags) {
       model.program =
           std::make_shared<runtime::Program>(HEDDLE_TRY(runtime::read_artefact(flags.model)));
     model.from_artefact = true;
+    if (options.options.ring != "auto")
+      log(LogLevel::warning, "--ring {}: without effect: found an artefact, whose code is made",
+          options.options.ring);
     if (model.program) HEDDLE_TRY(within(flags.memory_limit_mb, *model.program, options.threads));
   } else if (flags.training) {
     model.program = HEDDLE_TRY(compile_step(flags)).program;

@@ -15,7 +15,8 @@ struct ExplainFlags : ModelFlags {
   int top = 0;
 };
 
-/// Without what sizes are told by.
+}  // namespace
+
 nlohmann::json ports_json(const std::vector<runtime::Port>& ports) {
   std::set<std::string> extents;
   for (const runtime::Port& port : ports)
@@ -28,11 +29,12 @@ nlohmann::json ports_json(const std::vector<runtime::Port>& ports) {
   return list;
 }
 
+namespace {
+
 Status run(const ExplainFlags& flags) {
   if (flags.training.distributed) {
-    if (flags.json || !flags.html.empty())
-      return fail(ErrorCode::usage, "--distributed: explained as text only, found {}",
-                  flags.json ? "--json" : "--html");
+    if (!flags.html.empty())
+      return fail(ErrorCode::usage, "--distributed: found --html, want --json or text");
     fmt::print("{}", HEDDLE_TRY(explain_distributed(flags, flags.node, flags.top)));
     return Ok{};
   }
@@ -53,8 +55,10 @@ Status run(const ExplainFlags& flags) {
     file << driver::explain_html(report);
     file.close();
     if (!file) return fail("{}: cannot write", flags.html);
-    fmt::print("{}\n", flags.html);
-    return Ok{};
+    if (!flags.json) {
+      fmt::print("{}\n", flags.html);
+      return Ok{};
+    }
   }
   if (flags.json) {
     report["inputs"] = ports_json(model.program->inputs);
@@ -92,8 +96,10 @@ Verb add_explain(CLI::App& verb) {
   verb.add_flag("--no-loss-value", flags->training.silent,
                 "of --train: only the gradient of the loss is computed")
       ->needs("--train");
-  verb.add_flag("--distributed", flags->training.distributed,
-                "of --train: as processes that share each step run it, in two programs")
+  verb.add_flag(
+          "--distributed", flags->training.distributed,
+          "of --train: as processes that share each step run it, in two programs; as text or with "
+          "--json")
       ->needs("--train");
   verb.add_option("--html", flags->html, "write a self-contained page");
   verb.add_option("--node", flags->node, "only the kernels that cover this source node, in detail");

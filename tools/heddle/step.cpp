@@ -60,20 +60,25 @@ Result<std::string> explain_distributed(const ModelFlags& flags, const std::stri
   const grad::SplitStep split =
       HEDDLE_TRY(driver::split_step_of(wish.model, wish.step, wish.compile));
   std::string text = "sums over processes, in their order:\n";
+  nlohmann::json all;
   for (std::size_t channel = 0; channel < split.summed.size(); ++channel) {
     const prim::Graph& g = split.gradients.graph;
     const prim::GraphOutput& o = g.outputs[split.summed[channel]];
     text += fmt::format("  all_reduce {} : {} channel {}\n", o.name, to_string(g[o.node].type),
                         channel);
+    all["sums"].push_back({{"name", o.name}, {"type", to_string(g[o.node].type)}});
   }
   for (const auto& [title, part] :
        {std::pair("before them", &split.gradients), std::pair("after them", &split.update)}) {
     const driver::Compiled compiled = HEDDLE_TRY(driver::compile(part->graph, wish.compile));
-    const auto report = nlohmann::json::parse(compiled.program->manifest);
+    auto report = nlohmann::json::parse(compiled.program->manifest);
     text += fmt::format("\nthe program {}:\n{}", title,
                         HEDDLE_TRY(driver::explain_text(report, node, top)));
+    report["inputs"] = ports_json(compiled.program->inputs);
+    report["outputs"] = ports_json(compiled.program->outputs);
+    all["programs"][part == &split.gradients ? "before" : "after"] = std::move(report);
   }
-  return text;
+  return flags.json ? all.dump(2) + "\n" : text;
 }
 
 Result<std::vector<Tensor>> step_inputs(const runtime::Program& program, const ModelFlags& flags,

@@ -17,6 +17,7 @@
 #include "onnx/tensor_file.h"
 #include "ranks.h"
 #include "support/hash.h"
+#include "support/log.h"
 
 namespace heddle::tool {
 namespace {
@@ -357,12 +358,26 @@ Status run(TrainFlags& flags) {
   return Ok{};
 }
 
+/// Without --distributed each process that mpirun starts trains alone, and all write the same
+/// files.
+void warn_of_copies() {
+  const char* processes = std::getenv("OMPI_COMM_WORLD_SIZE");
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (processes && std::atoi(processes) > 1 && (!rank || std::atoi(rank) == 0))
+    log(LogLevel::warning,
+        "found {} processes of mpirun and no --distributed: each trains alone and writes the same "
+        "files; want --distributed mpi or nccl",
+        processes);
+}
+
 /// An error of one process ends all: unwinding into MPI_Finalize, it would wait for the others.
 Status run_in_group(TrainFlags flags) {
   auto& group = flags.train.group;
   if (!flags.nccl.empty() && flags.distributed != "nccl")
     return fail(ErrorCode::usage, "--nccl: want --distributed nccl too");
-  if (!flags.distributed.empty())
+  if (flags.distributed.empty())
+    warn_of_copies();
+  else
     group = HEDDLE_TRY(join_processes(flags.distributed, flags.device));
   const auto all = [&]() -> Status {
     if (flags.distributed == "nccl") group = HEDDLE_TRY(with_nccl(group, flags.device, flags.nccl));
@@ -436,8 +451,10 @@ Verb add_train(CLI::App& verb) {
   verb.add_option("--weight-decay", step->settings.weight_decay)
       ->check(at_least_0)
       ->capture_default_str();
-  verb.add_option("--ignore-index", step->ignore_index,
-                  "cross_entropy, nll: targets of this class do not count");
+  verb.add_option(
+      "--ignore-index", step->ignore_index,
+      "cross_entropy, nll: targets of this class do not count (in several processes each "
+      "divides by how many of its own do)");
   verb.add_option("--clip-norm", step->clip_norm, "limit of the gradients' norm; 0: none")
       ->check(at_least_0);
   verb.add_option("--loss-scale", step->loss_scale, "f16: what the loss is multiplied by at first")
