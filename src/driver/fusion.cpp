@@ -1,6 +1,7 @@
 #include "driver/fusion.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace heddle::driver {
@@ -10,17 +11,29 @@ using nlohmann::json;
 using prim::Graph;
 using prim::NodeId;
 
-/// Where reductions are computed.
+enum class Place {
+  epilogue,  ///< of what a matrix product or convolution makes, in its kernel
+  prologue,  ///< before such a product, in its kernel
+  other,     ///< with other arithmetic
+  alone,     ///< a kernel of views and reductions only
+};
+
+/// Where reductions are computed: each counts once, at its first place in the order above.
 struct Places {
-  int epilogues = 0;  ///< of what a matrix product or convolution makes, in its kernel
-  int prologues = 0;  ///< before such a product, in its kernel
-  int others = 0;     ///< with other arithmetic
-  int alone = 0;      ///< a kernel of views and reductions only
+  std::map<NodeId, std::vector<Place>> of;
+  void add(NodeId id, Place place) { of[id].push_back(place); }
+  int at(Place place) const {
+    return static_cast<int>(std::ranges::count_if(
+        of, [&](const auto& entry) { return std::ranges::min(entry.second) == place; }));
+  }
   json as_json() const {
-    return {{"epilogues", epilogues},
-            {"prologues", prologues},
-            {"with_others", others},
-            {"alone", alone}};
+    int again = 0;
+    for (const auto& [id, places] : of) again += static_cast<int>(places.size()) - 1;
+    return {{"epilogues", at(Place::epilogue)},
+            {"prologues", at(Place::prologue)},
+            {"with_others", at(Place::other)},
+            {"alone", at(Place::alone)},
+            {"again", again}};
   }
 };
 
@@ -63,11 +76,44 @@ Kernel kernel_of(const Graph& g, const lower::Cluster& c) {
   return k;
 }
 
-void add(Places& places, const Kernel& k, NodeId id) {
-  ++(k.behind.contains(id) ? places.epilogues
-     : k.contraction       ? places.prologues
-     : k.arithmetic        ? places.others
-                           : places.alone);
+Place place_of(const Kernel& k, NodeId id) {
+  return k.behind.contains(id) ? Place::epilogue
+         : k.contraction       ? Place::prologue
+         : k.arithmetic        ? Place::other
+                               : Place::alone;
+}
+
+/// A sum of a normalisation, of its forward pass or of its gradient.
+bool is_statistic(const Graph& g, NodeId id, bool backward) {
+  const prim::OriginId from = g.origin_id(id);
+  if (!from || !std::holds_alternative<prim::Reduce>(g[id].op)) return false;
+  const std::string& op = g.origin(from).op;
+  return op.find("Normalization") != std::string::npos && op.ends_with(".grad") == backward;
+}
+
+/// Stores results of the optimiser, weights or moments; corrections that others read are none.
+bool is_update(const Graph& g, const plan::Kernel& k) {
+  return std::ranges::any_of(k.origins,
+                             [&](auto o) { return o && g.origin(o).op == "Optimizer"; }) &&
+         std::ranges::any_of(k.cluster.outputs, [&](NodeId id) {
+           return std::ranges::find(g.outputs, id, &prim::GraphOutput::node) != g.outputs.end();
+         });
+}
+
+/// The cheapest kernel not taken that has a forward statistic in a contraction's epilogue.
+json passed_over(const Compiled& compiled) {
+  const Graph& g = compiled.graph;
+  const plan::Rejected* best = nullptr;
+  for (const CompiledKernel& kernel : compiled.kernels)
+    for (const plan::Rejected& r : kernel.planned.rejected) {
+      const Kernel k = kernel_of(g, r.cluster);
+      const bool rides = std::ranges::any_of(k.reductions, [&](NodeId id) {
+        return k.behind.contains(id) && is_statistic(g, id, false);
+      });
+      if (rides && (best == nullptr || r.plan_delta_us < best->plan_delta_us)) best = &r;
+    }
+  if (best == nullptr) return nullptr;
+  return {{"us", best->plan_delta_us}, {"reason", best->reason}};
 }
 
 /// What the operators of a graph are; those that only move data are no kernels anywhere.
@@ -131,17 +177,13 @@ json fusion_of(const Compiled& compiled) {
     contractions += k.contraction;
     with_more += k.contraction && (k.arithmetic || !k.reductions.empty());
     several += k.contraction && cluster.outputs.size() > 1;
-    const auto& from = kernel.planned.origins;
-    const bool update = std::any_of(from.begin(), from.end(), [&](prim::OriginId id) {
-      return id && g.origin(id).op == "Optimizer";
-    });
+    const bool update = is_update(g, kernel.planned);
     updates += update;
     updates_in_epilogues += update && k.contraction;
     for (NodeId id : k.reductions) {
-      add(reductions, k, id);
-      const prim::OriginId origin = g.origin_id(id);
-      if (!origin || g.origin(origin).op.find("Normalization") == std::string::npos) continue;
-      add(g.origin(origin).op.ends_with(".grad") ? gradients : statistics, k, id);
+      reductions.add(id, place_of(k, id));
+      if (is_statistic(g, id, false)) statistics.add(id, place_of(k, id));
+      if (is_statistic(g, id, true)) gradients.add(id, place_of(k, id));
     }
   }
   return {{"kernels", compiled.kernels.size()},
@@ -152,6 +194,7 @@ json fusion_of(const Compiled& compiled) {
            {{"kernels", contractions}, {"with_more", with_more}, {"several_outputs", several}}},
           {"updates", {{"kernels", updates}, {"in_epilogues", updates_in_epilogues}}},
           {"norm_statistics", statistics.as_json()},
+          {"norm_statistics_passed_over", passed_over(compiled)},
           {"norm_gradients", gradients.as_json()},
           {"reductions", reductions.as_json()}};
 }
@@ -181,7 +224,22 @@ std::string places_line(const char* what, const json& p) {
     all += count;
     if (count > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", count, words);
   }
+  const int again = p["again"];
+  if (again > 0) parts += fmt::format("; {} times one is computed again in another kernel", again);
   return fmt::format("{}: {}{}{}", what, all, parts.empty() ? "" : ": ", parts);
+}
+
+/// Why statistics are outside epilogues, where some are.
+std::string statistics_line(const json& fusion) {
+  const json& p = fusion["norm_statistics"];
+  std::string line = places_line("statistics of normalisations", p);
+  if (p["prologues"].get<int>() + p["with_others"].get<int>() + p["alone"].get<int>() == 0)
+    return line;
+  const json& best = fusion["norm_statistics_passed_over"];
+  line += "; a variance is summed about its row's mean, so it waits for that, and only means ride";
+  if (best.is_null()) return line + ": no such candidate came near";
+  return line + fmt::format(": in an epilogue the plan would cost {:+.1f} us at best ({})",
+                            best["us"].get<double>(), best["reason"].get<std::string>());
 }
 
 }  // namespace
@@ -203,12 +261,12 @@ std::vector<std::string> fusion_lines(const json& fusion) {
                   "values",
                   contractions["kernels"].get<int>(), contractions["with_more"].get<int>(),
                   contractions["several_outputs"].get<int>()),
-      places_line("statistics of normalisations", fusion["norm_statistics"]),
+      statistics_line(fusion),
       places_line("gradients of normalisations", fusion["norm_gradients"]),
       places_line("all reductions", fusion["reductions"]),
-      fmt::format("updates: {} kernels, {} of them in the epilogue of the contraction that makes "
-                  "the gradient",
-                  updates["kernels"].get<int>(), updates["in_epilogues"].get<int>())};
+      fmt::format("updates: {} kernels for {} parameters, {} of them in the epilogue of the "
+                  "contraction that makes the gradient",
+                  updates["kernels"].get<int>(), parameters, updates["in_epilogues"].get<int>())};
 }
 
 }  // namespace heddle::driver

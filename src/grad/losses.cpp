@@ -52,23 +52,28 @@ NodeId absolute(Builder& b, NodeId y, NodeId target) {
   return mean_of(b, b.map(ScalarFn::abs, {b.sub(y, target)}));
 }
 /// PyTorch's limit: logarithms are at least -100. The logarithm itself is of something above 0,
-/// whose derivative is finite.
+/// whose derivative is finite. What is no number stays none.
 NodeId bounded_log(Builder& b, NodeId x) {
   const double least = b.dtype(x) == DType::f64 ? std::numeric_limits<double>::min()
                                                 : std::numeric_limits<float>::min();
-  const NodeId above = b.map(ScalarFn::greater, {x, b.full(b.type(x), 0)});
-  const NodeId log = b.log(b.max(x, b.scalar(b.dtype(x), least)));
-  return b.max(b.select(above, log, b.full(b.type(x), -100)), b.scalar(b.dtype(x), -100));
+  const NodeId limit = b.full(b.type(x), -100);
+  const NodeId none = b.map(ScalarFn::less_equal, {x, b.full(b.type(x), 0)});
+  const NodeId tiny = b.map(ScalarFn::less, {x, b.full(b.type(x), least)});
+  const NodeId log = b.log(b.select(tiny, b.full(b.type(x), least), x));
+  const NodeId low = b.map(ScalarFn::less, {log, limit});
+  return b.select(none, limit, b.select(low, limit, log));
 }
 NodeId binary(Builder& b, NodeId p, NodeId target) {
   const NodeId one = b.full(b.type(p), 1);
   return b.neg(mean_of(b, b.add(b.mul(target, bounded_log(b, p)),
                                 b.mul(b.sub(one, target), bounded_log(b, b.sub(one, p))))));
 }
-/// max(x, 0) - x·t + log(1 + exp(-|x|)): no overflow.
+/// max(x, 0) - x·t + log(1 + exp(-|x|)): no overflow, and by choices whose derivatives are right at
+/// 0.
 NodeId binary_logits(Builder& b, NodeId x, NodeId target) {
-  const NodeId tail = b.log(b.add(b.exp(b.neg(b.map(ScalarFn::abs, {x}))), 1));
-  return mean_of(b, b.add(b.sub(b.relu(x), b.mul(x, target)), tail));
+  const NodeId zero = b.full(b.type(x), 0), above = b.map(ScalarFn::greater, {x, zero});
+  const NodeId tail = b.log(b.add(b.exp(b.select(above, b.neg(x), x)), 1));
+  return mean_of(b, b.add(b.sub(b.select(above, x, zero), b.mul(x, target)), tail));
 }
 /// Σ t·(log t - prediction) / N, where t = 0 gives 0.
 NodeId divergence(Builder& b, NodeId logp, NodeId target) {

@@ -58,9 +58,11 @@ Result<Values> prelu(const Call& call, Builder& b) {
   return Values{leaky(b, x, slope)};
 }
 
-/// alpha·(exp(x) - 1) below zero; the argument of exp is clamped so that no branch overflows.
+/// alpha·(exp(x) - 1) below zero and at it; the argument of exp is 0 above, so that no branch
+/// overflows.
 NodeId elu_like(Builder& b, NodeId x, double alpha, double inner) {
-  const NodeId e = b.exp(b.mul(b.min(x, constant_like(b, x, 0)), inner));
+  const NodeId below = b.select(positive(b, x), constant_like(b, x, 0), x);
+  const NodeId e = b.exp(b.mul(below, inner));
   return b.select(positive(b, x), x, b.mul(b.sub(e, 1.0), alpha));
 }
 Result<Values> elu(const Call& call, Builder& b) {
@@ -90,10 +92,11 @@ Result<Values> hard_swish(const Call& call, Builder& b) {
   return Values{b.mul(call.in(0), clamp01(b, b.add(b.mul(call.in(0), 1.0 / 6), 0.5)))};
 }
 
-/// log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))
+/// log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), by choices whose derivatives are right at 0.
 NodeId softplus_of(Builder& b, NodeId x) {
-  const NodeId tail = b.log(b.add(b.exp(b.neg(b.map(ScalarFn::abs, {x}))), 1.0));
-  return b.add(b.max(x, constant_like(b, x, 0)), tail);
+  const NodeId above = positive(b, x);
+  const NodeId tail = b.log(b.add(b.exp(b.select(above, b.neg(x), x)), 1.0));
+  return b.add(b.select(above, x, constant_like(b, x, 0)), tail);
 }
 Result<Values> softplus(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));

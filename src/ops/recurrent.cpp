@@ -59,14 +59,15 @@ NodeId activate(Builder& b, const Activation& f, NodeId x) {
     const NodeId y = b.add(b.mul(x, f.alpha), f.beta);
     return b.min(b.max(y, b.scalar(type, 0)), b.scalar(type, 1));
   }
-  const NodeId magnitude = b.map(ScalarFn::abs, {x});
-  if (f.name == "softsign") return b.div(x, b.add(magnitude, 1.0));
+  if (f.name == "softsign") return b.div(x, b.add(b.map(ScalarFn::abs, {x}), 1.0));
+  const NodeId above = positive(0), zero = b.full(b.type(x), 0);
   if (f.name == "softplus") {  // max(x, 0) + log(1 + exp(-|x|)) does not overflow
-    return b.add(b.relu(x), b.log(b.add(b.exp(b.neg(magnitude)), 1.0)));
+    const NodeId tail = b.exp(b.select(above, b.neg(x), x));
+    return b.add(b.select(above, x, zero), b.log(b.add(tail, 1.0)));
   }
   HEDDLE_CHECK(f.name == "elu", "activation '{}' has no row", f.name);
-  const NodeId below = b.min(x, b.scalar(type, 0));
-  return b.select(positive(0), x, b.mul(b.sub(b.exp(below), 1.0), f.alpha));
+  const NodeId below = b.select(above, zero, x);
+  return b.select(above, x, b.mul(b.sub(b.exp(below), 1.0), f.alpha));
 }
 
 Result<std::vector<Activation>> activations_of(const Call& call, std::int64_t directions,

@@ -112,13 +112,23 @@ struct Multi {
       chosen.insert(*std::max_element(list.begin(), list.end(), [](auto* a, auto* b) {
         return a->cluster.nodes.size() < b->cluster.nodes.size();
       }));
-      // A weight with its moments, say: for each set of outputs on the way the cheapest cone.
-      std::set<std::vector<NodeId>> sets = {{}};
-      for (const Candidate* k : list)
-        if (sets.insert(outputs_inside(*k, root)).second) chosen.insert(k);
+      // A weight with its moments, say: for each set of outputs on the way the cheapest cone, and
+      // the cheapest that waits for no other elementwise kernel.
+      std::set<std::vector<NodeId>> sets = {{}}, whole = {{}};
+      for (const Candidate* k : list) {
+        const std::vector<NodeId> inside = outputs_inside(*k, root);
+        if (sets.insert(inside).second) chosen.insert(k);
+        if (!waits_for_others(*k) && whole.insert(inside).second) chosen.insert(k);
+      }
       for (const Candidate* k : list)
         if (chosen.count(k)) aux_stores_of(*k, root);
     }
+  }
+  /// A gradient that a main loop makes is there in any case.
+  bool waits_for_others(const Candidate& k) const {
+    return std::any_of(k.inputs.begin(), k.inputs.end(), [&](NodeId in) {
+      return f.elements_of(in) > 1 && position.count(in) > 0 && !f.is_main_loop(in);
+    });
   }
   std::vector<NodeId> outputs_inside(const Candidate& k, NodeId root) const {
     std::vector<NodeId> out;

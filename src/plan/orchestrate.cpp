@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "plan/clusters.h"
+#include "plan/compared.h"
 #include "plan/select.h"
 #include "prim/collectives.h"
 #include "support/thread_pool.h"
@@ -240,13 +241,15 @@ Result<std::optional<Plan>> by_regions(Facts& facts, const Options& options, Kno
 
 }  // namespace
 
-Result<Plan> orchestrate(const prim::Graph& g, const Options& options) {
+Result<Plan> orchestrate(const prim::Graph& g, const Options& given) {
   HEDDLE_TRY(prim::want_no_collective(g, prim::collectives(g)));
   for (const prim::GraphOutput& o : g.outputs) {
     if (std::holds_alternative<prim::Input>(g[o.node].op) || g.constant_of(o.node)) {
       return fail("output '{}' is an input or a constant, want a copy of it", o.name);
     }
   }
+  Options options = given;
+  options.legality = with_comparisons(g, given.legality);
   // The graph as it is written first: rules know no alternatives, and alternatives move the cuts
   // between regions, which may cost more than they gain.
   Facts written = facts_of(g, options.legality);

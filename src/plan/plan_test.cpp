@@ -334,6 +334,27 @@ TEST(Orchestrate, ResidualSumIsStoredOnTheWayToTheNorm) {
   EXPECT_GT(without->cost_us, plan->cost_us);
 }
 
+TEST(Orchestrate, WeightAndMomentsAreUpdatedTogether) {
+  // AdamW beside the product that makes the gradient: its terms could all be stored on the way.
+  Mini m;
+  const Shape shape{3072, 768};
+  const auto number = [&] { return m.spread(m.input({1}), shape, {0, 1}); };
+  const NodeId g = m.matmul(m.input({3072, 128}), m.input({128, 768}));
+  const NodeId mean = m.add(m.mul(m.input(shape), number()), m.mul(g, number()));
+  const NodeId square = m.add(m.mul(m.input(shape), number()), m.mul(m.mul(g, g), number()));
+  const NodeId root = m.add(m.mul(m.map(ir::ScalarFn::sqrt, {square}), number()), number());
+  const NodeId step = m.mul(m.map(ir::ScalarFn::div, {mean, root}), number());
+  m.output(mean);
+  m.output(square);
+  m.output(m.map(ir::ScalarFn::sub, {m.mul(m.input(shape), number()), step}));
+  Options options;
+  options.strategy = Strategy::full;
+  options.legality = lowering_legality();
+  const auto plan = orchestrate(m.g, options);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->kernels.size(), 2u);
+}
+
 TEST(Orchestrate, ConvolutionTakesBiasResidualAndActivation) {
   Mini m;
   m.output(test::bottleneck(m, m.input({1, 256, 56, 56}), 64));
