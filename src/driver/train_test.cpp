@@ -90,6 +90,18 @@ onnx::TrainingModel attention() {
   return m.done(b.matmul(b.mean(y, {1}, false), m.parameter("o", {8, 3})));
 }
 
+/// Maxima of sums that kernels might add up again in another order.
+onnx::TrainingModel extremes() {
+  Maker m;
+  Builder& b = m.b;
+  const NodeId x = m.input("x", {6, 4, 8});
+  const NodeId highest = b.reduce_max(b.matmul(x, m.parameter("w1", {8, 1})), {1}, false);
+  const NodeId wide = b.tanh(b.matmul(x, m.parameter("w2", {8, 5})));
+  const NodeId lowest = b.reduce(ir::Monoid::min, b.normalize(wide, {2}, 1e-5), {1}, false);
+  return m.done(b.add(b.matmul(highest, m.parameter("u", {1, 3})),
+                      b.matmul(lowest, m.parameter("v", {5, 3}))));
+}
+
 /// A hidden layer of which a quarter is dropped, another one in each step.
 onnx::TrainingModel dropping() {
   Maker m;
@@ -249,6 +261,7 @@ const Case kCases[] = {
     {"convolutions_bf16", convolutions, "cross_entropy", "momentum", 0, DType::bf16},
     {"attention_f16", attention, "l1", "momentum", 1, DType::f16},
     {"embedding", embedding, "cross_entropy", "sgd"},
+    {"extremes", extremes, "cross_entropy", "sgd"},
     {"strided_convolutions", strided, "cross_entropy", "sgd"},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, Training, testing::ValuesIn(kCases),

@@ -44,6 +44,17 @@ class Maker {
     if (scaled()) seed = b_.cast(*scale_, b_.dtype(value));
     const std::vector<Seed> seeds = {{value, seed}};
     gradients_ = HEDDLE_TRY(gradients(g(), seeds, parameters_));
+    // What no adjoint reaches has zeros (gradients()).
+    const auto none = [&](std::size_t i) {
+      return gradients_[i] == b_.full(b_.type(parameters_[i]), 0);
+    };
+    std::size_t still = 0;
+    while (still < names.size() && none(still)) ++still;
+    if (still == names.size())
+      return fail(
+          "loss {}: no parameter moves it by a path with a derivative (those of Round, "
+          "ArgMax, comparisons and casts to integers are 0)",
+          options_.loss);
     g().outputs.push_back({"loss", value});
     return Ok{};
   }

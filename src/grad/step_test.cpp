@@ -108,6 +108,20 @@ TEST(Losses, OfCertainProbabilitiesAreFinite) {
   EXPECT_NEAR(evaluate(certain).first, 25.5083269, 1e-6);
 }
 
+TEST(Losses, OfZeroScoresHaveTheirDerivatives) {
+  const Values target{0, 1, 0.25, 0.5, 0.75, 1};
+  const Values gradient = evaluate({"bce_logits", Values(6, 0), target, 0, {}}).second;
+  for (std::size_t i = 0; i < target.size(); ++i)
+    EXPECT_NEAR(gradient[i], (0.5 - target[i]) / 6, 1e-12) << i;
+}
+
+TEST(Losses, OfWhatIsNoNumberIsNone) {
+  for (const char* name : {"bce", "bce_logits", "mse", "l1"}) {
+    const LossRow row{name, {0.5, NAN, 0.5, 0.5, 0.5, 0.5}, {0, 1, 0, 1, 0, 1}, 0, {}};
+    EXPECT_TRUE(std::isnan(evaluate(row).first)) << name;
+  }
+}
+
 /// As the loss of the others alone, whether a prediction of that class exists or not.
 TEST(Losses, IgnoreTargetsOfAClass) {
   for (const std::int64_t ignored : {-100, 1}) {
@@ -499,6 +513,11 @@ TEST(TrainingStep, ErrorsSayWhatIsWrong) {
   Graph named = weights_alone();
   named.add_input("step", {DType::f32, {}});
   EXPECT_NE(message(named).find("input 'step' of the model"), std::string::npos);
+  Graph steps;
+  Builder b(steps);
+  const NodeId w = steps.add_input("w", {DType::f32, {3}});
+  steps.outputs = {{"y", b.reduce_sum(b.map(ir::ScalarFn::round, {w}), {0}, false)}};
+  EXPECT_NE(message(steps).find("no parameter moves it"), std::string::npos) << message(steps);
 }
 
 }  // namespace

@@ -139,6 +139,25 @@ Status train_batch_norms(ModelProto& model) {
   return Ok{};
 }
 
+/// Normalisations and dropouts inside of functions and branches would stay as for inference.
+Status want_none_inside(const NodeProto& node) {
+  const bool dropout = node.op_type() == "Dropout" && canonical_domain(node.domain()).empty();
+  if (is_batch_norm(node) || dropout)
+    return node_unsupported(node, "training of it inside of a function, branch or loop body");
+  for (const auto& attribute : node.attribute()) {
+    for (const NodeProto& inner : attribute.g().node()) HEDDLE_TRY(want_none_inside(inner));
+  }
+  return Ok{};
+}
+Status want_none_inside(const ModelProto& model) {
+  for (const auto& function : model.functions())
+    for (const NodeProto& node : function.node()) HEDDLE_TRY(want_none_inside(node));
+  for (const NodeProto& node : model.graph().node())
+    for (const auto& attribute : node.attribute())
+      for (const NodeProto& inner : attribute.g().node()) HEDDLE_TRY(want_none_inside(inner));
+  return Ok{};
+}
+
 /// Dropout drops (ops/norm.cpp).
 void train_dropouts(ModelProto& model) {
   for (NodeProto& node : *model.mutable_graph()->mutable_node()) {
@@ -228,6 +247,7 @@ Result<TrainingModel> import_for_training(const std::string& path, const ImportO
   TrainingModel out;
   out.outputs = static_cast<std::size_t>(model->graph().output_size());
   HEDDLE_TRY(want_initializers(*model, frozen));
+  HEDDLE_TRY(want_none_inside(*model));
   HEDDLE_TRY(train_batch_norms(*model));
   train_dropouts(*model);
   HEDDLE_TRY(free_initializers(*model, frozen, folder, out));

@@ -15,21 +15,25 @@ std::optional<NodeId> extreme_behind(const prim::Graph& g, NodeId id) {
   return extreme ? std::optional(id) : std::nullopt;
 }
 
-bool adds_up(const prim::Op& op) {
-  if (const auto* reduce = std::get_if<prim::Reduce>(&op))
-    return reduce->fn == ir::Monoid::sum || reduce->fn == ir::Monoid::prod;
-  return std::holds_alternative<prim::Contract>(op) || std::holds_alternative<prim::Scan>(op) ||
-         std::holds_alternative<prim::Scatter>(op);
+/// Gives the same bits of the same bits in whatever kernel: nothing is rounded.
+bool is_exact(const prim::Op& op) {
+  using ir::ScalarFn;
+  if (std::holds_alternative<prim::View>(op) || std::holds_alternative<prim::Gather>(op))
+    return true;
+  const auto* map = std::get_if<prim::Map>(&op);
+  constexpr ScalarFn kExact[] = {ScalarFn::max, ScalarFn::min,    ScalarFn::neg,
+                                 ScalarFn::abs, ScalarFn::select, ScalarFn::cast};
+  return map && std::ranges::find(kExact, map->fn) != std::end(kExact);
 }
 
-/// The sums nearest to a value, itself among them, on all ways to the inputs.
-std::vector<NodeId> sums_behind(const prim::Graph& g, NodeId value) {
+/// What is computed nearest to a value, itself among it, on all ways to the inputs.
+std::vector<NodeId> computed_behind(const prim::Graph& g, NodeId value) {
   std::vector<NodeId> found, stack{value};
   std::unordered_set<NodeId> seen{value};
   while (!stack.empty()) {
     const NodeId id = stack.back();
     stack.pop_back();
-    if (adds_up(g[id].op)) {
+    if (!g[id].args.empty() && !is_exact(g[id].op)) {
       found.push_back(id);
       continue;
     }
@@ -50,9 +54,8 @@ Legality with_comparisons(const prim::Graph& g, Legality legality) {
       const auto extreme = extreme_behind(g, g[id].args[static_cast<std::size_t>(side)]);
       if (!extreme || g[*extreme].args[0] != g[id].args[static_cast<std::size_t>(1 - side)])
         continue;
-      const std::vector<NodeId> sums = sums_behind(g, g[*extreme].args[0]);
-      if (sums.empty()) continue;
-      outside[id] = outside[*extreme] = sums;
+      const std::vector<NodeId> computed = computed_behind(g, g[*extreme].args[0]);
+      if (!computed.empty()) outside[id] = outside[*extreme] = computed;
     }
   }
   if (outside.empty()) return legality;
@@ -60,8 +63,8 @@ Legality with_comparisons(const prim::Graph& g, Legality legality) {
                           const prim::Graph& graph, const Cluster& c) {
     for (const NodeId id : c.nodes)
       if (const auto at = outside.find(id); at != outside.end())
-        for (const NodeId sum : at->second)
-          if (std::ranges::find(c.nodes, sum) != c.nodes.end()) return false;
+        for (const NodeId computed : at->second)
+          if (std::ranges::find(c.nodes, computed) != c.nodes.end()) return false;
     return supports(graph, c);
   };
   return legality;

@@ -110,6 +110,30 @@ class TrainTest(CommandTest):
             [("x", [8, 6])], [("y", [8, 3])], [w, index]))
         self.assert_fails(3, "ScatterElements 'times'", *self.arguments())
 
+    def test_dropout_inside_of_a_function_is_refused(self):
+        w = onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
+        network = model([helper.make_node("MatMul", ["x", "w"], ["m"]),
+                         helper.make_node("Thin", ["m"], ["y"], domain="own")], [("x", [8, 6])], [("y", [8, 3])], [w])
+        network.functions.append(helper.make_function(
+            "own", "Thin", ["a"], ["b"], [helper.make_node("Dropout", ["a"], ["b"], name="drop")],
+            [helper.make_opsetid("", 18)]))
+        network.opset_import.append(helper.make_opsetid("own", 1))
+        self.network = self.save("function", network)
+        self.assert_fails(3, "training of it inside of a function", *self.arguments())
+
+    def test_derivatives_at_zero(self):
+        for kind, derivative in (("Softplus", 0.5), ("Elu", 1), ("Celu", 1), ("Selu", 1.67326319 * 1.05070102)):
+            network = self.save(kind, model(
+                [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node(kind, ["a"], ["s"]),
+                 helper.make_node("ReduceSum", ["s"], ["y"], keepdims=0)],
+                [("x", [8, 3])], [("y", [])], [onnx.numpy_helper.from_array(np.zeros(3, np.float32), "b")]))
+            np.save(self.path / "zeros.npy", np.zeros((8, 3), np.float32))
+            done = heddle("train", network, "--data", f"x={self.path}/zeros.npy", "--loss", "output", "--optimizer",
+                          "sgd", "--lr", "1", "--steps", "1", "--threads", "1", "-o", self.path / "out.onnx")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            (b,) = onnx.load(self.path / "out.onnx").graph.initializer
+            np.testing.assert_allclose(onnx.numpy_helper.to_array(b), -8 * derivative, rtol=1e-5, err_msg=kind)
+
     def test_classes_out_of_range_are_named(self):
         for sample, found in ((17, 3), (5, -1)):
             classes = self.x[:, :3].argmax(1)
