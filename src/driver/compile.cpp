@@ -168,6 +168,9 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   compiled.graph = plan::with_copied_outputs(graph, platform.cuda);
   graph = {};  // constants that the passes have replaced are not kept
   watch.lap("passes");
+  compiled.graph = HEDDLE_TRY(with_riding_moments(std::move(compiled.graph), options, platform,
+                                                  pool, &compiled.moments_us));
+  watch.lap("plan");
   plan::Options planning = HEDDLE_TRY(plan_options(compiled.graph, options, platform));
   planning.pool = &pool;
   planning.us_per_byte = us_per_byte;

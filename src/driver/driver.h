@@ -104,7 +104,10 @@ struct Compiled {
   ModeReport mode;
   MemoryReport memory;
   plan::MeasureReport measured;  ///< what the budget was spent on
-  bool from_cache = false;       ///< graph, plan and kernels are empty then
+  /// What summing for means and variances in epilogues adds to the modelled time; empty: no
+  /// epilogue can. Done where it is negative.
+  std::optional<double> moments_us;
+  bool from_cache = false;  ///< graph, plan and kernels are empty then
 };
 
 /// Memory of one run on so many threads.

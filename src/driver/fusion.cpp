@@ -100,22 +100,6 @@ bool is_update(const Graph& g, const plan::Kernel& k) {
          });
 }
 
-/// The cheapest kernel not taken that has a forward statistic in a contraction's epilogue.
-json passed_over(const Compiled& compiled) {
-  const Graph& g = compiled.graph;
-  const plan::Rejected* best = nullptr;
-  for (const CompiledKernel& kernel : compiled.kernels)
-    for (const plan::Rejected& r : kernel.planned.rejected) {
-      const Kernel k = kernel_of(g, r.cluster);
-      const bool rides = std::ranges::any_of(k.reductions, [&](NodeId id) {
-        return k.behind.contains(id) && is_statistic(g, id, false);
-      });
-      if (rides && (best == nullptr || r.plan_delta_us < best->plan_delta_us)) best = &r;
-    }
-  if (best == nullptr) return nullptr;
-  return {{"us", best->plan_delta_us}, {"reason", best->reason}};
-}
-
 /// What the operators of a graph are; those that only move data are no kernels anywhere.
 json operators_of(const Graph& g) {
   std::set<prim::Origin> forward, backward, updates;
@@ -194,7 +178,7 @@ json fusion_of(const Compiled& compiled) {
            {{"kernels", contractions}, {"with_more", with_more}, {"several_outputs", several}}},
           {"updates", {{"kernels", updates}, {"in_epilogues", updates_in_epilogues}}},
           {"norm_statistics", statistics.as_json()},
-          {"norm_statistics_passed_over", passed_over(compiled)},
+          {"moments_us", compiled.moments_us ? json(*compiled.moments_us) : json()},
           {"norm_gradients", gradients.as_json()},
           {"reductions", reductions.as_json()}};
 }
@@ -235,11 +219,12 @@ std::string statistics_line(const json& fusion) {
   std::string line = places_line("statistics of normalisations", p);
   if (p["prologues"].get<int>() + p["with_others"].get<int>() + p["alone"].get<int>() == 0)
     return line;
-  const json& best = fusion["norm_statistics_passed_over"];
-  line += "; a variance is summed about its row's mean, so it waits for that, and only means ride";
-  if (best.is_null()) return line + ": no such candidate came near";
-  return line + fmt::format(": in an epilogue the plan would cost {:+.1f} us at best ({})",
-                            best["us"].get<double>(), best["reason"].get<std::string>());
+  const json& us = fusion["moments_us"];
+  if (us.is_null()) return line;
+  return line + fmt::format(
+                    "; as sums of x and of x^2 in f64, which one epilogue can make: "
+                    "{:+.1f} us{}",
+                    us.get<double>(), us.get<double>() < 0 ? "" : ", so not taken");
 }
 
 }  // namespace

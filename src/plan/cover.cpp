@@ -42,11 +42,14 @@ CoverProblem::CoverProblem(const Facts& facts, const Region& region,
 
 /// Cheapest cost of each value when the cost of inputs is divided by `readers`; repeated until it
 /// settles, since alternatives of a value need not be in order.
-CoverProblem::Flows CoverProblem::flows(const std::map<NodeId, double>& readers) const {
+CoverProblem::Flows CoverProblem::flows(const std::map<NodeId, double>& readers, int given) const {
   std::vector<double> share(classes.size(), 1), least(classes.size());
   std::vector<int> maker(classes.size(), -1);
   for (std::size_t i = 0; i < classes.size(); ++i)
     if (auto r = readers.find(classes[i]); r != readers.end()) share[i] = std::max(1.0, r->second);
+  if (given >= 0)
+    for (const int made : made_positions[static_cast<std::size_t>(given)])
+      maker[static_cast<std::size_t>(made)] = given;
   constexpr int kMaxSweeps = 64;
   for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
     bool changed = false;
@@ -245,6 +248,16 @@ std::map<NodeId, double> readers_in(const CoverProblem& p, const std::vector<int
   return out;
 }
 
+bool keep_if_cheaper(const CoverProblem& p, std::optional<std::vector<int>> other,
+                     std::vector<int>& chosen, double& current) {
+  if (!other) return false;
+  const double cost = p.cost(*other);
+  if (cost >= current - 1e-9 || !p.acyclic(*other)) return false;
+  chosen = *std::move(other);
+  current = cost;
+  return true;
+}
+
 /// Adds one candidate at a time, drops what it makes superfluous, and keeps it where that is
 /// cheaper.
 void improve(const CoverProblem& p, const CoverProblem::Flows& best, std::vector<int>& chosen) {
@@ -255,15 +268,23 @@ void improve(const CoverProblem& p, const CoverProblem::Flows& best, std::vector
     for (std::size_t k = 0; k < p.all.size(); ++k) {
       const int candidate = static_cast<int>(k);
       if (std::binary_search(chosen.begin(), chosen.end(), candidate)) continue;
-      auto changed = p.with(chosen, candidate, best);
-      if (!changed) continue;
-      const double cost = p.cost(*changed);
-      if (cost >= current - 1e-9 || !p.acyclic(*changed)) continue;
-      chosen = std::move(*changed);
-      current = cost;
-      better = true;
+      better |= keep_if_cheaper(p, p.with(chosen, candidate, best), chosen, current);
     }
     if (!better) break;
+  }
+}
+
+/// Kernels of several outputs pay by what others then need not make themselves: with each of them
+/// in turn, what reads these outputs is chosen again.
+void improve_around(const CoverProblem& p, const std::map<NodeId, double>& readers,
+                    std::vector<int>& chosen) {
+  double current = p.cost(chosen);
+  for (std::size_t k = 0; k < p.all.size(); ++k) {
+    const int candidate = static_cast<int>(k);
+    if (p.made_positions[k].size() < 2 ||
+        std::binary_search(chosen.begin(), chosen.end(), candidate))
+      continue;
+    keep_if_cheaper(p, p.around(chosen, candidate, readers), chosen, current);
   }
 }
 
@@ -292,6 +313,25 @@ std::optional<std::vector<int>> CoverProblem::with(const std::vector<int>& chose
     if (!covered) base.push_back(c);
   }
   return complete(std::move(base), best);
+}
+
+std::optional<std::vector<int>> CoverProblem::around(
+    const std::vector<int>& chosen, int candidate, const std::map<NodeId, double>& readers) const {
+  const auto at = static_cast<std::size_t>(candidate);
+  const Cluster& mine = all[at].cluster;
+  std::vector<int> base = {candidate};
+  for (const int c : chosen) {
+    const auto k = static_cast<std::size_t>(c);
+    const auto makes = [&](int p) {
+      return std::ranges::find(made_positions[at], p) != made_positions[at].end();
+    };
+    const bool reads = std::ranges::any_of(need_positions[k], makes);
+    const bool repeats = std::ranges::any_of(all[k].cluster.nodes, [&](NodeId id) {
+      return heavy(f, id) && std::ranges::binary_search(mine.nodes, id);
+    });
+    if (!reads && !repeats) base.push_back(c);
+  }
+  return complete(std::move(base), flows(readers, candidate));
 }
 
 std::map<NodeId, double> CoverProblem::readers_of(const Region& region) const {
@@ -337,6 +377,8 @@ Selection cover(const Facts& facts, const Region& region, const std::vector<Cand
     }
   }
   if (out.chosen.empty()) return out;
+  improve(p, best, out.chosen);
+  improve_around(p, p.readers_of(region), out.chosen);
   improve(p, best, out.chosen);
   out.cost_us = p.cost(out.chosen);
   return out;

@@ -21,10 +21,13 @@ struct CoverProblem {
   std::vector<std::vector<int>> need_positions, made_positions;
   std::vector<NodeId> classes;      ///< `inside` by position
   std::vector<int> goal_positions;  ///< of `goals`
+  std::map<std::vector<int>, std::vector<int>>
+      makers_of_all;  ///< by positions made, cheapest first
 
   /// Class → cost of making it and the candidate that does.
   using Flows = std::map<NodeId, std::pair<double, int>>;
-  Flows flows(const std::map<NodeId, double>& readers) const;
+  /// `given`: a candidate that is there in any case; -1: none.
+  Flows flows(const std::map<NodeId, double>& readers, int given = -1) const;
   /// Adds what is missing by the cheapest makers, drops what is superfluous.
   std::optional<std::vector<int>> complete(std::vector<int> chosen, const Flows& best) const;
   /// The choice with `candidate` in it, repaired.
@@ -35,6 +38,10 @@ struct CoverProblem {
                                                 std::vector<int> chosen) const;
   /// Readers of each class in the graph.
   std::map<NodeId, double> readers_of(const Region& region) const;
+  /// The choice with `candidate` in it, and everything that reads or repeats what that makes chosen
+  /// again, as it is there.
+  std::optional<std::vector<int>> around(const std::vector<int>& chosen, int candidate,
+                                         const std::map<NodeId, double>& readers) const;
   std::vector<int> drop_unneeded(std::vector<int> chosen) const;
   double cost(const std::vector<int>& chosen) const;
   /// Sets of nodes (mostly of one) of which every plan computes at least one: what alternatives

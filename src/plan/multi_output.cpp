@@ -156,9 +156,9 @@ struct Multi {
     }
   }
 
-  /// A product and the sums of what it makes: bias and norm gradients ride in its epilogue. One sum
-  /// each, and all of a root together.
-  void column_sums() {
+  /// A product and the sums of what it makes: bias and norm gradients over the rows, statistics of
+  /// norms along them. One sum each, all over the same axes, and all.
+  void epilogue_sums() {
     std::map<NodeId, std::vector<const Candidate*>> sums_of;  // by what they read
     for (const auto& [root, list] : by_root) {
       if (!f.as<prim::Reduce>(root) || !is_wanted(root)) continue;
@@ -174,19 +174,28 @@ struct Multi {
         if (std::none_of(nodes.begin(), nodes.end(), [&](NodeId n) { return f.is_main_loop(n); }))
           continue;
         if (++tried > kConesPerRoot) break;
-        std::vector<NodeId> all = nodes, outputs = {root};
+        std::map<std::vector<int>, Cluster> together;  // by axes; by none: all
         for (const Candidate* sum : sums) {
           const NodeId own = sum->cluster.outputs[0];
-          if (std::find(outputs.begin(), outputs.end(), own) != outputs.end()) continue;
           const std::vector<NodeId> both = unite(nodes, sum->cluster.nodes);
-          if (!options.legality.supports(*f.graph, sorted_outputs(both, {root, own}))) continue;
+          const bool known = together.contains({}) && contains(together[{}].outputs, own);
+          if (known || !options.legality.supports(*f.graph, sorted_outputs(both, {root, own})))
+            continue;
           offer(Candidate::Kind::aux_store, both, {root, own});
-          all = unite(all, sum->cluster.nodes);
-          outputs.push_back(own);
+          for (const auto& axes : {std::vector<int>{}, f.as<prim::Reduce>(own)->axes}) {
+            Cluster& c = together.try_emplace(axes, Cluster{nodes, {root}}).first->second;
+            c.nodes = unite(c.nodes, sum->cluster.nodes);
+            c.outputs.push_back(own);
+          }
         }
-        if (outputs.size() > 2) offer(Candidate::Kind::aux_store, all, outputs);
+        for (auto& [axes, c] : together)
+          if (c.outputs.size() > 2)
+            offer(Candidate::Kind::aux_store, std::move(c.nodes), std::move(c.outputs));
       }
     }
+  }
+  static bool contains(const std::vector<NodeId>& list, NodeId id) {
+    return std::find(list.begin(), list.end(), id) != list.end();
   }
   static Cluster sorted_outputs(std::vector<NodeId> nodes, std::vector<NodeId> outputs) {
     std::sort(outputs.begin(), outputs.end());
@@ -276,7 +285,7 @@ std::vector<Candidate> multi_output(const Facts& facts, const Region& region,
                                     CostModel& cost) {
   Multi multi(facts, region, cones, options, cost);
   multi.aux_stores();
-  multi.column_sums();
+  multi.epilogue_sums();
   multi.siblings();
   multi.packs();
   return std::move(multi.out);

@@ -7,6 +7,7 @@
 #include "prim/alternatives.h"
 #include "prim/builder.h"
 #include "prim/fold.h"
+#include "prim/moments.h"
 #include "prim/rewrite.h"
 #include "support/options.h"
 
@@ -18,6 +19,10 @@ constexpr Pass kPasses[] = {
      [](const Graph& g, std::string_view disable) { return canonicalize(g, disable); }},
     {"fold-constants", "replace constant subgraphs by constants that are not larger, or multiplied",
      [](const Graph& g, std::string_view) { return fold_constants(g); }},
+    {kMomentsInOnePass, "variances as sums of x and of x^2 in f64, which one epilogue can make",
+     [](const Graph& g, std::string_view) {
+       return moments_in_one_pass(g, [](const Deviation&) { return true; });
+     }},
     {"drop-dead", "drop nodes that no output needs",
      [](const Graph& g, std::string_view) { return drop_dead(g); }},
 };

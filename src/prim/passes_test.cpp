@@ -40,6 +40,7 @@ TEST(Passes, NamesAreFoundAndUnknownOnesListed) {
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().message,
             "pass 'canonicalise': found no such pass, want one of canonicalize, fold-constants, "
+            "moments-in-one-pass, "
             "drop-dead");
 }
 

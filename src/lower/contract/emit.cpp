@@ -186,10 +186,12 @@ Lowered Emitter::run() {
   Body tasks = winograd_ ? winograd_body() : strassen_ ? strassen_body() : task_body();
   kernel_body.push_back(
       kernel::loop(task_, 0, s_.tasks(p_.extents), Binding::grid, std::move(tasks)));
-  if (!sums_.empty()) {
+  const auto then = [&](kernel::Stmt phase) {
     kernel_body.push_back({kernel::Barrier{Scope::grid}});
-    kernel_body.push_back(add_sums());
-  }
+    kernel_body.push_back(std::move(phase));
+  };
+  if (!sums_.empty()) then(add_sums());
+  if (!row_sums_.empty()) then(add_row_sums());
   k_.body = std::move(kernel_body);
   k_.name = fmt::format("contract_{}", p_.problem.contract.value);
 

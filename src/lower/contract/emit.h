@@ -101,9 +101,17 @@ class Emitter {
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;
   kernel::Body epilogue(const Variant& v, kernel::BufferId acc);
-  // Sums over the rows (emit_sums.cpp): of a task's rows of one panel in its scratch, then of all
-  // tasks in a phase of their own, in order.
+  // Sums (emit_sums.cpp). Over the rows: of a task's rows of one panel in its scratch, then of all
+  // tasks in a phase of their own, in order. Along the rows: of one panel in registers, then of all
+  // panels in such a phase.
   void plan_sums();
+  kernel::Stmt add_to(kernel::BufferId buffer, const ir::Expr& place,
+                      const kernel::Value& value) const;
+  std::vector<Axis> row_axes() const;
+  std::int64_t row_count() const;
+  kernel::Body zero_row_sums();
+  kernel::Body store_row_sums(const Env& env);
+  kernel::Stmt add_row_sums();
   kernel::Body zero_sums();
   kernel::Body store_sums();
   kernel::Stmt add_sums();
@@ -165,7 +173,7 @@ class Emitter {
     std::size_t output;
     kernel::BufferId task, parts;
   };
-  std::vector<Sum> sums_;
+  std::vector<Sum> sums_, row_sums_;  ///< over the rows, along them
   kernel::BufferId box_, transformed_, products_, factors_, inverses_;
 };
 

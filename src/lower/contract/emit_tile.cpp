@@ -265,10 +265,11 @@ Body Emitter::epilogue(const Variant& v, BufferId acc) {
   const auto vector = [&](const Expr& column, std::int64_t lanes) {
     return results(env, source, (Expr(r) * Expr(v.nv) + column) * Expr(lanes_), column, lanes);
   };
-  Body row;
+  Body row = zero_row_sums();
   if (whole > 0)
     row.push_back(kernel::loop(c, 0, whole, Binding::unroll, {vector(Expr(c), lanes_)}));
   if (v.tail) row.push_back(vector(Expr(whole), v.tail));
+  for (kernel::Stmt& s : store_row_sums(env)) row.push_back(std::move(s));
   body.push_back(
       kernel::loop(r, 0, v.mr, staged ? Binding::serial : Binding::unroll, std::move(row)));
   return body;
@@ -294,17 +295,14 @@ kernel::Stmt Emitter::results(Env env, BufferId source, const Expr& in_source, c
       value = kernel::load(shared, Expr(l), value->dtype);
       with.emplace_back(o.stand_in, value);
     }
-    const auto sum =
-        std::find_if(sums_.begin(), sums_.end(), [&](const Sum& x) { return x.output == i; });
-    if (sum == sums_.end()) {
+    const auto sum = std::ranges::find(sums_, i, &Sum::output),
+               row_sum = std::ranges::find(row_sums_, i, &Sum::output);
+    if (sum != sums_.end())
+      stores.push_back(add_to(sum->task, column * Expr(lanes_) + Expr(l), value));
+    else if (row_sum != row_sums_.end())
+      stores.push_back(add_to(row_sum->task, Expr(l), value));
+    else
       stores.push_back(kernel::store(o.buffer, at(o.offset, env), value));
-      continue;
-    }
-    const Expr place = column * Expr(lanes_) + Expr(l);
-    stores.push_back(kernel::store(
-        sum->task, place,
-        kernel::apply(ScalarFn::add, {kernel::load(sum->task, place, value->dtype), value},
-                      value->dtype)));
   }
   return kernel::loop(l, 0, lanes, Binding::vector, std::move(stores));
 }

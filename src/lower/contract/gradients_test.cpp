@@ -195,8 +195,35 @@ TEST(ColumnSums, InTheEpilogue) {
   ASSERT_NO_FATAL_FAILURE(check(image));
 }
 
-/// Sums along the columns, of other numbers, or that something in the kernel reads.
-TEST(ColumnSums, OnlyOverRows) {
+/// A layer's statistics, and gradients of its scale, ride where the row is made: tiles of two
+/// sizes, several panels and tasks, partial vectors, several row axes, one row, rows and columns at
+/// once.
+TEST(RowSums, InTheEpilogue) {
+  const Tuning tunings[] = {
+      {}, {{"mr", 3}, {"nv", 2}, {"panels", 1}, {"tiles", 2}}, {{"nv", 1}, {"panels", 2}}};
+  for (const auto& [rows, columns] : {std::pair{29, 16}, {29, 21}, {64, 70}, {1, 100}, {17, 130}})
+    for (const Tuning& tuning : tunings) {
+      Case c;
+      c.tuning = tuning;
+      const NodeId y = c.b.matmul(c.input({rows, 18}), c.input({18, columns}));
+      const NodeId z = c.b.add(y, c.input({rows, columns}));
+      c.output(z);
+      const NodeId wide = c.b.cast(z, DType::f64);
+      c.output(c.b.reduce_sum(wide, {1}, false));
+      c.output(c.b.reduce_sum(c.b.mul(wide, wide), {1}, false));
+      if (rows > 1) c.output(c.b.reduce_sum(c.b.mul(z, c.input({rows, columns})), {0}, false));
+      SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  Case heads;
+  const NodeId y = heads.b.matmul(heads.input({3, 5, 7, 24}), heads.input({24, 40}));
+  heads.output(heads.b.transpose(y, {0, 2, 1, 3}));
+  heads.output(heads.b.reduce_sum(y, {3}, false));
+  ASSERT_NO_FATAL_FAILURE(check(heads));
+}
+
+/// Over the rows or along them, nothing but sums, and none that something in the kernel reads.
+TEST(EpilogueSums, OverRowsOrAlongThem) {
   const auto supported = [](auto&& make) {
     Case c;
     const NodeId y = c.b.matmul(c.input({29, 18}), c.input({18, 32}));
@@ -205,7 +232,8 @@ TEST(ColumnSums, OnlyOverRows) {
     return contract::supports(c.g, request_of(c).cluster, c.target);
   };
   EXPECT_TRUE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {0}, false)); }));
-  EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {1}, false)); }));
+  EXPECT_TRUE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {1}, false)); }));
+  EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_sum(y, {0, 1}, false)); }));
   EXPECT_FALSE(supported([](Case& c, NodeId y) { c.output(c.b.reduce_max(y, {0})); }));
   EXPECT_FALSE(
       supported([](Case& c, NodeId y) { c.output(c.b.sqrt(c.b.reduce_sum(y, {0}, false))); }));

@@ -145,6 +145,10 @@ std::int64_t Problem::count(Role role) const {
   return count;
 }
 
+bool Problem::along_rows(const EpilogueSum& sum) const {
+  return sum.over_n && count(Role::n) > 1 && (!sum.over_m || count(Role::m) == 1);
+}
+
 ir::Ranges Problem::ranges() const {
   ir::Ranges out;
   for (const Axis& axis : axes) {
@@ -323,9 +327,14 @@ std::optional<EpilogueSum> epilogue_sum(const prim::Graph& g, const std::vector<
 bool has_sum(const prim::Graph& g, const Problem& problem, const EpilogueSum& sum,
              const Target& target) {
   const DType from = g[sum.arg].type.dtype, to = g[sum.node].type.dtype;
-  if (!target.is_gpu())
-    return sum.fn == ir::Monoid::sum && sum.over_m && !(sum.over_n && problem.count(Role::n) > 1) &&
-           problem.count(Role::batch) == 1 && from == DType::f32 && to == DType::f32;
+  if (!target.is_gpu()) {
+    const bool wide = from == DType::f32 || from == DType::f64;
+    if (sum.fn != ir::Monoid::sum || !wide || to != from || problem.count(Role::batch) > 1)
+      return false;
+    const bool all = problem.count(Role::m) > 1 && problem.count(Role::n) > 1;
+    return problem.along_rows(sum) ? problem.of(Role::k).size() == 1
+                                   : sum.over_m && !(all && sum.over_n);
+  }
   const bool known = sum.fn == ir::Monoid::sum || sum.fn == ir::Monoid::prod ||
                      sum.fn == ir::Monoid::max || sum.fn == ir::Monoid::min;
   return known && is_float(from) && is_float(to);

@@ -22,6 +22,8 @@ struct PartsOf {
   std::optional<ir::Interval> inside;
 };
 
+struct EpilogueSum;
+
 /// A contraction in normal form: out[o(axes)] = Σ_k a[…]·b[…], where b alone depends on the n axes,
 /// a alone on the m axes, both may depend on batch axes. Axes of extent 1 are gone; a dimension
 /// that both operands read through a quotient (grouped convolution) is split. Operands are swapped
@@ -51,6 +53,8 @@ struct Problem {
   std::vector<Axis> of(Role role) const;
   std::int64_t count(Role role) const;
   ir::Ranges ranges() const;
+  /// A sum of the elements of each row; else of each column, or of all.
+  bool along_rows(const EpilogueSum& sum) const;
 };
 
 Problem analyse(const prim::Graph& g, NodeId contract);
@@ -83,7 +87,8 @@ struct EpilogueSum {
 };
 std::optional<EpilogueSum> epilogue_sum(const prim::Graph& g, const std::vector<Image>& images,
                                         const Problem& problem, NodeId node);
-/// True if kernels for the target have such sums: a CPU's those of f32 over the rows of one batch.
+/// True if kernels for the target have such sums: a CPU's those of f32 and f64, of one batch, over
+/// the rows or, of products with one reduction axis, along them.
 bool has_sum(const prim::Graph& g, const Problem& problem, const EpilogueSum& sum,
              const Target& target);
 
