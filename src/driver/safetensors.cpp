@@ -94,22 +94,28 @@ Result<Safetensors> read_safetensors(const std::string& path) {
     return fail("{}: table of {} bytes in a file of {}", path, length, file.size);
   const auto* text = reinterpret_cast<const char*>(file.data) + 8;
   const auto table = parse_whole_json({text, length});
-  if (!table || !table->is_object())
+  const bool ends_early = std::memchr(text, 0, length) != nullptr;  // to the parser
+  if (!table || !table->is_object() || ends_early)
     return fail("{}: the table is no JSON object of whole numbers", path);
   Safetensors out;
-  try {
-    for (const auto& [name, entry] : table->items()) {
+  std::uint64_t data = 0;
+  for (const auto& [name, entry] : table->items()) {
+    try {
       if (name == "__metadata__") {
         out.metadata = entry.get<std::map<std::string, std::string>>();
         continue;
       }
       auto t = tensor_at(entry, file, 8 + length);
       if (!t) return fail("{}: tensor '{}': {}", path, name, t.error().message);
+      data += static_cast<std::uint64_t>(t->bytes());
       out.tensors.emplace(name, *std::move(t));
+    } catch (const nlohmann::json::exception&) {
+      return fail("{}: damaged: the table's entry '{}' is {}", path, name, entry.dump());
     }
-  } catch (const nlohmann::json::exception& e) {
-    return fail("{}: {}", path, e.what());
   }
+  if (data != file.size - 8 - length)
+    return fail("{}: damaged: {} bytes of data, its tensors have {}", path, file.size - 8 - length,
+                data);
   return out;
 }
 

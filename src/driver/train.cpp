@@ -277,17 +277,15 @@ std::int64_t Trainer::kind_hash() const {
 
 Status Trainer::resume(const std::string& path) {
   const Safetensors file = HEDDLE_TRY(read_safetensors(path));
-  // Files without these two are of earlier versions.
-  const auto told = [&](const char* key, const std::string& otherwise) {
-    const auto at = file.metadata.find(key);
-    return at == file.metadata.end() ? otherwise : at->second;
-  };
-  if (const std::string made = told("training", kind_); made != kind_)
-    return fail("{}: made with {}, want {}", path, made, kind_);
-  const std::string sum = checksum(file.tensors, told("steps", ""), told("training", kind_));
-  if (told("checksum", sum) != sum)
-    return fail("{}: damaged: its data have the checksum {}, want {}", path, sum,
-                told("checksum", sum));
+  std::map<std::string, std::string> told = file.metadata;
+  for (const char* key : {"training", "steps", "checksum"})
+    if (!told.contains(key))
+      return fail("{}: no checkpoint of training: it has no '{}'", path, key);
+  if (told["training"] != kind_)
+    return fail("{}: made with {}, want {}", path, told["training"], kind_);
+  const std::string sum = checksum(file.tensors, told["steps"], kind_);
+  if (told["checksum"] != sum)
+    return fail("{}: damaged: its data have the checksum {}, want {}", path, sum, told["checksum"]);
   std::vector<std::pair<Value*, const Tensor*>> fresh;
   for (Value& v : values_) {
     if (!v.saved()) continue;
@@ -301,13 +299,12 @@ Status Trainer::resume(const std::string& path) {
   if (file.tensors.size() != fresh.size())
     return fail("{}: {} tensors, want {}: of another model, optimizer or loss", path,
                 file.tensors.size(), fresh.size());
-  const auto steps = file.metadata.find("steps");
-  if (steps == file.metadata.end()) return fail("{}: no number of steps", path);
+  const std::string& steps = told["steps"];
   std::int64_t number = -1;
-  const char *begin = steps->second.data(), *end = begin + steps->second.size();
+  const char *begin = steps.data(), *end = begin + steps.size();
   const auto [rest, error] = std::from_chars(begin, end, number);
   if (error != std::errc() || rest != end || number < 0 || number > (std::int64_t{1} << 53))
-    return fail("{}: found '{}' steps, want their number", path, steps->second);
+    return fail("{}: found '{}' steps, want their number", path, steps);
   for (auto& [value, tensor] : fresh) value->tensor = copy_of(*tensor);
   steps_ = number;
   return Ok{};

@@ -419,15 +419,23 @@ TEST(Checkpoints, ResumingRepeatsWhatWouldHaveHappened) {
   EXPECT_FALSE(twice->resume(path));
   EXPECT_NE(twice->kind_hash(), rest->kind_hash());
   EXPECT_EQ(whole->kind_hash(), rest->kind_hash());
-  // Damaged files are errors, whatever byte it is.
-  {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(-3, std::ios::end);
-    file.put('\x55');
-  }
-  const Status damaged = rest->resume(path);
-  EXPECT_TRUE(!damaged && damaged.error().message.find("damaged") != std::string::npos);
+  // Damaged files are errors, whatever bit it is.
   const auto size = std::filesystem::file_size(path);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  for (std::uintmax_t at = 0; at < size; ++at) {
+    const auto place = static_cast<std::streamoff>(at);
+    file.seekg(place);
+    const char was = static_cast<char>(file.get());
+    const auto put = [&](char c) { file.seekp(place).put(c).flush(); };
+    put(static_cast<char>(was ^ (1 << at % 8)));
+    EXPECT_FALSE(rest->resume(path)) << "byte " << at;
+    put(was);
+  }
+  EXPECT_TRUE(rest->resume(path));
+  file.seekp(0, std::ios::end).put('x').flush();
+  const Status longer = rest->resume(path);
+  EXPECT_TRUE(!longer && longer.error().message.find("damaged") != std::string::npos);
+  file.close();
   for (const std::uintmax_t keep : {std::uintmax_t{0}, std::uintmax_t{7}, size / 2, size - 1}) {
     std::filesystem::resize_file(path, keep);
     EXPECT_FALSE(read_safetensors(path)) << keep;

@@ -1,5 +1,7 @@
 #include "grad/optimizers.h"
 
+#include <cmath>
+
 namespace heddle::grad {
 namespace {
 
@@ -31,9 +33,10 @@ Updated adam_step(Builder& b, const Update& u, NodeId from, NodeId gradient,
   const NodeId m = b.add(b.mul(u.states[0], s.beta1), b.mul(gradient, 1 - s.beta1));
   const NodeId v =
       b.add(b.mul(u.states[1], s.beta2), b.mul(b.mul(gradient, gradient), 1 - s.beta2));
+  // 1 - beta^t = 2 u / (1 + u) with u = tanh(-t log(beta) / 2), exact for a beta near 1, too.
   const auto correction = [&](double beta) {
-    const DType t = b.dtype(u.step);
-    return b.sub(b.scalar(t, 1), b.map(ScalarFn::pow, {b.scalar(t, beta), u.step}));
+    const NodeId half = b.mul(u.step, -std::log(beta) / 2), part = b.tanh(half);
+    return b.div(b.mul(part, 2), b.add(part, 1));
   };
   const NodeId scale = b.div(u.rate, correction(s.beta1));
   const NodeId spread =

@@ -27,9 +27,9 @@ Result<Values> sigmoid(const Call& call, Builder& b) {
   return Values{b.sigmoid(call.in(0))};
 }
 
-/// x where x >= 0, slope·x below.
+/// x where x > 0, else slope·x: at 0 the derivative is the slope, as PyTorch's is.
 NodeId leaky(Builder& b, NodeId x, NodeId slope) {
-  return b.select(b.map(ScalarFn::less, {x, constant_like(b, x, 0)}), b.mul(x, slope), x);
+  return b.select(b.map(ScalarFn::greater, {x, constant_like(b, x, 0)}), x, b.mul(x, slope));
 }
 
 Result<Values> leaky_relu(const Call& call, Builder& b) {

@@ -121,6 +121,18 @@ class ExplainTrainingTest(CommandTest):
         said = self.number(r"updates: (\d+) kernels", text) - self.number(r"parameters, (\d+) of them", text)
         self.assertEqual(said, len(updates))
 
+    def test_clipping_and_frozen_weights_are_part_of_the_step(self):
+        def updates(*more):
+            return self.number(r"updates: \d+ kernels for (\d+) parameters", self.explain(*more))
+
+        def kernels(*more):
+            return self.number(r"step: (\d+) kernels", self.explain(*more))
+        frozen = onnx.load(self.bert).graph.initializer[-1].name
+        self.assertEqual(updates("--freeze", frozen), updates() - 1)
+        self.assertGreater(kernels("--clip-norm", "1"), kernels())
+        done = heddle("explain", self.bert, "--train", "mse", "--clip-norm", "nan")
+        self.assertEqual((done.returncode, "want a number of at least 0" in done.stderr), (2, True))
+
     def test_what_evt_shows(self):
         text = self.explain()
         # Of a layer's operators some are fused into others, so kernels are fewer in spite of the updates.

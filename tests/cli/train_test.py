@@ -122,7 +122,8 @@ class TrainTest(CommandTest):
         self.assert_fails(3, "training of it inside of a function", *self.arguments())
 
     def test_derivatives_at_zero(self):
-        for kind, derivative in (("Softplus", 0.5), ("Elu", 1), ("Celu", 1), ("Selu", 1.67326319 * 1.05070102)):
+        for kind, derivative in (("Softplus", 0.5), ("Elu", 1), ("Celu", 1), ("Selu", 1.67326319 * 1.05070102),
+                                 ("LeakyRelu", 0.01)):
             network = self.save(kind, model(
                 [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node(kind, ["a"], ["s"]),
                  helper.make_node("ReduceSum", ["s"], ["y"], keepdims=0)],
@@ -149,6 +150,24 @@ class TrainTest(CommandTest):
         for text in ("z=x.npy", "x.npy"):
             self.assert_fails(2, f"--data: found '{text}', want NAME=FILE with NAME one of: x",
                               *self.arguments("--data", text))
+        self.assert_fails(2, "--data: found input 'x' twice, want one file",
+                          *self.arguments("--data", f"x={self.path}/x.npy"))
+
+    def test_adams_corrections_are_exact_with_betas_near_1(self):
+        # The first step of Adam is the rate, whatever the betas: mean and variance are corrected to g and g².
+        for beta in (0.9999999, 0.999999999):
+            w2 = self.initializers(self.network)["w2"]
+            self.train("--optimizer", "adam", "--beta1", beta, "--beta2", beta, "--epsilon", "1e-30", "--lr", "0.01",
+                       "--steps", 1, "-o", self.path / "out.onnx")
+            moved = np.abs(self.initializers(self.path / "out.onnx")["w2"] - w2)
+            np.testing.assert_allclose(moved[moved > 0], 0.01, rtol=1e-3)
+            self.assertGreater((moved > 0).mean(), 0.5)
+
+    def test_nothing_left_to_do_is_said(self):
+        saved = self.path / "done.safetensors"
+        self.train("--steps", 3, "--checkpoint", saved)
+        done = heddle(*self.arguments("--steps", "2", "--checkpoint", saved, "--resume"))
+        self.assertIn("nothing is left to do: 3 of 2 steps are done", done.stdout)
 
     def test_running_statistics_cannot_be_frozen(self):
         ones = [onnx.numpy_helper.from_array(np.ones(6, np.float32), n) for n in ("scale", "bias", "mean", "var")]

@@ -21,6 +21,16 @@
 
 namespace heddle::tool {
 
+CLI::Validator number(const std::string& want, bool (*holds)(double)) {
+  const auto check = [want, holds](const std::string& text) {
+    double value = 0;
+    const bool good =
+        CLI::detail::lexical_cast(text, value) && std::isfinite(value) && holds(value);
+    return good ? std::string() : fmt::format("found {}, want {}", text, want);
+  };
+  return CLI::Validator(check, want);
+}
+
 void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
   verb.add_option("model", flags.model,
                   artefacts

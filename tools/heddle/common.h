@@ -17,11 +17,15 @@ namespace heddle::tool {
 /// --train: a training step in place of the model.
 struct StepRequest {
   std::string loss, optimizer = "adamw";
-  double rate = 1e-3;
+  double rate = 1e-3, clip_norm = 0;
+  std::vector<std::string> frozen;
   bool silent = false;       ///< without the loss' value
   bool distributed = false;  ///< as processes that share each step run it
   explicit operator bool() const { return !loss.empty(); }
 };
+
+/// A check that says what it wants: CLI11's own print the largest double in full.
+CLI::Validator number(const std::string& want, bool (*holds)(double));
 
 /// Flags that every verb on a model takes.
 struct ModelFlags {

@@ -10,7 +10,8 @@ namespace {
 Result<onnx::TrainingModel> read(const ModelFlags& flags, const driver::CompileOptions& options) {
   HEDDLE_TRY(want_graph(flags, "--train"));
   HEDDLE_TRY(want_one_size(flags, "--train"));
-  return onnx::import_for_training(flags.model, driver::import_options(options));
+  return onnx::import_for_training(flags.model, driver::import_options(options),
+                                   flags.training.frozen);
 }
 
 /// What Trainer makes of the flags: a step says itself what it stores in halves, the compiler then
@@ -26,6 +27,7 @@ Result<Wish> wish_of(const ModelFlags& flags) {
   wish.model = HEDDLE_TRY(read(flags, wish.compile));
   wish.step.loss = flags.training.loss;
   wish.step.optimizer = flags.training.optimizer;
+  wish.step.clip_norm = flags.training.clip_norm;
   wish.step.precision = std::exchange(wish.compile.precision, DType::f32);
   return wish;
 }
@@ -46,6 +48,11 @@ void add_step_flags(CLI::App& verb, ModelFlags& flags) {
                   "a training step with this loss in place of the model: " + names);
   verb.add_option("--optimizer", flags.training.optimizer, "of --train")->capture_default_str();
   verb.add_option("--learning-rate", flags.training.rate, "of --train")->capture_default_str();
+  verb.add_option("--clip-norm", flags.training.clip_norm,
+                  "of --train: limit of the gradients' norm; 0: none")
+      ->check(number("a number of at least 0", [](double v) { return v >= 0; }));
+  verb.add_option("--freeze", flags.training.frozen,
+                  "of --train: initializers that are not trained");
 }
 
 Result<driver::Compiled> compile_step(const ModelFlags& flags) {

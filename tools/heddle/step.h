@@ -4,8 +4,8 @@
 
 namespace heddle::tool {
 
-/// Adds --train, --optimizer and --learning-rate to a verb that takes a training step in place of
-/// the model.
+/// Adds --train, --optimizer, --learning-rate, --clip-norm and --freeze to a verb that takes a
+/// training step in place of the model.
 void add_step_flags(CLI::App& verb, ModelFlags& flags);
 
 /// The step's program, through no cache.

@@ -10,6 +10,7 @@
 #include <numbers>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "common.h"
 #include "driver/report.h"
@@ -82,12 +83,15 @@ Status want_inputs(const onnx::TrainingModel& model, const TrainFlags& flags) {
   for (const auto& in : model.graph.inputs)
     if (!has(model.parameters, in.name) && !has(model.statistics, in.name))
       names.push_back(in.name);
+  std::set<std::string> given;
   for (const std::string& text : flags.inputs) {
     const std::size_t split = text.find('=');
-    if (split == std::string::npos ||
-        std::find(names.begin(), names.end(), text.substr(0, split)) == names.end())
+    const std::string name = text.substr(0, split);
+    if (split == std::string::npos || std::find(names.begin(), names.end(), name) == names.end())
       return fail(ErrorCode::usage, "--data: found '{}', want NAME=FILE with NAME one of: {}", text,
                   fmt::join(names, ", "));
+    if (!given.insert(name).second)
+      return fail(ErrorCode::usage, "--data: found input '{}' twice, want one file", name);
   }
   return Ok{};
 }
@@ -274,9 +278,8 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
          {"--stop-after", flags.stop_after},
          {"--seed", static_cast<std::int64_t>(flags.seed.value_or(0))},
          {"--in-order", flags.ordered},
-         {"rate, schedule, momentum, betas, epsilon, decay, --clip-norm, --precision, loss scale "
-          "or "
-          "--ignore-index",
+         {"rate, schedule, momentum, betas, epsilon, decay, --clip-norm, --precision, "
+          "loss scale or --ignore-index",
           hash_of_options(flags), true},
          // Last: of what has a name of its own, the name says more.
          {"model, weights, frozen parameters, loss or optimizer", trainer.kind_hash(), true}}));
@@ -285,6 +288,8 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
                 flags.train.accumulate * (flags.train.group ? flags.train.group->size() : 1),
                 data.batch);
   const std::int64_t first = trainer.steps();
+  if (first >= course.steps && course.speaks())
+    fmt::print("nothing is left to do: {} of {} steps are done\n", first, course.steps);
   for (std::int64_t step = first; step < course.steps; ++step) {
     const auto batches = course.batches(trainer, data, step);
     const double loss = HEDDLE_TRY(trainer.step(batches, rate_at(flags, step, course.steps)));
@@ -401,17 +406,6 @@ Status run_in_group(TrainFlags flags) {
     end_all(ErrorCode::failed, fmt::format("internal error (a bug of Heddle): {}", e.what()));
     throw;
   }
-}
-
-/// A check that says what it wants: CLI11's own print the largest double in full.
-CLI::Validator number(const std::string& want, bool (*holds)(double)) {
-  const auto check = [want, holds](const std::string& text) {
-    double value = 0;
-    const bool good =
-        CLI::detail::lexical_cast(text, value) && std::isfinite(value) && holds(value);
-    return good ? std::string() : fmt::format("found {}, want {}", text, want);
-  };
-  return CLI::Validator(check, want);
 }
 
 /// "a, b, c" of rows that have a name.
