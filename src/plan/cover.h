@@ -21,8 +21,6 @@ struct CoverProblem {
   std::vector<std::vector<int>> need_positions, made_positions;
   std::vector<NodeId> classes;      ///< `inside` by position
   std::vector<int> goal_positions;  ///< of `goals`
-  std::map<std::vector<int>, std::vector<int>>
-      makers_of_all;  ///< by positions made, cheapest first
 
   /// Class → cost of making it and the candidate that does.
   using Flows = std::map<NodeId, std::pair<double, int>>;
