@@ -56,7 +56,7 @@ bool may_ride(const prim::Graph& g, const prim::Deviation& d, const plan::Legali
     for (const prim::NodeId id : before)
       if (std::ranges::any_of(g[id].args, [&](prim::NodeId arg) { return way.contains(arg); }))
         way.insert(id);
-    for (prim::NodeId id = d.sum; id != d.x; id = g[id].args[0]) way.insert(id);
+    way.insert(d.sum);
     return legality.supports(g, {{way.begin(), way.end()}, {d.x, d.sum}});
   });
 }

@@ -23,12 +23,6 @@ double terms_of(const Graph& g, NodeId sum) {
          static_cast<double>(element_count(g[sum].type.shape));
 }
 
-/// The value without the casts that store it in 16 bits and load it: sums of it are more exact.
-NodeId unrounded(const Graph& g, NodeId id) {
-  while (is_map(g[id], ScalarFn::cast) && is_float(g[g[id].args[0]].type.dtype)) id = g[id].args[0];
-  return id;
-}
-
 /// The value that `id` repeats along the axes `gone`, its own axes being the others in order.
 std::optional<NodeId> repeated_along(const Graph& g, NodeId id, const std::vector<int>& gone) {
   const Access* access = plain_view(g, id);
@@ -39,7 +33,7 @@ std::optional<NodeId> repeated_along(const Graph& g, NodeId id, const std::vecto
     if (!std::binary_search(gone.begin(), gone.end(), static_cast<int>(k)))
       others.push_back(shape[k] == 1 ? Expr(0) : Expr(ir::Var{static_cast<std::int32_t>(k)}));
   if (access->index != others) return std::nullopt;
-  return unrounded(g, g[id].args[0]);
+  return g[id].args[0];
 }
 
 /// x where `id` is x / n, as a quotient or as a product.
@@ -58,17 +52,17 @@ std::optional<Deviation> deviation_at(const Graph& g, NodeId id) {
   const Reduce* squares = sum_at(g, id);
   if (squares == nullptr || g[id].type.dtype != DType::f32 || element_count(g[id].type.shape) == 0)
     return std::nullopt;
-  const Node& square = g[unrounded(g, g[id].args[0])];
+  const Node& square = g[g[id].args[0]];
   if (!is_map(square, ScalarFn::mul) || square.args[0] != square.args[1]) return std::nullopt;
-  const Node& centred = g[unrounded(g, square.args[0])];
+  const Node& centred = g[square.args[0]];
   if (!is_map(centred, ScalarFn::sub)) return std::nullopt;
   const auto mean = repeated_along(g, centred.args[1], squares->axes);
   const auto sum = mean ? divided_by(g, *mean, terms_of(g, id)) : std::nullopt;
   if (!sum) return std::nullopt;
   const Reduce* first = sum_at(g, *sum);
-  const NodeId x = unrounded(g, centred.args[0]);
+  const NodeId x = centred.args[0];
   if (first == nullptr || first->axes != squares->axes || g[*sum].type.dtype != DType::f32 ||
-      unrounded(g, g[*sum].args[0]) != x)
+      g[*sum].args[0] != x)
     return std::nullopt;
   return Deviation{id, x, *sum};
 }
@@ -93,7 +87,7 @@ Graph moments_in_one_pass(const Graph& g, const std::function<bool(const Deviati
   return rebuild(g, [&](Graph& out, const Node& n, NodeId old) {
     Builder b(out);
     if (by_sum.contains(old)) {
-      const NodeId x = b.cast(unrounded(out, n.args[0]), DType::f64);
+      const NodeId x = b.cast(n.args[0], DType::f64);
       wide[old] = b.reduce_sum(x, std::get<Reduce>(n.op).axes, false);
       return b.cast(wide[old], DType::f32);
     }

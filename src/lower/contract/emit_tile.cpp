@@ -127,7 +127,7 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
   const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(panel_size_);
   Body out;
-  for (const Expr& l : lines_of_turn(panel_size_ / line, all, done, steps))
+  for (const Expr& l : lines_of_turn((panel_size_ + line - 1) / line, all, done, steps))
     out.push_back({kernel::Prefetch{b_buffer_, next + l * Expr(line)}});
   return out;
 }

@@ -171,6 +171,14 @@ TEST(Products, FetchTheNextTasksColumns) {
     }
 }
 
+/// A panel of a constant that is less than a line of memory, and is fetched ahead all the same.
+TEST(Products, FetchShortPanels) {
+  Case c;
+  c.target.vector_bytes = 16;
+  c.output(c.b.matmul(c.input({70, 2}), c.b.constant(c.random_tensor({DType::f32, {2, 7}}))));
+  ASSERT_NO_FATAL_FAILURE(check(c));
+}
+
 /// A bias' and a scale's gradient ride in the epilogue of the product that makes what they sum:
 /// tiles of two sizes, partial vectors, several tasks, several row axes.
 TEST(ColumnSums, InTheEpilogue) {
