@@ -13,6 +13,7 @@ namespace heddle::onnx {
 namespace {
 
 using ::onnx::AttributeProto;
+using ::onnx::FunctionProto;
 using ::onnx::ModelProto;
 using ::onnx::NodeProto;
 using ::onnx::TensorProto;
@@ -149,9 +150,23 @@ Status want_none_inside(const NodeProto& node) {
   }
   return Ok{};
 }
+/// Functions that the nodes call, their branches, and the functions that are called.
+void add_called(const ModelProto& model, const auto& nodes,
+                std::set<const FunctionProto*>& called) {
+  for (const NodeProto& node : nodes) {
+    for (const auto& attribute : node.attribute()) add_called(model, attribute.g().node(), called);
+    for (const auto& function : model.functions())
+      if (function.name() == node.op_type() &&
+          canonical_domain(function.domain()) == canonical_domain(node.domain()) &&
+          called.insert(&function).second)
+        add_called(model, function.node(), called);
+  }
+}
 Status want_none_inside(const ModelProto& model) {
-  for (const auto& function : model.functions())
-    for (const NodeProto& node : function.node()) HEDDLE_TRY(want_none_inside(node));
+  std::set<const FunctionProto*> called;
+  add_called(model, model.graph().node(), called);
+  for (const auto* function : called)
+    for (const NodeProto& node : function->node()) HEDDLE_TRY(want_none_inside(node));
   for (const NodeProto& node : model.graph().node())
     for (const auto& attribute : node.attribute())
       for (const NodeProto& inner : attribute.g().node()) HEDDLE_TRY(want_none_inside(inner));

@@ -120,6 +120,16 @@ class TrainTest(CommandTest):
         network.opset_import.append(helper.make_opsetid("own", 1))
         self.network = self.save("function", network)
         self.assert_fails(3, "training of it inside of a function", *self.arguments())
+        network.graph.node[1].CopyFrom(helper.make_node("Relu", ["m"], ["y"]))
+        self.network = self.save("function", network)  # which nothing calls now
+        self.train("--steps", 1)
+
+    def test_what_cannot_be_learnt_is_said_before_or_at_the_first_step(self):
+        np.save(self.path / "y.npy", np.full((80, 3), 0.5, np.float32) + np.eye(80, 3, dtype=np.float32))
+        for loss in ("bce", "bce_logits"):
+            self.assert_fails(1, "y.npy: sample 0: 1.5, want 0 to 1", *self.arguments("--loss", loss))
+        np.save(self.path / "x.npy", np.full((80, 6), np.nan, np.float32))
+        self.assert_fails(1, "the loss is nan: look at the data", *self.arguments("--loss", "mse"))
 
     def test_derivatives_at_zero(self):
         for kind, derivative in (("Softplus", 0.5), ("Elu", 1), ("Celu", 1), ("Selu", 1.67326319 * 1.05070102),

@@ -120,6 +120,20 @@ Status want_classes(const Data& data, const std::vector<runtime::Port>& ports, s
   return Ok{};
 }
 
+/// Probabilities beyond 0 and 1 have no cross entropy, but it gives a number.
+Status want_probabilities(const Data& data, const std::vector<runtime::Port>& ports,
+                          const std::string& path) {
+  for (std::size_t p = 0; p < ports.size(); ++p) {
+    if (ports[p].name != "target") continue;
+    const Tensor& target = data.tensors[p];
+    for (std::int64_t i = 0; i < target.count(); ++i)
+      if (const double found = target.at(i); !(found >= 0 && found <= 1))
+        return fail("{}: sample {}: {}, want 0 to 1", path, i / (target.count() / data.samples),
+                    found);
+  }
+  return Ok{};
+}
+
 /// Hours of training should not end in a file that cannot be written.
 Status want_writable(const char* flag, const std::string& path) {
   namespace fs = std::filesystem;
@@ -294,8 +308,9 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
     const auto batches = course.batches(trainer, data, step);
     const double loss = HEDDLE_TRY(trainer.step(batches, rate_at(flags, step, course.steps)));
     if (hopeless(trainer, flags, loss))
-      return fail("step {}: the loss is {}: a smaller --learning-rate or --clip-norm may help",
-                  step + 1, loss);
+      return fail("step {}: the loss is {}: {}", step + 1, loss,
+                  step == 0 ? "look at the data and the weights: nothing has been trained yet"
+                            : "a smaller --learning-rate or --clip-norm may help");
     losses.push_back(loss);
     const bool last = step + 1 == course.steps || step + 1 - first == flags.stop_after;
     course.tell(step, loss);
@@ -337,6 +352,8 @@ Status run(TrainFlags& flags) {
   if (classes)
     HEDDLE_TRY(want_classes(data, trainer.batch_ports(), *classes, flags.train.step.ignore_index,
                             flags.target));
+  if (flags.train.step.loss.starts_with("bce"))
+    HEDDLE_TRY(want_probabilities(data, trainer.batch_ports(), flags.target));
   if (!flags.json && speaks)
     fmt::print("{} parameters ({} numbers), {} kernels a step, {} samples in batches of {}{}\n",
                parameters, numbers, trainer.compiled().program->launches.size(), data.samples,
@@ -464,8 +481,9 @@ Verb add_train(CLI::App& verb) {
   verb.add_option("--nccl", flags->nccl, "path of libnccl.so.2 (default: looked for)");
   verb.add_flag("--in-order", flags->ordered, "do not shuffle the samples");
   verb.add_option("--epochs", flags->epochs)->check(from_1)->capture_default_str();
-  verb.add_option("--steps", flags->steps, "instead of epochs")->check(from_0);
-  verb.add_option("--stop-after", flags->stop_after, "end this run after so many of the steps")
+  verb.add_option("--steps", flags->steps, "instead of epochs; 0: epochs decide")->check(from_0);
+  verb.add_option("--stop-after", flags->stop_after,
+                  "end this run after so many of the steps; 0: all")
       ->check(from_0);
   verb.add_option("--freeze", flags->frozen, "initializers that are not trained");
   verb.add_option("--checkpoint", flags->checkpoint, "safetensors file, written as training goes");
