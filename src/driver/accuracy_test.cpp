@@ -170,6 +170,35 @@ TEST(Accuracy, ProductsByHalvesErrByLessThanTheirBound) {
   }
 }
 
+/// Errors of products of f32 in pieces are no larger than those of multiply-adds of f32, as the
+/// processor multiplies them; mixed types and odd shapes in machine code.
+TEST(Accuracy, ProductsInPiecesErrByNoMoreThanAsWritten) {
+  const codegen::cpu::Machine machine = codegen::cpu::host_machine();
+  if (!machine.tiles) GTEST_SKIP() << "this processor has no tile registers";
+  const auto error = [&](bool pieces, std::int64_t m, std::int64_t terms, std::int64_t n,
+                         bool constant, bool across) {
+    lower::Case c =
+        case_on(machine, {{"pieces", pieces}, {"strassen", 0}}, static_cast<unsigned>(terms));
+    c.target.tiles = true;
+    prim::NodeId x = across ? c.b.transpose(c.input({terms, m}), {1, 0}) : c.input({m, terms});
+    prim::NodeId w = constant ? c.constant({terms, n}) : c.input({terms, n});
+    if (across && !constant) w = c.b.transpose(c.input({n, terms}), {1, 0});
+    c.output(c.b.matmul(c.b.relu(x), w));
+    return error_of(c, machine, pieces ? "pieces" : "contract");
+  };
+  double worst = 0;
+  for (const std::int64_t terms : {20, 64, 768, 4096})
+    for (const auto& [m, n] : {std::pair<std::int64_t, std::int64_t>{37, 96}, {64, 33}, {128, 128}})
+      for (const bool constant : {true, false})
+        for (const bool across : {true, false}) {
+          const double plain = error(false, m, terms, n, constant, across),
+                       pieces = error(true, m, terms, n, constant, across);
+          EXPECT_LE(pieces, std::max(plain, 2e-7)) << m << "x" << n << "x" << terms;
+          worst = std::max(worst, pieces);
+        }
+  std::printf("in pieces: %.1e of the scale\n", worst);
+}
+
 TEST(Accuracy, StandardErrsByLessThanItSays) {
   for (const std::int64_t channels : {8, 128}) {
     const auto [error, winograd] = measured(channels, "standard");

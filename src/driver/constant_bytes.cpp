@@ -19,9 +19,15 @@ struct Form {
 const std::vector<Form>& forms() {
   static const std::vector<Form> all = {
       {"winograd F(4x4", 4, 0.2, 1.0 / 4, 1, {}},
-      {"winograd F(2x2", 16.0 / 9, 0.55, 4.0 / 9, 3, {{"winograd", 2}, {"strassen", 0}}},
-      {"strassen", 7.0 / 4, 0.1, 7.0 / 8, 3, {}},
-      {"contract", 1, 0, 1, 3, {{"winograd", 0}, {"strassen", 0}}},
+      {"winograd F(2x2",
+       16.0 / 9,
+       0.55,
+       4.0 / 9,
+       4,
+       {{"winograd", 2}, {"strassen", 0}, {"pieces", 0}}},
+      {"strassen", 7.0 / 4, 0.1, 7.0 / 8, 4, {}},
+      {"pieces", 3.0 / 2, 1.2, 1, 4, {}},
+      {"contract", 1, 0, 1, 4, {{"winograd", 0}, {"strassen", 0}, {"pieces", 0}}},
   };
   return all;
 }
@@ -67,6 +73,7 @@ std::vector<SmallerForm> smaller_forms(const prim::Graph& graph,
       if (seen.insert(a.node).second) {
         of_products += bytes;
         if (schedule.starts_with("winograd")) of_windows += bytes;
+        if (schedule.starts_with("pieces")) of_windows += bytes / 4;
       }
       added += static_cast<double>(a.packed.bytes()) - bytes;
       for (std::size_t f = 0; f + 1 < forms().size(); ++f)

@@ -61,6 +61,10 @@ class Collector {
         [&](const If& x) { body(*x.body); },
         [&](const Copy& x) { add(x.from, false, x.from_offset, {}, x.count); },
         [&](const TileCopy& x) { whole(x.from, false); },
+        [&](const TileProduct& x) {
+          add(x.a.buffer, false, x.a.offset, {}, x.a_span());
+          add(x.b.buffer, false, x.b.offset, {}, x.b_span());
+        },
         [&](const Routine& x) {
           for (BufferId id : x.buffers) whole(id, false), whole(id, true);
         },

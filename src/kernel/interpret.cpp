@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -51,7 +52,30 @@ class Interpreter : Memory {
         [&](const CopyGroup& x) { copy_group(x); }, [&](const Mma& x) { mma(x); },
         [&](const MmaWait& x) { finish_products(x.left); }, [&](const Event& x) { event(x); },
         [&](const TileCopy& x) { start_tile(x); }, [&](const Roles& x) { roles(x); },
-        [](const Prefetch&) {});
+        [](const Prefetch&) {}, [&](const TileProduct& x) { multiply(x); });
+  }
+
+  void multiply(const TileProduct& x) {
+    constexpr int kR = TileProduct::kRows, kC = TileProduct::kColumns, kD = TileProduct::kDepth;
+    const std::int64_t a = ir::evaluate(x.a.offset, vars_), b = ir::evaluate(x.b.offset, vars_);
+    const auto half = [&](std::int64_t word, std::int64_t which) {
+      const auto bits = static_cast<std::uint32_t>(word);
+      return std::bit_cast<float>(which == 0 ? bits << 16 : bits & 0xffff0000U);
+    };
+    for (int r = 0; r < x.rows; ++r)
+      for (int c = 0; c < x.columns; ++c) {
+        const std::int64_t to = ir::evaluate(x.to, vars_) + r * x.columns + c;
+        double sum = x.add ? read(x.acc, to).real : 0;
+        for (const TileProduct::Term& term : x.terms)
+          for (std::int64_t t = 0; t < x.depth; ++t) {
+            const std::int64_t from_a =
+                a + term.a + r / kR * x.a.block + t / kD * x.a.step + r % kR * kD + t % kD;
+            const std::int64_t from_b =
+                b + term.b + c / kC * x.b.block + t / kD * x.b.step + t % kD / 2 * kC + c % kC;
+            sum += read(x.a.buffer, from_a).real * half(read(x.b.buffer, from_b).integer, t % 2);
+          }
+        write(x.acc, to, {sum, 0}, DType::f32);
+      }
   }
 
   // Threads: what they do between two barriers runs thread by thread, backwards, so that a kernel

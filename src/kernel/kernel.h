@@ -208,6 +208,46 @@ struct Mma {
   int columns() const { return warps_n * tiles_n * 8; }
 };
 
+/// acc = a·b in a processor's tile registers (x86 AMX), on a CPU: acc[to + r·columns + c] becomes,
+/// or grows by, the sum over `terms` and t < depth of a(r, t)·b(t, c), in f32 (which takes
+/// denormals for zeros). Both operands are bf16 in tiles of 512: a(r, t), of a buffer of bf16, is
+/// element t%32 of row r%16 of tile (r/16, t/32); b(t, c), of a buffer of i32, is half t%2 of word
+/// c%16 of row t%32/2 of tile (t/32, c/16). Tiles are `step` apart along t and `block` across,
+/// terms begin so much later, in elements of the buffers. What lies in the last rows' tile beyond
+/// `rows` is not read.
+struct TileProduct {
+  struct Operand {
+    BufferId buffer;
+    Expr offset;
+    std::int64_t step = 0, block = 0;
+  };
+  struct Term {
+    std::int64_t a = 0, b = 0;
+    bool operator==(const Term&) const = default;
+  };
+  BufferId acc;  ///< block scope, f32
+  Expr to = 0;
+  bool add = false;  ///< to what acc holds
+  Operand a, b;
+  int rows = 16, columns = 16;  ///< columns: a multiple of 16
+  std::int64_t depth = 32;      ///< a multiple of 32
+  std::vector<Term> terms;
+  /// A hint, as Prefetch: each step along the depth fetches the next so many elements of b's
+  /// buffer, from here.
+  Expr fetch = 0;
+  std::int64_t fetched = 0;
+
+  static constexpr int kRows = 16, kColumns = 16, kDepth = 32;  ///< of a tile
+  static constexpr int kRegisters = 8;
+  int tile_rows() const { return (rows + kRows - 1) / kRows; }
+  int tile_columns() const { return columns / kColumns; }
+  /// Accumulators, the rows' tiles and one of the columns' must fit.
+  bool fits() const { return tile_rows() * tile_columns() + tile_rows() + 1 <= kRegisters; }
+  /// Elements of an operand from its offset to behind its last one.
+  std::int64_t a_span() const;
+  std::int64_t b_span() const;
+};
+
 /// A hint that the cache line of buffer[offset], in grid memory, will be read soon. It changes no
 /// value, and the offset may lie outside the buffer, where nothing is fetched.
 struct Prefetch {
@@ -260,7 +300,7 @@ struct Roles {
 
 struct Stmt {
   std::variant<For, Let, Store, If, Barrier, Combine, Routine, Copy, CopyGroup, Mma, MmaWait, Event,
-               TileCopy, Roles, Prefetch>
+               TileCopy, Roles, Prefetch, TileProduct>
       op;
 };
 

@@ -306,6 +306,7 @@ class Parser : Lexer {
     }
     if (accept("mma")) return mma();
     if (accept("prefetch")) return prefetch();
+    if (accept("tiles")) return tiles();
     if (accept("event")) return event();
     if (accept("tile")) return tile();
     if (accept("role")) return roles();
@@ -348,6 +349,45 @@ class Parser : Lexer {
     expect("by");
     x.stride = static_cast<int>(integer(1, kBlockThreads));
     return {x};
+  }
+  TileProduct::Operand tiles_of() {
+    TileProduct::Operand o{buffer_id(), 0, 0, 0};
+    expect("[");
+    o.offset = expr();
+    expect("by");
+    o.step = integer(0, INT32_MAX);
+    expect(",");
+    o.block = integer(0, INT32_MAX);
+    expect("]");
+    return o;
+  }
+  Stmt tiles() {
+    TileProduct x;
+    x.to = element(x.acc);
+    x.add = accept("+=");
+    if (!x.add) expect("=");
+    x.a = tiles_of();
+    expect("*");
+    x.b = tiles_of();
+    expect("rows");
+    x.rows = static_cast<int>(integer(1, 256));
+    expect("columns");
+    x.columns = static_cast<int>(integer(1, 256));
+    expect("depth");
+    x.depth = integer(1, INT32_MAX);
+    expect("terms");
+    do {
+      TileProduct::Term t;
+      t.a = integer(0, INT32_MAX);
+      t.b = integer(0, INT32_MAX);
+      x.terms.push_back(t);
+    } while (accept(","));
+    if (accept("fetch")) {
+      x.fetch = expr();
+      expect("by");
+      x.fetched = integer(1, INT32_MAX);
+    }
+    return {std::move(x)};
   }
   Stmt prefetch() {
     Prefetch x;

@@ -117,7 +117,22 @@ class Printer {
         },
         [&](const Prefetch& x) {
           line(depth, fmt::format("prefetch b{}[{}]", x.buffer.value, ir::to_string(x.offset)));
-        });
+        },
+        [&](const TileProduct& x) { line(depth, product(x)); });
+  }
+
+  static std::string product(const TileProduct& x) {
+    const auto operand = [](const TileProduct::Operand& o) {
+      return fmt::format("b{}[{} by {}, {}]", o.buffer.value, ir::to_string(o.offset), o.step,
+                         o.block);
+    };
+    std::string text = fmt::format("tiles b{}[{}] {} {} * {} rows {} columns {} depth {} terms",
+                                   x.acc.value, ir::to_string(x.to), x.add ? "+=" : "=",
+                                   operand(x.a), operand(x.b), x.rows, x.columns, x.depth);
+    for (const TileProduct::Term& t : x.terms)
+      text += fmt::format("{} {} {}", &t == &x.terms[0] ? "" : ",", t.a, t.b);
+    if (x.fetched > 0) text += fmt::format(" fetch {} by {}", ir::to_string(x.fetch), x.fetched);
+    return text;
   }
 
   static std::string event(const Event& x) {

@@ -131,6 +131,17 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
       },
       [&](const Prefetch& x) {
         return Stmt{Prefetch{map_buffer(x.buffer, m), map_expr(x.offset, m)}};
+      },
+      [&](const TileProduct& x) {
+        TileProduct out = x;
+        out.acc = map_buffer(x.acc, m);
+        for (TileProduct::Operand* o : {&out.a, &out.b}) {
+          o->buffer = map_buffer(o->buffer, m);
+          o->offset = map_expr(o->offset, m);
+        }
+        out.to = map_expr(out.to, m);
+        out.fetch = map_expr(out.fetch, m);
+        return Stmt{std::move(out)};
       });
 }
 

@@ -12,6 +12,7 @@ constexpr std::int64_t kRegisters = 65536;  // of a multiprocessor
 constexpr int kWarpgroup = 4 * kWarp;
 constexpr std::int64_t kTileRow = 64, kTileAlign = 512;  // elements: 128 bytes, 1024 bytes
 constexpr std::int64_t kMaxBox = 256;
+constexpr std::int64_t kMostFetched = 1 << 14;  // words in a step, each line an instruction
 
 struct Broken {
   std::string message;
@@ -203,7 +204,30 @@ class Verifier {
           known(x.buffer), expr(x.offset);
           if (k_.buffers[x.buffer].scope != Scope::grid)
             broken("a prefetch from '{}'", k_.buffers[x.buffer].name);
-        });
+        },
+        [&](const TileProduct& x) { tiles(x, parent, under); });
+  }
+
+  void tiles(const TileProduct& x, const For& parent, const Conditions& under) {
+    for (const BufferId id : {x.acc, x.a.buffer, x.b.buffer}) known(id);
+    const Buffer &acc = k_.buffers[x.acc], &a = k_.buffers[x.a.buffer], &b = k_.buffers[x.b.buffer];
+    if (threads_ > 0 || parent.binding == Binding::vector || acc.scope != Scope::block ||
+        acc.dtype != DType::f32 || a.dtype != DType::bf16 || b.dtype != DType::i32 ||
+        a.scope == Scope::lane || b.scope == Scope::lane)
+      broken("'{}' as the product of tiles of '{}' and '{}'", acc.name, a.name, b.name);
+    if (x.rows < 1 || x.columns < 1 || x.columns % TileProduct::kColumns != 0 || !x.fits() ||
+        x.depth < 1 || x.depth % TileProduct::kDepth != 0 || x.terms.empty())
+      broken("tiles of {} rows, {} columns, depth {}, {} terms", x.rows, x.columns, x.depth,
+             x.terms.size());
+    for (const TileProduct::Operand* o : {&x.a, &x.b})
+      if (o->step < 0 || o->block < 0) broken("tiles {} and {} apart", o->step, o->block);
+    for (const TileProduct::Term& t : x.terms)
+      if (t.a < 0 || t.b < 0) broken("terms at {} and {}", t.a, t.b);
+    expr(x.fetch);
+    if (x.fetched < 0 || x.fetched > kMostFetched) broken("a product that fetches {}", x.fetched);
+    access(x.acc, x.to, {}, under, std::int64_t{x.rows} * x.columns);
+    access(x.a.buffer, x.a.offset, {}, under, x.a_span());
+    access(x.b.buffer, x.b.offset, {}, under, x.b_span());
   }
 
   void event(BufferId id, const Expr& index) {

@@ -49,6 +49,7 @@ struct Target {
   int vector_registers = 16;
   double fma_rate = 2;      ///< multiply-adds of whole vectors in a cycle
   bool quads = false;       ///< products of four bytes are one instruction (AVX512-VNNI, AVX-VNNI)
+  bool tiles = false;       ///< matrices of bf16 are multiplied in tile registers (AMX)
   bool bf16_pairs = false;  ///< so are two products of bf16 and their sum (AVX512-BF16)
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
   int threads = 1;  ///< tasks are cut for this many threads

@@ -49,6 +49,7 @@ const std::vector<std::int32_t>& Analysis::writes(const Body& body) {
     if (const Routine* r = std::get_if<Routine>(&s.op)) {
       for (const BufferId b : r->buffers) insert_sorted(out, b.value);
     }
+    if (const TileProduct* x = std::get_if<TileProduct>(&s.op)) insert_sorted(out, x->acc.value);
   });
   return writes_.emplace(&body, std::move(out)).first->second;
 }
@@ -67,6 +68,8 @@ std::vector<std::int32_t> Analysis::reads(const Body& body) {
     if (const Routine* r = std::get_if<Routine>(&s.op)) {
       for (const BufferId b : r->buffers) insert_sorted(out, b.value);
     }
+    if (const TileProduct* x = std::get_if<TileProduct>(&s.op))
+      for (const BufferId b : {x->a.buffer, x->b.buffer, x->acc}) insert_sorted(out, b.value);
   });
   return out;
 }

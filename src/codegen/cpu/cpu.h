@@ -18,6 +18,9 @@ struct Machine {
   double fma_rate = 2;      ///< multiply-adds of whole vectors that one core starts in a cycle
   bool quads = false;       ///< sums of products of four bytes are one instruction (VNNI)
   bool bf16_pairs = false;  ///< so are those of two of bf16, and rounding to it (AVX512-BF16)
+  /// Matrices of bf16 are multiplied in tile registers (AMX-BF16), and the system lets this process
+  /// use them.
+  bool tiles = false;
   /// Outputs of at least this many bytes are written past the caches, where that is possible: they
   /// would not be there when read again. 0: never.
   std::int64_t stream_bytes = 0;

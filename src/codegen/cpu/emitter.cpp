@@ -106,12 +106,15 @@ void Emitter::statement(const Stmt& s) {
       [&](const If& x) { when(x); }, [&](const Let& x) { let(x); },
       [&](const Barrier&) { HEDDLE_CHECK(false, "'{}': barrier inside a phase", k_.name); },
       [&](const Routine& x) { routine(x); },
-      [&](const Prefetch& x) {
-        b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
-                           {address(x.buffer.value, bound(x.offset)), b_.getInt32(0),
-                            b_.getInt32(3), b_.getInt32(1)});
-      },
+      [&](const Prefetch& x) { prefetch(address(x.buffer.value, bound(x.offset)), 3); },
+      [&](const TileProduct& x) { tiles(x); },
       [&](const auto&) { HEDDLE_CHECK(false, "'{}': a GPU's statement on a CPU", k_.name); });
+}
+
+/// A line that will be read, into the cache of this level from the cores (3: the nearest).
+void Emitter::prefetch(V line, std::uint32_t near) {
+  b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
+                     {line, b_.getInt32(0), b_.getInt32(near), b_.getInt32(1)});
 }
 
 void Emitter::touch(const std::vector<std::int32_t>& buffers) {

@@ -90,6 +90,7 @@ class Emitter {
   void when(const kernel::If& x);
   void let(const kernel::Let& x);
   void routine(const kernel::Routine& x);
+  void prefetch(V line, std::uint32_t near);
   void touch(const std::vector<std::int32_t>& buffers);
   const char* block_name(const char* name) const;
   int depth() const { return static_cast<int>(scopes_.size()) - 1; }
@@ -159,6 +160,10 @@ class Emitter {
   void store_if(V condition, std::int32_t buffer, V ptr, V v);
   V lane(V v, unsigned i);
   V tail_mask() const;
+
+  // emit_tiles.cpp: products in tile registers
+  void tiles(const kernel::TileProduct& x);
+  V tile_configuration(const kernel::TileProduct& x);
 
   // emit_transpose.cpp: columns of blocks
   V load_column(std::int32_t buffer, const Expr& offset);

@@ -1,3 +1,4 @@
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,6 +40,7 @@ Result<Machine> complete(Machine m) {
   m.fma_rate = m.cpu == "znver4" && m.vector_bytes == 64 ? 1 : 2;
   m.quads = info->checkFeatures("+avx512vnni,+avx512vl") ||
             (m.vector_bytes <= 32 && info->checkFeatures("+avxvnni"));
+  m.tiles = info->checkFeatures("+amx-tile,+amx-bf16,+avx512bf16,+avx512vl");
   m.bf16_pairs = info->checkFeatures("+avx512bf16,+avx512vl");
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
   // Some systems report the sum over all chiplets; one core sees no more than this.
@@ -49,11 +51,29 @@ Result<Machine> complete(Machine m) {
 
 }  // namespace
 
+namespace {
+
+/// Asks the system, once for this process, to keep tile registers for its threads (Linux:
+/// arch_prctl). False where it does not.
+bool tiles_permitted() {
+#if defined(__x86_64__) && defined(SYS_arch_prctl)
+  constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool permitted = ::syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return permitted;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
 Machine host_machine() {
   Machine m;
   m.triple = llvm::sys::getProcessTriple();
   m.cpu = llvm::sys::getHostCPUName().str();
   llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
+  if (features.lookup("amx-tile") && !tiles_permitted())
+    for (const char* f : {"amx-tile", "amx-bf16", "amx-int8"}) features[f] = false;
   std::vector<std::string> sorted;
   for (const auto& f : features) sorted.push_back((f.second ? "+" : "-") + f.first().str());
   std::sort(sorted.begin(), sorted.end());

@@ -263,7 +263,7 @@ void PhaseEmitter::statement(const Stmt& s) {
       [&](const MmaWait& x) { line(fmt::format("hd::wgmma_wait<{}>();", x.left)); },
       [&](const Event& x) { event(x); }, [&](const TileCopy& x) { tile(x); },
       [&](const Roles& x) { roles(x); },
-      [&](const Prefetch&) { HEDDLE_CHECK(false, "'{}': a CPU's statement on a GPU", k_.name); });
+      [&](const auto&) { HEDDLE_CHECK(false, "'{}': a CPU's statement on a GPU", k_.name); });
   forget(stored_in({s}));
 }
 

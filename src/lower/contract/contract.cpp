@@ -44,7 +44,9 @@ double cold_cycles(const Product& p, const Schedule& s) {
   const bool halves = winograd_of_halves(*p.request.graph, p.problem, p.request.target, s.winograd);
   const double bytes =
       static_cast<double>(p.extents.n * p.extents.k * p.extents.element_bytes) / (halves ? 2 : 1);
-  const double share = s.winograd > 0 ? a * a / 9 : s.strassen ? 5.0 / 4 : 1;
+  double share = s.winograd > 0 ? a * a / 9 : s.strassen ? 5.0 / 4 : 1;
+  if (const auto pieces = s.pieces ? pieces_of(p) : std::nullopt)
+    share = 2.0 * pieces->b / static_cast<double>(p.extents.element_bytes);
   return bytes * share / kBytesPerCycle;
 }
 
@@ -62,14 +64,20 @@ void add_choices(const std::shared_ptr<Product>& product, bool written, const Tu
   const Target& target = p.request.target;
   const int lanes = target.lanes(p.problem.type);
   const auto kind = pinned(fixed, "winograd"), by_halves = pinned(fixed, "strassen");
+  // Schedules of before there were pieces do not name them.
+  const auto by_pieces =
+      pinned(fixed, "mr") ? pinned(fixed, "pieces").value_or(0) : pinned(fixed, "pieces");
   const auto add = [&](const std::vector<Schedule>& all) {
     for (const Schedule& s : all) {
       out.push_back({product, s});
       out.back().schedule.cycles += cold_cycles(p, s);
     }
   };
-  if (written && kind.value_or(0) == 0 && by_halves.value_or(0) == 0)
-    add(schedules(p.extents, target, lanes, p.base, fixed, count));
+  const bool plain = kind.value_or(0) == 0 && by_halves.value_or(0) == 0;
+  if (target.tiles && !written && plain && by_pieces.value_or(1) == 1)
+    add(pieces_schedules(p, target, lanes, fixed, count));
+  if (by_pieces.value_or(0) == 1) return;
+  if (written && plain) add(schedules(p.extents, target, lanes, p.base, fixed, count));
   if (written && kind.value_or(0) == 0 && by_halves.value_or(1) == 1 && target.strassen &&
       !p.sums())
     add(strassen_schedules(p, target, lanes, fixed, count));
@@ -91,7 +99,7 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
   const std::shared_ptr<Product> product = HEDDLE_TRY(make_product(request));
   std::vector<Choice> out;
   add_choices(product, true, fixed, count, out);
-  if (request.target.winograd > 0)
+  if (request.target.winograd > 0 || request.target.tiles)
     add_choices(HEDDLE_TRY(single_values(request, product)), false, fixed, count, out);
   std::stable_sort(out.begin(), out.end(), [](const Choice& a, const Choice& b) {
     return a.schedule.cycles < b.schedule.cycles;
@@ -126,6 +134,7 @@ std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const T
   for (const Algorithm& a : winograd_algorithms(g, p, target)) out.push_back(a);
   if (target.strassen)
     if (const auto a = strassen_algorithm(g, p, target)) out.push_back(*a);
+  if (const auto a = pieces_algorithm(g, p, target)) out.push_back(*a);
   return out;
 }
 
@@ -200,15 +209,18 @@ std::vector<Tuning> tuning_space(const Request& request) {
   auto all = choices(request, {}, kSchedulesWorthMeasuring);
   if (!all) return out;
   // Few of each kind: the model compares schedules better than algorithms.
-  std::map<std::pair<std::int64_t, bool>, std::size_t> kinds;
-  for (const Choice& c : *all) ++kinds[{c.schedule.winograd, c.schedule.strassen}];
+  std::map<std::tuple<std::int64_t, bool, bool>, std::size_t> kinds;
+  for (const Choice& c : *all)
+    ++kinds[{c.schedule.winograd, c.schedule.strassen, c.schedule.pieces}];
   const std::size_t most = kinds.size() > 1 ? kSchedulesOfAKind : kSchedulesWorthMeasuring;
   kinds.clear();
   for (const auto& [product, s] : *all)
-    if (kinds[{s.winograd, s.strassen}]++ < most)
+    if (kinds[{s.winograd, s.strassen, s.pieces}]++ < most)
       out.push_back(
           {{"winograd", s.winograd},
            {"strassen", s.strassen},
+           {"pieces", s.pieces},
+           {"depth", s.depth},
            {"mr", s.mr},
            {"nv", s.nv},
            {product->row ? "rows" : "tiles", product->row ? s.rows_per_task : s.tiles_per_task},

@@ -611,6 +611,7 @@ TEST(ContractFuzz, RandomShapes) {
     c.random.seed(random());
     c.target.threads = pick(1, 4);
     if (pick(0, 1)) c.target.vector_bytes = 64, c.target.vector_registers = 32;
+    c.target.tiles = c.target.vector_bytes == 64 && pick(0, 1);
     c.target.l2_bytes = pick(0, 1) ? 4096 : 512 << 10;
     std::string what;
     if (pick(0, 1)) {

@@ -23,6 +23,7 @@ Emitter::Emitter(Product& product, const Schedule& schedule)
   panel_size_ = p_.extents.k * s_.nv * lanes_;
   if (s_.winograd > 0) winograd_ = winograd_of(p_, lanes_);
   if (s_.strassen) strassen_ = strassen_of(p_, lanes_);
+  if (s_.pieces) pieces_ = pieces_of(p_);
   halves_ = winograd_ &&
             winograd_of_halves(*p_.request.graph, p_.problem, p_.request.target, s_.winograd);
 }
@@ -134,7 +135,10 @@ Body Emitter::without_tests(Body copies) {
 
 Body Emitter::task_body() {
   Body body;
-  copy_a(body);
+  if (!pieces_)
+    copy_a(body);
+  else if (s_.depth == 1)
+    copy_rows_of_pieces(body);
   if (s_.b == BSource::task) {
     const Var p = k_.new_var();
     Body copy;
@@ -144,6 +148,7 @@ Body Emitter::task_body() {
     body.push_back(kernel::loop(p, 0, s_.panels_per_task, Binding::serial, std::move(copy)));
   }
   body = without_tests(std::move(body));
+  if (s_.depth > 1) body = pieces_by_depth();
   Body tiles;
   for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, tile(v)));
   Body rows{kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))};
@@ -175,8 +180,12 @@ Lowered Emitter::run() {
   if (p_.row) set(env_, p_.row->var, row_);
 
   plan_sums();
-  plan_a();
-  winograd_ ? plan_winograd() : strassen_ ? plan_strassen() : plan_b();
+  if (pieces_) {
+    plan_pieces();
+  } else {
+    plan_a();
+    winograd_ ? plan_winograd() : strassen_ ? plan_strassen() : plan_b();
+  }
   Lowered out;
   Body kernel_body;
   if (auto phase = packing_phase()) {
@@ -208,6 +217,7 @@ Lowered Emitter::run() {
     argument(b_buffer_, {Argument::Kind::packed, p_.problem.b,
                          winograd_   ? pack_winograd()
                          : strassen_ ? pack_strassen()
+                         : pieces_   ? pack_pieces()
                                      : pack_constant()});
   out.output_layouts.resize(p_.outputs.size());
   for (const Output& o : p_.outputs) {

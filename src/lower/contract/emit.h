@@ -1,4 +1,5 @@
 #pragma once
+#include "lower/contract/pieces.h"
 #include "lower/contract/strassen.h"
 #include "lower/contract/winograd.h"
 
@@ -100,7 +101,9 @@ class Emitter {
   kernel::Body fetch_results(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;
-  kernel::Body epilogue(const Variant& v, kernel::BufferId acc);
+  /// `in_memory`: where the accumulators are in block memory already.
+  kernel::Body epilogue(const Variant& v, kernel::BufferId acc,
+                        const std::optional<ir::Expr>& in_memory = {});
   // Sums (emit_sums.cpp). Over the rows: of a task's rows of one panel in its scratch, then of all
   // tasks in a phase of their own, in order. Along the rows: of one panel in registers, then of all
   // panels in such a phase.
@@ -144,6 +147,23 @@ class Emitter {
   std::vector<double> column_inverses(const float* from, const std::vector<std::int64_t>& on,
                                       const std::vector<std::int64_t>& ok) const;
 
+  // A product in tile registers (emit_pieces.cpp).
+  void plan_pieces();
+  ir::Expr piece_place(const ir::Expr& slot, const ir::Expr& vector) const;
+  kernel::Body split_terms(const ir::Expr& slot, const ir::Expr& vector, const Env& env,
+                           std::int64_t lanes);
+  kernel::Body pieces_of_row(const ir::Expr& slot, std::size_t level, Env env);
+  void copy_rows_of_pieces(kernel::Body& body);
+  kernel::Body pieces_tile(const Variant& v);
+  kernel::Body pieces_by_depth();
+  kernel::TileProduct pieces_product(const Variant& v) const;
+  bool blocks_of_rows() const;
+  using PairPlace = std::function<ir::Expr(const ir::Expr& pair, int piece)>;
+  kernel::Body split_columns(Env env, const ir::Expr& n, const ir::Expr& first, std::int64_t terms,
+                             bool some, const PairPlace& place);
+  void copy_pieces(const ir::Expr& panel, const ir::Expr& base, kernel::Body& body);
+  Tensor pack_pieces() const;
+
   std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
   const Tensor& constant_operand(const kernel::Load& load) const;
   const kernel::Load& operand_load() const;
@@ -167,8 +187,13 @@ class Emitter {
   DType element_;     ///< of operands in the main loop
   std::optional<Winograd> winograd_;
   std::optional<Strassen> strassen_;
-  bool halves_ = false;  ///< Winograd's products are of bf16
-  ir::Var place_;        ///< one of the A², or seven, products
+  std::optional<Pieces> pieces_;
+  std::int64_t a_block_ = 0;  ///< of pieces: elements from 16 rows of a tile to the next
+  std::int64_t steps_ = 0;    ///< of pieces, in a block of the reduction
+  ir::Expr block_ = 0;        ///< which
+  kernel::BufferId acc_;      ///< of pieces, of a tile or (by blocks) of all the task's
+  bool halves_ = false;       ///< Winograd's products are of bf16
+  ir::Var place_;             ///< one of the A², or seven, products
   struct Sum {
     std::size_t output;
     kernel::BufferId task, parts;

@@ -18,6 +18,8 @@ using kernel::Value;
 
 namespace {
 
+constexpr int kTileRows = kernel::TileProduct::kRows;
+
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b * b; }
 
 /// Whether neighbouring reduction axes step evenly through every expression.
@@ -138,6 +140,16 @@ Body Emitter::matrix_row(const Expr& slot, std::size_t level, Env env) {
 
 /// A loop over the rows of a tile; vectors of them where memory runs that way.
 Body Emitter::rows_of_tile(std::int64_t rows, Var r, Body body) {
+  if (blocks_of_rows()) {
+    const Var block = k_.new_var(), row = k_.new_var();
+    Env place;
+    set(place, r, Expr(block) * Expr(kTileRows) + Expr(row));
+    body = kernel::substitute(body, [&](Var v) {
+      return v == r ? place[static_cast<std::size_t>(r.index)] : std::nullopt;
+    });
+    return {kernel::loop(block, 0, rows / kTileRows, Binding::serial,
+                         {kernel::loop(row, 0, kTileRows, Binding::unroll, std::move(body))})};
+  }
   if (s_.a != ASource::tiles) return {kernel::loop(r, 0, rows, Binding::serial, std::move(body))};
   Body out;
   for (std::int64_t first = 0; first < rows; first += lanes_) {
@@ -293,6 +305,7 @@ void Emitter::copy_panel_along(std::size_t run, const Expr& panel, const Expr& b
 
 /// Packs one panel of b, [k][nv·lanes], zeros beyond n, to b_buffer_ at `base`.
 void Emitter::copy_panel(const Expr& panel, const Expr& base, Body& body) {
+  if (pieces_) return copy_pieces(panel, base, body);
   if (const auto run = run_of_b()) return copy_panel_along(*run, panel, base, body);
   const Var c = k_.new_var(), l = k_.new_var();
   const Expr in_panel = Expr(c) * Expr(lanes_) + Expr(l);

@@ -18,6 +18,7 @@ using kernel::Scope;
 using kernel::Value;
 
 Body Emitter::tile(const Variant& v) {
+  if (pieces_) return pieces_tile(v);
   Registers reg;
   reg.acc = scratch(fmt::format("acc{}x{}", v.mr, v.nv), v.mr * v.nv * lanes_, Scope::lane, lanes_);
   reg.b = operand_scratch("b", v.nv * lanes_, Scope::lane, lanes_);
@@ -247,11 +248,11 @@ Expr Emitter::a_tile_position(const Variant& v) const {
 }
 
 /// Results straight from the accumulators, or through a tile in memory that a loop walks.
-Body Emitter::epilogue(const Variant& v, BufferId acc) {
+Body Emitter::epilogue(const Variant& v, BufferId acc, const std::optional<Expr>& in_memory) {
   Body body;
   BufferId source = acc;
-  const bool staged = s_.staged || v.tail != 0;
-  if (staged) {
+  const bool staged = s_.staged || v.tail != 0 || in_memory;
+  if (staged && !in_memory) {
     source = scratch("tile", v.mr * v.nv * lanes_, Scope::block);
     body.push_back(for_each_vector(v, [&](const Expr& i, const Expr& l) {
       const Expr offset = i * Expr(lanes_) + l;
@@ -263,7 +264,9 @@ Body Emitter::epilogue(const Variant& v, BufferId acc) {
   Env env = env_;
   if (p_.tile) set(env, p_.tile->var, v.first_row + Expr(r));
   const auto vector = [&](const Expr& column, std::int64_t lanes) {
-    return results(env, source, (Expr(r) * Expr(v.nv) + column) * Expr(lanes_), column, lanes);
+    return results(env, source,
+                   in_memory.value_or(0) + (Expr(r) * Expr(v.nv) + column) * Expr(lanes_), column,
+                   lanes);
   };
   Body row = zero_row_sums();
   if (whole > 0)

@@ -51,7 +51,9 @@ struct Schedule {
   /// Strassen's product: register tiles run over pairs of rows and pairs of vectors, seven products
   /// of half the terms each.
   bool strassen = false;
-  double cycles = 0;  ///< the model's estimate for the whole kernel on all threads
+  bool pieces = false;     ///< in tile registers (pieces.h)
+  std::int64_t depth = 1;  ///< of pieces: blocks of the reduction, each over all tiles of the task
+  double cycles = 0;       ///< the model's estimate for the whole kernel on all threads
 
   std::int64_t tiles() const { return big + small; }
   std::int64_t row_blocks(const Extents& e) const {

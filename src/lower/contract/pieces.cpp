@@ -1,0 +1,175 @@
+#include "lower/contract/pieces.h"
+
+#include <algorithm>
+
+#include "kernel/kernel.h"
+
+namespace heddle::lower::contract {
+namespace {
+
+using Tile = kernel::TileProduct;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Cycles, measured on a Xeon with AMX: from a product of tiles to the next one on the same
+// accumulator, a tile's load, a register tile's configuration and results; bytes in a cycle from
+// the second-level cache and from behind it; splitting a vector of 16 terms of a row into a piece,
+// and 16 terms of a vector of columns into all.
+constexpr double kLatency = 20, kTileLoad = 9, kAround = 300, kTileBytes = 1024, kL2Bytes = 38,
+                 kFarBytes = 9, kRowPiece = 4, kColumnBlock = 160;
+
+constexpr std::int64_t kLeastBlock = 256;  // terms of a block
+
+std::optional<int> pieces_in(DType t) {
+  if (t == DType::f32) return 3;
+  if (t == DType::bf16) return 1;
+  return std::nullopt;
+}
+
+/// Cycles of one step of a register tile: products, tiles from the first-level cache, and what of
+/// them comes from the second.
+double step_cycles(const Pieces& shape, std::int64_t rows, std::int64_t columns) {
+  const auto products = static_cast<double>(shape.products().size());
+  const auto tiles = static_cast<double>(rows * columns);
+  const bool again = columns > Tile::kRegisters - rows * columns - rows;  // columns' registers
+  const double loads =
+      static_cast<double>(rows) * (products > 1 ? 3 : 1) +
+      static_cast<double>(columns) * (again ? products : static_cast<double>(shape.b));
+  const auto fresh = static_cast<double>(rows * shape.a + columns * shape.b);
+  return std::max({products * 16 * tiles, products * kLatency, loads * kTileLoad,
+                   fresh * kTileBytes / kL2Bytes}) *
+         (again ? 1.35 : 1.1);  // a product waits for its columns' tile
+}
+
+double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, const Target& t,
+                    int lanes) {
+  const Extents& e = p.extents;
+  const auto steps = static_cast<double>(shape.steps);
+  const auto tile = [&](std::int64_t mr) {
+    const std::int64_t rows = ceil_div(mr, Tile::kRows);
+    return steps * step_cycles(shape, rows, s.nv) + kAround +
+           static_cast<double>(mr * s.nv) * (3 + 2 * e.epilogue);
+  };
+  const double share = static_cast<double>(s.tiles_per_task) / static_cast<double>(s.tiles());
+  const auto blocks = static_cast<double>(s.rows_per_task);
+  double panel = static_cast<double>(s.big) * tile(s.mr);
+  if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
+  panel *= share * blocks;
+  const double rows = share * blocks * static_cast<double>(e.tile);
+  const double l2 = static_cast<double>(t.l2_bytes);
+  const auto depth = static_cast<double>(s.depth);
+  const double a_bytes = rows * steps / depth * Tile::kDepth * 2 * shape.a;
+  const double b_bytes =
+      steps / depth * Tile::kDepth * static_cast<double>(s.nv * lanes) * 2 * shape.b;
+  // Rows and one panel stay in the second-level cache, or come anew for every panel; panels come
+  // for every task, while the tiles of the one before compute.
+  double fresh = 0;
+  if (a_bytes + 2 * b_bytes > 0.6 * l2) fresh += depth * a_bytes;
+  const double all_b = depth * b_bytes * static_cast<double>(s.panels);
+  if (a_bytes + all_b > 0.6 * l2) fresh += depth * b_bytes;
+  panel = std::max(panel, fresh / kFarBytes);
+  // Sums that are kept from block to block.
+  if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
+  double copy = rows * steps * 2 * (kRowPiece * shape.a + 4);
+  if (p.a_across) copy *= 2;
+  const double task = copy + static_cast<double>(s.panels_per_task) * panel + 400;
+  double before = 0;
+  if (s.b != BSource::constant)
+    before = static_cast<double>(e.outer * s.panels * s.nv) * steps * 2 * kColumnBlock / t.threads;
+  return static_cast<double>(ceil_div(s.tasks(e), t.threads)) * task + before;
+}
+
+}  // namespace
+
+std::vector<std::pair<int, int>> Pieces::products() const {
+  if (a == 3 && b == 3) return {{2, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}, {0, 0}};
+  std::vector<std::pair<int, int>> out;
+  for (int i = std::max(a, b); i-- > 0;) out.emplace_back(a > 1 ? i : 0, b > 1 ? i : 0);
+  return out;
+}
+
+std::optional<Pieces> pieces_of(const Product& p) {
+  const prim::Graph& g = *p.request.graph;
+  const auto a = pieces_in(g[p.problem.a].type.dtype), b = pieces_in(g[p.problem.b].type.dtype);
+  if (!a || !b || p.problem.type != DType::f32 || p.problem.parts || !p.tile || !p.n || p.k.empty())
+    return std::nullopt;
+  const bool one = p.k.size() == 1 && p.k[0].axes.size() == 1;
+  if (!one && p.k.back().axes.back().extent % (Tile::kDepth / 2) != 0) return std::nullopt;
+  return Pieces{*a, *b, ceil_div(p.extents.k, Tile::kDepth)};
+}
+
+std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p,
+                                          const Target& target) {
+  const auto a = pieces_in(g[p.a].type.dtype), b = pieces_in(g[p.b].type.dtype);
+  const std::vector<Axis> k = p.of(Role::k);
+  if (!target.tiles || !a || !b || p.type != DType::f32 || k.empty()) return std::nullopt;
+  const auto rows = static_cast<double>(p.count(Role::m)),
+             columns = static_cast<double>(p.count(Role::n)),
+             terms = static_cast<double>(p.count(Role::k));
+  const Pieces shape{*a, *b, ceil_div(p.count(Role::k), Tile::kDepth)};
+  const auto padded = [](double n, double to) { return std::ceil(n / to) * to; };
+  const bool halves = target.bf16_pairs && *a == 1 && *b == 1;
+  const double written = rows * columns * terms / (16 * target.fma_rate * (halves ? 2 : 1));
+  const double steps = static_cast<double>(shape.steps);
+  const double multiply = padded(rows, 4) * padded(columns, 16) * steps * Tile::kDepth / 512 *
+                          static_cast<double>(shape.products().size()) / 0.85;
+  const double copy_a = rows * steps * 2 * (kRowPiece * *a + 4);
+  const bool constant = g.constant_of(p.b) != nullptr;
+  const double copy_b = constant ? 0 : padded(columns, 16) / 16 * steps * 2 * kColumnBlock;
+  const double work = (multiply + copy_a + copy_b) / written;
+  if (work > 0.95) return std::nullopt;
+  const auto stored = static_cast<double>(size_of(g[p.b].type.dtype));
+  return Algorithm{work, 2.0 * *b / stored};
+}
+
+std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, int lanes,
+                                       const Tuning& fixed, std::size_t count) {
+  std::vector<Schedule> out;
+  const auto shape = pieces_of(p);
+  if (!shape || lanes != Tile::kColumns) return out;
+  const Extents& e = p.extents;
+  const bool by_rows = e.rows > 1;
+  const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
+  const std::int64_t vectors = ceil_div(e.n, lanes);
+  for (std::int64_t nv = 1; nv <= 6; ++nv)
+    for (std::int64_t rows = 1; rows <= 3; ++rows) {
+      if (rows * nv + rows + 1 > Tile::kRegisters || (nv_pin && nv != *nv_pin)) continue;
+      if (mr_pin && ceil_div(*mr_pin, Tile::kRows) != rows) continue;
+      Schedule s = p.base;
+      s.pieces = true;
+      s.a = ASource::matrix;
+      if (s.b != BSource::constant) s.b = BSource::phase;
+      const std::int64_t tiles = ceil_div(e.tile, mr_pin ? *mr_pin : rows * Tile::kRows);
+      s.mr = ceil_div(e.tile, tiles);
+      s.panels = ceil_div(vectors, nv);
+      s.nv = ceil_div(vectors, s.panels);
+      if (!nv_pin && s.nv != nv) continue;
+      s.small = tiles * s.mr - e.tile;
+      s.big = tiles - s.small;
+      std::vector<std::int64_t> depths;
+      for (const std::int64_t depth : {1, 2, 3, 4, 6, 8})
+        if (pinned(fixed, "depth").value_or(depth) == depth &&
+            (depth == 1 || (p.k.size() == 1 && p.k[0].axes.size() == 1 && s.b != BSource::task &&
+                            e.k % (depth * Tile::kDepth) == 0 && e.k / depth >= kLeastBlock)))
+          depths.push_back(depth);
+      std::vector<std::int64_t> blocks{s.tiles()};
+      if (by_rows)
+        blocks = block_sizes(e.rows, pinned(fixed, "rows"));
+      else if (!e.whole)
+        blocks = block_sizes(s.tiles(), pinned(fixed, "tiles"));
+      for (const std::int64_t depth : depths)
+        for (const std::int64_t m : blocks) {
+          s.depth = depth;
+          s.rows_per_task = by_rows ? m : 1;
+          s.tiles_per_task = by_rows ? s.tiles() : m;
+          for (const std::int64_t panels : block_sizes(s.panels, pinned(fixed, "panels"))) {
+            s.panels_per_task = panels;
+            s.cycles = total_cycles(p, *shape, s, target, lanes);
+            out.push_back(s);
+          }
+        }
+    }
+  return best_first(std::move(out), count);
+}
+
+}  // namespace heddle::lower::contract

@@ -1,0 +1,31 @@
+#pragma once
+#include "lower/contract/product.h"
+
+namespace heddle::lower::contract {
+
+/// A product of matrices in tile registers, which multiply bf16 (kernel::TileProduct). Operands
+/// stored so are taken as they are. One of f32 is the sum of three values of bf16, its pieces, each
+/// the rounding of what the ones before leave; of the nine products of pieces the three smallest
+/// are below f32's precision and left out (Henry, Tang, Heinecke, "Leveraging the bfloat16
+/// Artificial Intelligence Datatype For Higher-Precision Computations", ARITH 2019). Sums are in
+/// f32, smaller products first in each step: errors are about half of those of f32's multiply-adds
+/// (driver/accuracy_test.cpp). Infinities in an operand become NaN.
+struct Pieces {
+  int a = 3, b = 3;        ///< of each operand
+  std::int64_t steps = 1;  ///< tiles along the reduction, the last one padded with zeros
+  /// Piece of a, piece of b; neighbours share one of them.
+  std::vector<std::pair<int, int>> products() const;
+};
+
+/// nullopt unless both operands are of f32 or bf16 and vectors of terms do not straddle tiles.
+std::optional<Pieces> pieces_of(const Product& p);
+
+/// nullopt where the target has no tile registers, or nothing is gained.
+std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p,
+                                          const Target& target);
+
+/// The best by the model first; empty if `p` cannot be computed so.
+std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, int lanes,
+                                       const Tuning& fixed, std::size_t count);
+
+}  // namespace heddle::lower::contract

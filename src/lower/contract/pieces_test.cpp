@@ -1,0 +1,251 @@
+#include <algorithm>
+
+#include "lower/contract/test_util.h"
+
+namespace heddle::lower {
+namespace {
+
+void on_tiles(Case& c) {
+  c.target.tiles = true;
+  c.target.vector_bytes = 64;
+  c.target.vector_registers = 32;
+}
+
+void check_pieces(Case& c, Tuning tuning = {}) {
+  on_tiles(c);
+  c.tuning = std::move(tuning);
+  c.tuning.emplace_back("pieces", 1);
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  EXPECT_TRUE(c.schedule.starts_with("pieces")) << c.schedule;
+}
+
+struct Row {
+  std::int64_t m, k, n;
+  Tuning tuning;
+};
+
+/// Tiles that lack rows, columns, terms; several tasks, tiles of two sizes, one accumulator and
+/// many, columns' tiles that share a register, blocks of the reduction.
+const Row kRows[] = {
+    {16, 32, 16, {}},
+    {5, 7, 19, {}},
+    {33, 40, 48, {{"mr", 17}, {"nv", 2}, {"tiles", 1}}},
+    {70, 48, 100, {{"mr", 32}, {"nv", 2}, {"panels", 2}}},
+    {50, 65, 80, {{"mr", 40}, {"nv", 1}}},
+    {20, 100, 120, {{"mr", 16}, {"nv", 6}}},
+    {64, 512, 33, {{"mr", 32}, {"nv", 2}, {"tiles", 1}, {"depth", 2}}},
+    {37, 768, 64, {{"mr", 19}, {"nv", 2}, {"depth", 3}}},
+};
+
+TEST(Pieces, Products) {
+  for (const Row& row : kRows)
+    for (const bool constant : {true, false}) {
+      Case c;
+      const NodeId x = c.input({row.m, row.k});
+      c.output(c.b.matmul(x, constant ? c.constant({row.k, row.n}) : c.input({row.k, row.n})));
+      SCOPED_TRACE(fmt::format("{}x{}x{} {}", row.m, row.n, row.k, constant));
+      ASSERT_NO_FATAL_FAILURE(check_pieces(c, row.tuning));
+    }
+}
+
+/// Something is computed of the rows, several results, one of them transposed.
+TEST(Pieces, PrologueAndEpilogue) {
+  for (const Row& row : kRows) {
+    Case c;
+    const NodeId x = c.b.mul(c.input({row.m, row.k}), 0.5);
+    const NodeId w = c.b.transpose(c.constant({row.n, row.k}), {1, 0});
+    const NodeId sum = c.b.add(c.b.matmul(x, w), c.input({row.m, row.n}));
+    c.output(sum);
+    c.output(c.b.transpose(c.b.relu(sum), {1, 0}));
+    c.output(c.b.mul(c.b.tanh(sum), c.b.sigmoid(sum)));
+    SCOPED_TRACE(fmt::format("{}x{}x{}", row.m, row.n, row.k));
+    ASSERT_NO_FATAL_FAILURE(check_pieces(c, row.tuning));
+  }
+}
+
+/// Memory runs along rows or columns, not terms: blocks of 16 by 16, and what is left of them.
+TEST(Pieces, OperandsAcrossMemory) {
+  for (const Row& row : kRows)
+    for (const bool rows : {false, true})
+      for (const bool columns : {false, true}) {
+        Case c;
+        const NodeId a =
+            rows ? c.b.transpose(c.input({row.k, row.m}), {1, 0}) : c.input({row.m, row.k});
+        const NodeId b =
+            columns ? c.b.transpose(c.input({row.n, row.k}), {1, 0}) : c.input({row.k, row.n});
+        c.output(c.b.matmul(a, b));
+        SCOPED_TRACE(fmt::format("{}x{}x{} {} {}", row.m, row.n, row.k, rows, columns));
+        ASSERT_NO_FATAL_FAILURE(check_pieces(c, row.tuning));
+      }
+}
+
+TEST(Pieces, GradientsOfWeights) {
+  for (const std::int64_t tokens : {16, 48}) {
+    Case c;  // sums over sentences and their tokens
+    const NodeId x = c.b.reshape(c.input({3, tokens, 64}), {3 * tokens, 64});
+    const NodeId y = c.b.reshape(c.input({3, tokens, 50}), {3 * tokens, 50});
+    c.output(c.b.matmul(c.b.transpose(x, {1, 0}), y));
+    SCOPED_TRACE(tokens);
+    ASSERT_NO_FATAL_FAILURE(check_pieces(c));
+  }
+}
+
+TEST(Pieces, BatchesAndHeads) {
+  for (const bool transposed : {false, true}) {
+    Case c;  // heads between rows and terms in memory
+    const NodeId q = c.b.transpose(c.input({2, 21, 3, 32}), {0, 2, 1, 3});
+    const NodeId k = c.b.transpose(c.input({2, 35, 3, 32}), {0, 2, 3, 1});
+    NodeId y = c.b.matmul(q, k);
+    if (transposed) y = c.b.transpose(y, {0, 2, 1, 3});
+    c.output(y);
+    ASSERT_NO_FATAL_FAILURE(check_pieces(c));
+  }
+}
+
+TEST(Pieces, Convolutions) {
+  struct Image {
+    Shape x, w;
+    Builder::Conv conv;
+  };
+  const Image images[] = {{{1, 32, 9, 7}, {40, 32, 1, 1}, conv(2, 1, 0)},
+                          {{2, 16, 9, 7}, {24, 16, 3, 3}, conv(2, 1, 1)},
+                          {{1, 48, 10, 12}, {16, 48, 3, 3}, conv(2, 2, 1)},
+                          {{1, 32, 8, 8}, {32, 16, 1, 1}, conv(2, 1, 0, 1, 2)}};
+  for (const Image& image : images) {
+    Case c;
+    const NodeId x = c.input(image.x);
+    c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
+    c.output(c.b.relu(c.b.conv(x, c.constant(image.w), image.conv)));
+    SCOPED_TRACE(fmt::format("{} {}", to_string(image.x), to_string(image.w)));
+    ASSERT_NO_FATAL_FAILURE(check_pieces(c));
+  }
+}
+
+/// bf16 is taken as it is: one product of tiles, or three beside f32.
+TEST(Pieces, OfBf16) {
+  for (const DType a : {DType::bf16, DType::f32})
+    for (const DType b : {DType::bf16, DType::f32})
+      for (const bool constant : {true, false}) {
+        Case c;
+        const NodeId x = c.input({37, 96}, a);
+        const NodeId w = constant ? c.constant({96, 50}, b) : c.input({96, 50}, b);
+        const auto f32 = [&](NodeId id, DType t) {
+          return t == DType::f32 ? id : c.b.cast(id, DType::f32);
+        };
+        c.output(a == b ? c.b.matmul(x, w) : c.b.matmul(f32(x, a), f32(w, b)));
+        SCOPED_TRACE(fmt::format("{} {} {}", name_of(a), name_of(b), constant));
+        ASSERT_NO_FATAL_FAILURE(check_pieces(c));
+        const auto lowered = contract::lower(request_of(c));
+        const std::string text = kernel::to_string(lowered->kernel);
+        if (a == DType::bf16 && b == DType::bf16) {
+          EXPECT_NE(text.find("depth 96 terms 0 0\n"), std::string::npos) << text;
+        }
+      }
+}
+
+TEST(Pieces, SumsInTheEpilogue) {
+  for (const bool rows : {false, true}) {
+    Case c;
+    const NodeId y = c.b.matmul(c.input({45, 64}), c.constant({64, 70}));
+    c.output(y);
+    c.output(c.b.reduce(ir::Monoid::sum, y, {rows ? 1 : 0}, false));
+    SCOPED_TRACE(rows);
+    c.tolerance = 1e-4;
+    ASSERT_NO_FATAL_FAILURE(check_pieces(c));
+  }
+}
+
+/// Infinities become NaN in their own row, and nothing else is touched.
+TEST(Pieces, RowsKeepToThemselves) {
+  for (const double value : {1e30, -double{INFINITY}, double{NAN}}) {
+    Case c;
+    on_tiles(c);
+    Tensor x = c.random_tensor({DType::f32, {20, 40}});
+    x.set(3 * 40 + 5, value);
+    c.output(c.b.matmul(c.input({20, 40}), c.constant({40, 24})));
+    c.inputs[0] = x;
+    c.tuning = {{"pieces", 1}};
+    const auto lowered = contract::lower(request_of(c));
+    ASSERT_TRUE(lowered.ok());
+    const Tensor want = (*prim::interpret(c.g, c.inputs))[0];
+    run(c, *lowered, [&](std::vector<std::vector<std::byte>>& memory) -> Status {
+      HEDDLE_TRY(kernel::interpret(lowered->kernel, {memory.begin(), memory.end()}));
+      Tensor got(want.type());
+      for (std::size_t i = 0; i < memory.size(); ++i)
+        if (lowered->arguments[i].node == c.g.outputs[0].node)
+          std::memcpy(got.mutable_data(), memory[i].data(), memory[i].size());
+      for (std::int64_t i = 0; i < want.count(); ++i) {
+        if (std::isfinite(want.at(i))) {
+          EXPECT_NEAR(got.at(i), want.at(i), 1e-5 * std::max(1.0, std::abs(want.at(i)))) << i;
+        } else {
+          EXPECT_FALSE(std::isfinite(got.at(i))) << i;
+        }
+      }
+      return Ok{};
+    });
+  }
+}
+
+TEST(Pieces, OnlyWhereTheyApply) {
+  const auto kind = [](Case& c, bool tiles) {
+    on_tiles(c);
+    c.target.tiles = tiles;
+    const auto lowered = contract::lower(request_of(c));
+    return lowered.ok() ? lowered->schedule.substr(0, 6) : lowered.error().message;
+  };
+  Case large;
+  large.output(large.b.matmul(large.input({256, 512}), large.constant({512, 512})));
+  EXPECT_EQ(kind(large, true), "pieces");
+  EXPECT_NE(kind(large, false), "pieces");
+  large.tuning = {{"mr", 14}, {"nv", 2}};  // a schedule of before
+  EXPECT_NE(kind(large, true), "pieces");
+  Case row;
+  row.output(row.b.matmul(row.input({1, 512}), row.constant({512, 512})));
+  EXPECT_NE(kind(row, true), "pieces");
+  Case wide;
+  wide.output(
+      wide.b.matmul(wide.input({64, 512}, DType::f64), wide.constant({512, 512}, DType::f64)));
+  wide.tuning = {{"pieces", 1}};
+  EXPECT_NE(kind(wide, true), "pieces");
+  Case odd;  // vectors of the inner terms would straddle tiles
+  const NodeId x = odd.input({1, 12, 9, 9});
+  odd.layouts[x] = ordered({1, 12, 9, 9}, {0, 2, 3, 1});
+  odd.output(odd.b.conv(x, odd.constant({32, 12, 3, 3}), conv(2, 1, 1)));
+  odd.tuning = {{"pieces", 1}};
+  EXPECT_NE(kind(odd, true), "pieces");
+}
+
+TEST(Pieces, AreOfferedWhereTheyGain) {
+  const auto works = [](std::int64_t m, std::int64_t k, std::int64_t n, DType type) {
+    Case c;
+    on_tiles(c);
+    const NodeId y = c.b.matmul(c.input({m, k}, type), c.constant({k, n}, type));
+    std::vector<double> out;
+    for (const auto& a : contract::algorithms(c.g, y, c.target)) out.push_back(a.work);
+    return *std::min_element(out.begin(), out.end());
+  };
+  EXPECT_LT(works(512, 512, 512, DType::f32), 0.6);
+  EXPECT_LT(works(512, 512, 512, DType::bf16), 0.2);
+  EXPECT_EQ(works(1, 512, 512, DType::f32), 1);
+}
+
+TEST(Pieces, SchedulesToMeasureNameThem) {
+  Case c;
+  on_tiles(c);
+  c.output(c.b.matmul(c.input({256, 512}), c.constant({512, 512})));
+  bool pieces = false, written = false;
+  for (const Tuning& tuning : contract::tuning_space(request_of(c))) {
+    c.tuning = tuning;
+    const auto lowered = contract::lower(request_of(c));
+    ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+    const bool now = lowered->schedule.starts_with("pieces");
+    const auto named = std::find(tuning.begin(), tuning.end(),
+                                 std::pair<std::string, std::int64_t>{"pieces", now});
+    EXPECT_NE(named, tuning.end()) << lowered->schedule;
+    (now ? pieces : written) = true;
+  }
+  EXPECT_TRUE(pieces && written);
+}
+
+}  // namespace
+}  // namespace heddle::lower
