@@ -28,10 +28,7 @@ Schedule prepared(const Product& p, const Schedule& model, const Tuning& tuning)
     if (key == "staged") s.staged = value != 0;
   }
   // Packing in each task would repeat the work for every block of rows: do it once, in a phase.
-  std::int64_t repeats = s.row_blocks(p.extents) * s.tile_blocks();
-  for (const Axis& axis : p.outer)
-    if (axis.role == Role::m) repeats *= axis.extent;
-  if (s.b == BSource::task && repeats > 1) s.b = BSource::phase;
+  if (s.b == BSource::task && row_tasks(p, s) > 1) s.b = BSource::phase;
   return s;
 }
 

@@ -120,8 +120,13 @@ Body Emitter::pieces_of_row(const Expr& slot, std::size_t level, Env env) {
     set(env, axis.var, block_ * Expr(extent) + first);
     return split_terms(slot, vector, env, lanes);
   };
+  // Two vectors, the halves of a tile's row, in each turn.
+  const std::int64_t together = vectors % 2 == 0 ? 2 : 1;
+  const Var half = k_.new_var();
+  Body turn{kernel::loop(half, 0, together, Binding::unroll,
+                         some((Expr(x) * Expr(together) + Expr(half)) * Expr(kHalf), kHalf))};
   if (vectors > 0)
-    out.push_back(kernel::loop(x, 0, vectors, Binding::serial, some(Expr(x) * Expr(kHalf), kHalf)));
+    out.push_back(kernel::loop(x, 0, vectors / together, Binding::serial, std::move(turn)));
   if (rest > 0)
     for (kernel::Stmt& s : some(Expr(vectors * kHalf), rest)) out.push_back(std::move(s));
   return out;
@@ -205,7 +210,7 @@ Tile Emitter::pieces_product(const Variant& v) const {
   x.depth = steps_ * Tile::kDepth;
   for (const auto& [a, b] : pieces_->products())
     x.terms.push_back({a * kElements, b * s_.nv * kWords});
-  if (s_.b == BSource::constant && s_.panels > 1) {
+  if (s_.b != BSource::task && s_.panels > 1) {
     // The next panel comes from memory while the tiles of this one compute, a share in each.
     constexpr std::int64_t kLine = 16;
     x.fetched = (step / tiles_of_panel() + kLine - 1) / kLine * kLine;

@@ -15,8 +15,8 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // accumulator, a tile's load, a register tile's configuration and results; bytes in a cycle from
 // the second-level cache and from behind it; splitting a vector of 16 terms of a row into a piece,
 // and 16 terms of a vector of columns into all.
-constexpr double kLatency = 20, kTileLoad = 9, kAround = 300, kTileBytes = 1024, kL2Bytes = 38,
-                 kFarBytes = 9, kRowPiece = 4, kColumnBlock = 160;
+constexpr double kLatency = 20, kTileLoad = 9, kAround = 300, kTileBytes = 1024, kL2Bytes = 30,
+                 kFarBytes = 9, kCopiedBytes = 5, kRowPiece = 2.5, kColumnBlock = 160;
 
 constexpr std::int64_t kLeastBlock = 256;  // terms of a block
 
@@ -72,11 +72,53 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
   double copy = rows * steps * 2 * (kRowPiece * shape.a + 4);
   if (p.a_across) copy *= 2;
-  const double task = copy + static_cast<double>(s.panels_per_task) * panel + 400;
-  double before = 0;
-  if (s.b != BSource::constant)
-    before = static_cast<double>(e.outer * s.panels * s.nv) * steps * 2 * kColumnBlock / t.threads;
+  // Nothing hides that operands come from afar while they are split.
+  copy += rows * static_cast<double>(e.k * e.element_bytes) / kCopiedBytes;
+  double task = copy + static_cast<double>(s.panels_per_task) * panel + 400;
+  const double split =
+      static_cast<double>(s.nv) * steps * 2 * (kColumnBlock + 16.0 * lanes * 4 / kCopiedBytes);
+  if (s.b == BSource::task) task += static_cast<double>(s.panels_per_task) * split;
+  double before = 0;  // pieces of all columns, which go through memory
+  if (s.b == BSource::phase)
+    before = static_cast<double>(e.outer * s.panels) * (split + 2 * depth * b_bytes / kFarBytes) /
+             t.threads;
   return static_cast<double>(ceil_div(s.tasks(e), t.threads)) * task + before;
+}
+
+/// Blocks of the reduction, if it is one axis.
+std::vector<std::int64_t> depths(const Product& p, const Tuning& fixed) {
+  const bool one = p.k.size() == 1 && p.k[0].axes.size() == 1;
+  std::vector<std::int64_t> out;
+  for (const std::int64_t depth : {1, 2, 3, 4, 6, 8}) {
+    if (pinned(fixed, "depth").value_or(depth) != depth) continue;
+    const bool even = p.extents.k % (depth * Tile::kDepth) == 0;
+    if (depth == 1 || (one && even && p.extents.k / depth >= kLeastBlock)) out.push_back(depth);
+  }
+  return out;
+}
+
+void add_blockings(const Product& p, const Pieces& shape, Schedule s, const Target& target,
+                   int lanes, const Tuning& fixed, std::vector<Schedule>& out) {
+  const Extents& e = p.extents;
+  const bool by_rows = e.rows > 1;
+  std::vector<std::int64_t> blocks{s.tiles()};
+  if (by_rows)
+    blocks = block_sizes(e.rows, pinned(fixed, "rows"));
+  else if (!e.whole)
+    blocks = block_sizes(s.tiles(), pinned(fixed, "tiles"));
+  for (const std::int64_t depth : depths(p, fixed))
+    for (const std::int64_t m : blocks) {
+      s.depth = depth;
+      s.rows_per_task = by_rows ? m : 1;
+      s.tiles_per_task = by_rows ? s.tiles() : m;
+      if (s.b != BSource::constant) s.b = row_tasks(p, s) > 1 ? BSource::phase : BSource::task;
+      if (s.b == BSource::task && depth > 1) continue;
+      for (const std::int64_t panels : block_sizes(s.panels, pinned(fixed, "panels"))) {
+        s.panels_per_task = panels;
+        s.cycles = total_cycles(p, shape, s, target, lanes);
+        out.push_back(s);
+      }
+    }
 }
 
 }  // namespace
@@ -113,9 +155,11 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
   const double steps = static_cast<double>(shape.steps);
   const double multiply = padded(rows, 4) * padded(columns, 16) * steps * Tile::kDepth / 512 *
                           static_cast<double>(shape.products().size()) / 0.85;
-  const double copy_a = rows * steps * 2 * (kRowPiece * *a + 4);
+  const double copy_a = rows * steps * 2 * (kRowPiece * *a + 4 + 16 * 4 / kCopiedBytes);
   const bool constant = g.constant_of(p.b) != nullptr;
-  const double copy_b = constant ? 0 : padded(columns, 16) / 16 * steps * 2 * kColumnBlock;
+  const double copy_b =
+      constant ? 0
+               : padded(columns, 16) / 16 * steps * 2 * (kColumnBlock + 16 * 16 * 4 / kCopiedBytes);
   const double work = (multiply + copy_a + copy_b) / written;
   if (work > 0.95) return std::nullopt;
   const auto stored = static_cast<double>(size_of(g[p.b].type.dtype));
@@ -128,7 +172,6 @@ std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, i
   const auto shape = pieces_of(p);
   if (!shape || lanes != Tile::kColumns) return out;
   const Extents& e = p.extents;
-  const bool by_rows = e.rows > 1;
   const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
   const std::int64_t vectors = ceil_div(e.n, lanes);
   for (std::int64_t nv = 1; nv <= 6; ++nv)
@@ -138,7 +181,6 @@ std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, i
       Schedule s = p.base;
       s.pieces = true;
       s.a = ASource::matrix;
-      if (s.b != BSource::constant) s.b = BSource::phase;
       const std::int64_t tiles = ceil_div(e.tile, mr_pin ? *mr_pin : rows * Tile::kRows);
       s.mr = ceil_div(e.tile, tiles);
       s.panels = ceil_div(vectors, nv);
@@ -146,28 +188,7 @@ std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, i
       if (!nv_pin && s.nv != nv) continue;
       s.small = tiles * s.mr - e.tile;
       s.big = tiles - s.small;
-      std::vector<std::int64_t> depths;
-      for (const std::int64_t depth : {1, 2, 3, 4, 6, 8})
-        if (pinned(fixed, "depth").value_or(depth) == depth &&
-            (depth == 1 || (p.k.size() == 1 && p.k[0].axes.size() == 1 && s.b != BSource::task &&
-                            e.k % (depth * Tile::kDepth) == 0 && e.k / depth >= kLeastBlock)))
-          depths.push_back(depth);
-      std::vector<std::int64_t> blocks{s.tiles()};
-      if (by_rows)
-        blocks = block_sizes(e.rows, pinned(fixed, "rows"));
-      else if (!e.whole)
-        blocks = block_sizes(s.tiles(), pinned(fixed, "tiles"));
-      for (const std::int64_t depth : depths)
-        for (const std::int64_t m : blocks) {
-          s.depth = depth;
-          s.rows_per_task = by_rows ? m : 1;
-          s.tiles_per_task = by_rows ? s.tiles() : m;
-          for (const std::int64_t panels : block_sizes(s.panels, pinned(fixed, "panels"))) {
-            s.panels_per_task = panels;
-            s.cycles = total_cycles(p, *shape, s, target, lanes);
-            out.push_back(s);
-          }
-        }
+      add_blockings(p, *shape, s, target, lanes, fixed, out);
     }
   return best_first(std::move(out), count);
 }

@@ -455,6 +455,13 @@ Product::Product(const Request& r, Problem p)
     kernel.variables = std::max(kernel.variables, axis.var.index + 1);
 }
 
+std::int64_t row_tasks(const Product& p, const Schedule& s) {
+  std::int64_t tasks = s.row_blocks(p.extents) * s.tile_blocks();
+  for (const Axis& axis : p.outer)
+    if (axis.role == Role::m) tasks *= axis.extent;
+  return tasks;
+}
+
 std::vector<Expr> expressions_of(const Value& v) {
   std::vector<Expr> out;
   kernel::for_each_value(v, [&](const Value& x) {

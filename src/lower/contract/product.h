@@ -73,6 +73,9 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, bool joine
 /// The same with the roles of operands and axes given.
 Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem);
 
+/// Tasks that read the same columns.
+std::int64_t row_tasks(const Product& p, const Schedule& s);
+
 /// Every index expression in a value.
 std::vector<ir::Expr> expressions_of(const kernel::Value& v);
 
