@@ -42,7 +42,7 @@ void initialize_llvm() {
 namespace {
 
 /// Bumped when the same kernel gives other code.
-constexpr int kGeneration = 6;
+constexpr int kGeneration = 7;
 
 Result<std::unique_ptr<llvm::TargetMachine>> make_target(const Machine& m) {
   initialize_llvm();
@@ -95,18 +95,23 @@ class KernelBuilder {
   }
 
  private:
-  /// Written buffers too large to stay in a cache and not read here.
+  /// Written buffers, large ones, that together do not stay in a cache and are not read here.
   std::vector<std::int32_t> streamed(const For& grid, const std::vector<std::int32_t>& used) const {
     std::vector<std::int32_t> out;
     if (machine_.stream_bytes == 0 || machine_.vector_bytes < 32) return out;
+    constexpr std::int64_t kShare = 4;
+    std::int64_t together = 0;
     const std::vector<std::int32_t> read = Analysis::reads(*grid.body);
     for (const std::int32_t id : used) {
       const Buffer& b = k_.buffers[BufferId{id}];
-      const bool large = b.size * size_of(b.dtype) >= machine_.stream_bytes;
-      if (large && b.scope == Scope::grid && !std::binary_search(read.begin(), read.end(), id)) {
-        out.push_back(id);
-      }
+      const std::int64_t bytes = b.size * size_of(b.dtype);
+      if (bytes < machine_.stream_bytes / kShare || b.scope != Scope::grid ||
+          std::binary_search(read.begin(), read.end(), id))
+        continue;
+      out.push_back(id);
+      together += bytes;
     }
+    if (together < machine_.stream_bytes) out.clear();
     return out;
   }
 

@@ -112,7 +112,7 @@ void Emitter::tiles(const TileProduct& x) {
         b_.CreateIntrinsic(llvm::Intrinsic::x86_tdpbf16ps, {},
                            {tile(reg.acc(i, j)), tile(reg.a(i)), tile(reg.b(j))});
       for (++done; fetched < lines * done / products; ++fetched)
-        prefetch(bytes(ahead, fetched * kRowBytes), 2);
+        prefetch(bytes(ahead, fetched * kRowBytes), 3);
     }
     last = &t;
   }

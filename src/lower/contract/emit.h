@@ -1,4 +1,6 @@
 #pragma once
+#include <set>
+
 #include "lower/contract/pieces.h"
 #include "lower/contract/strassen.h"
 #include "lower/contract/winograd.h"
@@ -98,6 +100,9 @@ class Emitter {
                                       std::int64_t steps) const;
   kernel::Body fetch_ahead(const ir::Expr& done, std::int64_t steps) const;
   kernel::Body fetch_operand(const ir::Expr& done, std::int64_t steps) const;
+  std::set<std::pair<kernel::BufferId, ir::Expr>> rows_of_results(bool far) const;
+  kernel::Stmt fetch_result(const Variant& v, kernel::BufferId buffer, const ir::Expr& offset,
+                            const ir::Expr& line) const;
   kernel::Body fetch_results(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;

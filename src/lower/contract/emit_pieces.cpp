@@ -222,7 +222,15 @@ Tile Emitter::pieces_product(const Variant& v) const {
 Body Emitter::pieces_tile(const Variant& v) {
   Tile x = pieces_product(v);
   Body body = epilogue(v, x.acc, x.to);
-  if (s_.depth == 1) body.insert(body.begin(), kernel::Stmt{std::move(x)});
+  if (s_.depth > 1) return body;
+  body.insert(body.begin(), kernel::Stmt{std::move(x)});
+  Body fetches;
+  const Var line = k_.new_var();
+  for (const auto& [buffer, offset] : rows_of_results(false))
+    fetches.push_back(fetch_result(v, buffer, offset, Expr(line)));
+  if (!fetches.empty())
+    body.insert(body.begin(),
+                kernel::loop(line, 0, v.mr * v.nv, Binding::serial, std::move(fetches)));
   return body;
 }
 

@@ -156,39 +156,51 @@ Body Emitter::fetch_operand(const Expr& done, std::int64_t steps) const {
   return out;
 }
 
-/// What the epilogue reads of the program's inputs and writes of its outputs (weights and their
-/// moments, of which no cache has anything) comes from memory while the tile computes.
-Body Emitter::fetch_results(const Variant& v, const Expr& done, std::int64_t steps) const {
-  if (winograd_ || strassen_ || !p_.n || !p_.tile || p_.extents.k < steps) return {};
+/// Where the epilogue has, in row-major order, what it reads and writes; `far`: only what is the
+/// program's inputs and outputs (weights and their moments, of which no cache has anything).
+std::set<std::pair<BufferId, Expr>> Emitter::rows_of_results(bool far) const {
   const prim::Graph& g = *p_.request.graph;
   std::set<std::pair<BufferId, Expr>> places;
+  if (!p_.n || !p_.tile) return places;
+  const auto add = [&](BufferId buffer, const Expr& offset) {
+    if (ir::coefficient_of(offset, p_.n->var) == 1 &&
+        ir::coefficient_of(offset, p_.tile->var).value_or(0) != 0)
+      places.emplace(buffer, offset);
+  };
   for (const Output& o : p_.outputs) {
     const bool given = std::any_of(g.outputs.begin(), g.outputs.end(),
                                    [&](const auto& out) { return out.node == o.node; });
-    if (given && !o.sum) places.emplace(o.buffer, o.offset);
+    if ((given || !far) && !o.sum) add(o.buffer, o.offset);
     kernel::for_each_value(o.value, [&](const Value& x) {
       const auto* load = std::get_if<kernel::Load>(&x->op);
       if (!load || !load->dynamic.empty()) return;
       for (const Values::Input& in : p_.values.inputs())
-        if (in.buffer == load->buffer && std::holds_alternative<prim::Input>(g[in.node].op))
-          places.emplace(load->buffer, load->offset);
+        if (in.buffer == load->buffer &&
+            (!far || std::holds_alternative<prim::Input>(g[in.node].op)))
+          add(load->buffer, load->offset);
     });
   }
+  return places;
+}
+
+/// They come from memory while the tile computes.
+Body Emitter::fetch_results(const Variant& v, const Expr& done, std::int64_t steps) const {
+  if (winograd_ || strassen_ || p_.extents.k < steps) return {};
   Body out;
   const Share share = share_of_turn(v.mr * v.nv, p_.extents.k, done, steps);
-  for (const auto& [buffer, offset] : places) {
-    const bool row_by_row = ir::coefficient_of(offset, p_.n->var) == 1 &&
-                            ir::coefficient_of(offset, p_.tile->var).value_or(0) != 0;
-    if (!row_by_row) continue;
-    for (std::int64_t i = 0; i < share.each; ++i) {
-      const Expr line = share.first + Expr(i);
-      Env env = env_;
-      set(env, p_.tile->var, v.first_row + ir::floor_div(line, v.nv));
-      set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + ir::floor_mod(line, v.nv) * Expr(lanes_));
-      out.push_back({kernel::Prefetch{buffer, at(offset, env)}});
-    }
-  }
+  for (const auto& [buffer, offset] : rows_of_results(true))
+    for (std::int64_t i = 0; i < share.each; ++i)
+      out.push_back(fetch_result(v, buffer, offset, share.first + Expr(i)));
   return out;
+}
+
+/// A line of the tile's results, counted row by row.
+kernel::Stmt Emitter::fetch_result(const Variant& v, BufferId buffer, const Expr& offset,
+                                   const Expr& line) const {
+  Env env = env_;
+  set(env, p_.tile->var, v.first_row + ir::floor_div(line, v.nv));
+  set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + ir::floor_mod(line, v.nv) * Expr(lanes_));
+  return {kernel::Prefetch{buffer, at(offset, env)}};
 }
 
 /// Steps along the innermost reduction before a row reads what its neighbour has read: rows that

@@ -7,18 +7,35 @@
 namespace heddle::lower::contract {
 namespace {
 
+using ir::Expr;
 using Tile = kernel::TileProduct;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Cycles, measured on a Xeon with AMX: from a product of tiles to the next one on the same
 // accumulator, a tile's load, a register tile's configuration and results; bytes in a cycle from
-// the second-level cache and from behind it; splitting a vector of 16 terms of a row into a piece,
-// and 16 terms of a vector of columns into all.
+// the second-level cache, from behind it and from memory; splitting a vector of 16 terms of a row
+// into a piece, and 16 terms of a vector of columns into all.
 constexpr double kLatency = 20, kTileLoad = 9, kAround = 300, kTileBytes = 1024, kL2Bytes = 30,
-                 kFarBytes = 9, kCopiedBytes = 5, kRowPiece = 2.5, kColumnBlock = 160;
+                 kFarBytes = 9, kColdBytes = 3.6, kCopiedBytes = 5, kRowPiece = 2.5,
+                 kColumnBlock = 160;
 
 constexpr std::int64_t kLeastBlock = 256;  // terms of a block
+
+/// Operands that overlap (a convolution's windows) would be copied once for each tap.
+bool has_windows(const Problem& p) {
+  const auto along = [&](const Expr& e, Role role) {
+    const std::vector<Axis> axes = p.of(role);
+    return std::any_of(axes.begin(), axes.end(),
+                       [&](const Axis& axis) { return ir::depends_on(e, axis.var); });
+  };
+  const auto windows = [&](const prim::Access& a, Role role) {
+    return !a.inside.empty() || std::any_of(a.index.begin(), a.index.end(), [&](const Expr& e) {
+             return along(e, role) && along(e, Role::k);
+           });
+  };
+  return windows(p.a_access, Role::m) || windows(p.b_access, Role::n);
+}
 
 std::optional<int> pieces_in(DType t) {
   if (t == DType::f32) return 3;
@@ -61,13 +78,19 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const double a_bytes = rows * steps / depth * Tile::kDepth * 2 * shape.a;
   const double b_bytes =
       steps / depth * Tile::kDepth * static_cast<double>(s.nv * lanes) * 2 * shape.b;
-  // Rows and one panel stay in the second-level cache, or come anew for every panel; panels come
-  // for every task, while the tiles of the one before compute.
-  double fresh = 0;
-  if (a_bytes + 2 * b_bytes > 0.6 * l2) fresh += depth * a_bytes;
+  // Rows and one panel stay in the second-level cache, or come anew for every panel. Panels come
+  // for every task, those of a constant from memory, while the tiles of the one before compute.
+  double far = 0;  // cycles
+  if (a_bytes + 2 * b_bytes > 0.6 * l2) far += depth * a_bytes / kFarBytes;
   const double all_b = depth * b_bytes * static_cast<double>(s.panels);
-  if (a_bytes + all_b > 0.6 * l2) fresh += depth * b_bytes;
-  panel = std::max(panel, fresh / kFarBytes);
+  const bool stay = a_bytes + all_b <= 0.6 * l2;
+  if (s.b == BSource::constant)
+    far += depth * b_bytes / kColdBytes /
+           (stay ? std::max(1.0, static_cast<double>(row_tasks(p, s)) / t.threads) : 1);
+  else if (!stay)
+    far += depth * b_bytes / kFarBytes;
+  // What comes from memory is not hidden altogether.
+  panel = std::max(panel, far) + (s.b == BSource::constant ? 0.5 * std::min(panel, far) : 0);
   // Sums that are kept from block to block.
   if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
   double copy = rows * steps * 2 * (kRowPiece * shape.a + 4);
@@ -144,7 +167,8 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
                                           const Target& target) {
   const auto a = pieces_in(g[p.a].type.dtype), b = pieces_in(g[p.b].type.dtype);
   const std::vector<Axis> k = p.of(Role::k);
-  if (!target.tiles || !a || !b || p.type != DType::f32 || k.empty()) return std::nullopt;
+  if (!target.tiles || !a || !b || p.type != DType::f32 || k.empty() || has_windows(p))
+    return std::nullopt;
   const auto rows = static_cast<double>(p.count(Role::m)),
              columns = static_cast<double>(p.count(Role::n)),
              terms = static_cast<double>(p.count(Role::k));
