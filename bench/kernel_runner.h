@@ -41,6 +41,7 @@ inline lower::Target target_of(const codegen::cpu::Machine& m, int threads) {
   t.vector_bytes = m.vector_bytes;
   t.vector_registers = m.vector_registers;
   t.fma_rate = m.fma_rate;
+  t.tiles = m.tiles;
   t.threads = threads;
   return t;
 }

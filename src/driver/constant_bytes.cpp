@@ -19,12 +19,7 @@ struct Form {
 const std::vector<Form>& forms() {
   static const std::vector<Form> all = {
       {"winograd F(4x4", 4, 0.2, 1.0 / 4, 1, {}},
-      {"winograd F(2x2",
-       16.0 / 9,
-       0.55,
-       4.0 / 9,
-       4,
-       {{"winograd", 2}, {"strassen", 0}, {"pieces", 0}}},
+      {"winograd F(2x2", 16.0 / 9, 0.55, 4.0 / 9, 4, {{"winograd", 2}, {"strassen", 0}}},
       {"strassen", 7.0 / 4, 0.1, 7.0 / 8, 4, {}},
       {"pieces", 3.0 / 2, 1.2, 1, 4, {}},
       {"contract", 1, 0, 1, 4, {{"winograd", 0}, {"strassen", 0}, {"pieces", 0}}},

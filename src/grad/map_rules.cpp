@@ -1,6 +1,5 @@
 // Derivatives of the scalar functions: one row each.
 #include <array>
-#include <cmath>
 #include <numbers>
 
 #include "grad/rules.h"
@@ -138,9 +137,7 @@ const Row kRows[] = {
      }},
     {ScalarFn::div,
      [](const Values& v) {
-       const auto by = prim::splat_value(v.c.g, v.c.n.args[1]);
-       const bool number = by && std::abs(*by) > 1e-30 && std::abs(*by) < 1e30;
-       const NodeId over = number ? v.b.mul(v.d, 1 / *by) : v.b.div(v.d, v.x(1));
+       const NodeId over = v.b.div(v.d, v.x(1));
        v.c.add(0, over);
        if (v.c.wanted(1)) v.c.add(1, v.b.neg(v.b.mul(over, v.y)));
      }},

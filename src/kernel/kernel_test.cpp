@@ -232,6 +232,81 @@ TEST(Verify, Refuses) {
   }
 }
 
+/// 20 rows by 16 columns, depth 64, two terms of it; `statement` is the product.
+std::string product_of_tiles(std::string_view statement, int acc = 320) {
+  return fmt::format(R"(kernel "product" vars=3 {{
+  buffer b0 "a" bf16[4096] grid arg=0
+  buffer b1 "b" i32[1024] grid arg=1
+  buffer b2 "y" f32[320] grid arg=2 written
+  buffer b3 "acc" f32[{}] block
+  for grid d0 in 0..1 {{
+    {}
+    for serial d1 in 0..20 {{ for vector d2 in 0..16 {{ b2[d1*16 + d2] = load.f32 b3[d1*16 + d2] }} }}
+  }}
+}})",
+                     acc, statement);
+}
+
+TEST(TileProduct, IsASumOverTermsAndDepth) {
+  const Kernel k = parsed(product_of_tiles(
+      "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 depth 64 terms "
+      "512 256, 0 0 fetch 512 by 32"));
+  ASSERT_TRUE(verify(k).ok()) << verify(k).error().message;
+  EXPECT_EQ(to_string(*parse_kernel(to_string(k))), to_string(k));
+  std::vector<std::uint16_t> a(4096);
+  std::vector<std::uint32_t> b(1024);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = f32_to_bf16(static_cast<float>(i % 7) - 3);
+  for (std::size_t i = 0; i < b.size(); ++i)
+    b[i] = f32_to_bf16(static_cast<float>(i % 5)) |
+           static_cast<std::uint32_t>(f32_to_bf16(static_cast<float>(i % 3) - 1)) << 16;
+  std::vector<float> y(320);
+  ASSERT_TRUE(interpret(k, {bytes(a), bytes(b), bytes(y)}).ok());
+  for (std::size_t r = 0; r < 20; ++r)
+    for (std::size_t c = 0; c < 16; ++c) {
+      float want = 0;
+      for (const auto& [term_a, term_b] : {std::pair<std::size_t, std::size_t>{512, 256}, {0, 0}})
+        for (std::size_t t = 0; t < 64; ++t) {
+          const std::uint32_t word = b[term_b + t / 32 * 512 + t % 32 / 2 * 16 + c];
+          want += bf16_to_f32(a[term_a + r / 16 * 2048 + t / 32 * 1024 + r % 16 * 32 + t % 32]) *
+                  bf16_to_f32(static_cast<std::uint16_t>(t % 2 == 0 ? word : word >> 16));
+        }
+      EXPECT_EQ(y[r * 16 + c], want) << r << " " << c;
+    }
+}
+
+TEST(TileProduct, Refuses) {
+  for (const auto& [why, statement] : {
+           std::pair{"outside",
+                     "tiles b3[1] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 "
+                     "columns 16 depth 64 terms 0 0"},
+           {"outside",
+            "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 "
+            "depth 64 terms 2048 0"},
+           {"outside",
+            "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 "
+            "depth 96 terms 0 0"},
+           {"depth 48",
+            "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 "
+            "depth 48 terms 0 0"},
+           {"rows",
+            "tiles b3[0] = b0[0 by 1024, 0] * b1[0 by 512, 0] rows 20 columns 64 depth 32 "
+            "terms 0 0"},
+           {"columns",
+            "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 8 "
+            "depth 64 terms 0 0"},
+           {"fetches",
+            "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 "
+            "depth 64 terms 0 0 fetch 0 by 1000000"},
+           {"as the product",
+            "tiles b2[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 "
+            "columns 16 depth 64 terms 0 0"},
+       }) {
+    const Status status = verify(parsed(product_of_tiles(statement)));
+    ASSERT_FALSE(status.ok()) << statement;
+    EXPECT_NE(status.error().message.find(why), std::string::npos) << status.error().message;
+  }
+}
+
 TEST(Bounds, UseConditions) {
   const Expr row{Var{0}}, col{Var{1}}, tap{Var{2}};
   const ir::Ranges ranges = ir::ranges_of({7, 7, 3});

@@ -176,6 +176,45 @@ TEST(Prefetch, ChangesNothingEvenOutsideTheBuffer) {
   }
 }
 
+/// In machine code where the processor has tile registers; the accumulators' buffer grows, too.
+TEST(TileProduct, AsTheInterpreterHasIt) {
+  for (const auto& [rows, columns] : {std::pair{32, 32}, {17, 32}, {16, 64}, {5, 96}, {33, 16}}) {
+    const kernel::Kernel k = parsed(fmt::format(
+        R"(kernel "product" vars=5 {{
+  buffer b0 "a" f32[6144] grid arg=0
+  buffer b1 "b" i32[6144] grid arg=1
+  buffer b2 "y" f32[{2}] grid arg=2 written
+  buffer b3 "rows" bf16[6144] block
+  buffer b4 "acc" f32[{2}] block
+  for grid d0 in 0..1 {{
+    for serial d1 in 0..384 {{ for vector d2 in 0..16 {{ b3[d1*16 + d2] = load.f32 b0[d1*16 + d2] }} }}
+    tiles b4[0] = b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 96 terms 512 1536, 0 0 fetch 64 by 48
+    tiles b4[0] += b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 64 terms 0 0
+    for serial d3 in 0..{3} {{ for vector d4 in 0..16 {{ b2[d3*16 + d4] = load.f32 b4[d3*16 + d4] }} }}
+  }}
+}})",
+        rows, columns, rows * columns, rows * columns / 16));
+    ASSERT_TRUE(kernel::verify(k).ok()) << kernel::verify(k).error().message;
+#if defined(__x86_64__)
+    const auto named = machine_named("sapphirerapids");
+    ASSERT_TRUE(named.ok() && named->tiles);
+    EXPECT_NE(to_assembly_text(k, *named)->find("tdpbf16ps"), std::string::npos);
+#endif
+    if (!host_machine().tiles) continue;
+    std::mt19937 random(3);
+    std::vector<float> a(6144), y(static_cast<std::size_t>(rows * columns)), want(y);
+    std::vector<std::uint32_t> b(6144);
+    const auto value = [&] { return static_cast<float>(random() % 16) / 8 - 1; };
+    for (float& x : a) x = value();
+    for (std::uint32_t& x : b)
+      x = f32_to_bf16(value()) | static_cast<std::uint32_t>(f32_to_bf16(value())) << 16;
+    Compiled(k).run({a.data(), b.data(), y.data()});
+    const auto bytes = [](auto& v) { return std::as_writable_bytes(std::span(v)); };
+    ASSERT_TRUE(kernel::interpret(k, {bytes(a), bytes(b), bytes(want)}).ok());
+    EXPECT_EQ(y, want) << rows << " x " << columns;
+  }
+}
+
 /// Buffers x (f32[256], or `in`) and y (f32[256], written), and one grid loop of three tasks d0.
 std::string kernel_text(const std::string& buffers, const std::string& body, int vars = 12) {
   return fmt::format("kernel \"case\" vars={} {{\n{}\nfor grid d0 in 0..3 {{\n{}\n}}\n}}", vars,

@@ -22,16 +22,6 @@ constexpr int kTileRows = kernel::TileProduct::kRows;
 
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b * b; }
 
-/// Whether neighbouring reduction axes step evenly through every expression.
-bool chained(const std::vector<Expr>& exprs, const KLoop& p, const Axis& q) {
-  for (const Expr& e : exprs) {
-    const auto outer = ir::coefficient_of(e, p.axes.back().var);
-    const auto inner = ir::coefficient_of(e, q.var);
-    if (!outer || !inner || *outer != *inner * q.extent) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 /// How the main loop reads a, and how its reductions run.
@@ -67,7 +57,7 @@ void Emitter::plan_k_loops() {
   if (s_.b == BSource::in_place)
     for (const Expr& e : expressions_of(p_.b)) exprs.push_back(e);
   for (const Axis& axis : k_axes_) {
-    if (!k_loops_.empty() && chained(exprs, k_loops_.back(), axis)) {
+    if (!k_loops_.empty() && chained(exprs, k_loops_.back().axes.back(), axis)) {
       k_loops_.back().axes.push_back(axis);
       k_loops_.back().extent *= axis.extent;
     } else {

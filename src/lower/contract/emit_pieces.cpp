@@ -50,6 +50,8 @@ float rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 /// Buffers: of a task's rows [tile of rows][step][piece] tiles of bf16; of all columns
 /// [panel][step][piece][vector] tiles of pairs.
 void Emitter::plan_pieces() {
+  for (const Axis& axis : k_axes_) set(env_, axis.var, Expr(0));  // those that are merged
+  k_axes_ = merged_reductions(p_);
   slot_ = k_.new_var();
   const std::int64_t slots = s_.rows_per_task * s_.tiles_per_task;
   steps_ = pieces_->steps / s_.depth;

@@ -31,8 +31,8 @@ bool has_windows(const Problem& p) {
   };
   const auto windows = [&](const prim::Access& a, Role role) {
     return !a.inside.empty() || std::any_of(a.index.begin(), a.index.end(), [&](const Expr& e) {
-             return along(e, role) && along(e, Role::k);
-           });
+      return along(e, role) && along(e, Role::k);
+    });
   };
   return windows(p.a_access, Role::m) || windows(p.b_access, Role::n);
 }
@@ -110,7 +110,7 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
 
 /// Blocks of the reduction, if it is one axis.
 std::vector<std::int64_t> depths(const Product& p, const Tuning& fixed) {
-  const bool one = p.k.size() == 1 && p.k[0].axes.size() == 1;
+  const bool one = merged_reductions(p).size() == 1;
   std::vector<std::int64_t> out;
   for (const std::int64_t depth : {1, 2, 3, 4, 6, 8}) {
     if (pinned(fixed, "depth").value_or(depth) != depth) continue;
@@ -156,10 +156,11 @@ std::vector<std::pair<int, int>> Pieces::products() const {
 std::optional<Pieces> pieces_of(const Product& p) {
   const prim::Graph& g = *p.request.graph;
   const auto a = pieces_in(g[p.problem.a].type.dtype), b = pieces_in(g[p.problem.b].type.dtype);
-  if (!a || !b || p.problem.type != DType::f32 || p.problem.parts || !p.tile || !p.n || p.k.empty())
+  if (!a || !b || p.problem.type != DType::f32 || p.problem.parts || !p.tile || !p.n ||
+      p.k.empty() || p.box || has_windows(p.problem))
     return std::nullopt;
-  const bool one = p.k.size() == 1 && p.k[0].axes.size() == 1;
-  if (!one && p.k.back().axes.back().extent % (Tile::kDepth / 2) != 0) return std::nullopt;
+  const std::vector<Axis> k = merged_reductions(p);
+  if (k.size() > 1 && k.back().extent % (Tile::kDepth / 2) != 0) return std::nullopt;
   return Pieces{*a, *b, ceil_div(p.extents.k, Tile::kDepth)};
 }
 

@@ -80,7 +80,7 @@ TEST(Pieces, OperandsAcrossMemory) {
 }
 
 TEST(Pieces, GradientsOfWeights) {
-  for (const std::int64_t tokens : {16, 48}) {
+  for (const std::int64_t tokens : {16, 48, 37}) {
     Case c;  // sums over sentences and their tokens
     const NodeId x = c.b.reshape(c.input({3, tokens, 64}), {3 * tokens, 64});
     const NodeId y = c.b.reshape(c.input({3, tokens, 50}), {3 * tokens, 50});

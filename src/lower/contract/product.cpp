@@ -45,15 +45,6 @@ bool in_one_load(const Value& v) {
   return distance && distance->constant() == 1;
 }
 
-/// Whether axes p (outer) and q (inner) step through every expression as one axis would.
-bool chained(const std::vector<Expr>& exprs, const Axis& p, const Axis& q) {
-  for (const Expr& e : exprs) {
-    const auto outer = ir::coefficient_of(e, p.var), inner = ir::coefficient_of(e, q.var);
-    if (!outer || !inner || *outer != *inner * q.extent) return false;
-  }
-  return true;
-}
-
 /// A plain load (or a cast of one, or parts of several) whose offset is affine in `axes`.
 bool plain_load(const Value& v, const std::vector<Axis>& axes) {
   if (const auto parts = kernel::parts_of(v); !parts.empty()) {
@@ -453,6 +444,29 @@ Product::Product(const Request& r, Problem p)
     : request(r), problem(std::move(p)), values(r, kernel, problem.ranges()) {
   for (const Axis& axis : problem.axes)
     kernel.variables = std::max(kernel.variables, axis.var.index + 1);
+}
+
+bool chained(const std::vector<Expr>& exprs, const Axis& p, const Axis& q) {
+  for (const Expr& e : exprs) {
+    const auto outer = ir::coefficient_of(e, p.var), inner = ir::coefficient_of(e, q.var);
+    if (!outer || !inner || *outer != *inner * q.extent) return false;
+  }
+  return true;
+}
+
+std::vector<Axis> merged_reductions(const Product& p) {
+  std::vector<Expr> exprs = expressions_of(p.a);
+  for (const Expr& e : expressions_of(p.b)) exprs.push_back(e);
+  std::vector<Axis> out;
+  for (const KLoop& loop : p.k)
+    for (Axis axis : loop.axes) {
+      if (!out.empty() && chained(exprs, out.back(), axis)) {
+        axis.extent *= out.back().extent;
+        out.pop_back();
+      }
+      out.push_back(axis);
+    }
+  return out;
 }
 
 std::int64_t row_tasks(const Product& p, const Schedule& s) {

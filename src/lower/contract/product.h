@@ -73,6 +73,13 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, bool joine
 /// The same with the roles of operands and axes given.
 Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem);
 
+/// Whether axes p (outer) and q (inner) step through every expression as one axis would.
+bool chained(const std::vector<ir::Expr>& exprs, const Axis& p, const Axis& q);
+
+/// The reductions, neighbours that step evenly through both operands as one: the inner one's
+/// variable runs over both, the outer one's is 0.
+std::vector<Axis> merged_reductions(const Product& p);
+
 /// Tasks that read the same columns.
 std::int64_t row_tasks(const Product& p, const Schedule& s);
 
