@@ -233,6 +233,26 @@ class Forms(CommandTest):
             for y in np.frombuffer(done.stdout, np.float32).reshape(3, 5, 300):
                 np.testing.assert_array_equal(y, wanted)  # the same code, for any number of threads
 
+    def test_native_code_multiplies_in_tiles(self):
+        """Where the processor has tile registers; elsewhere the same product otherwise."""
+        rng = np.random.default_rng()
+        x, w = (rng.normal(size=s).astype(np.float32) for s in ((96, 512), (512, 320)))
+        path = self.save("wide", model([helper.make_node("MatMul", ["x", "w"], ["y"])], [("x", [96, 512])],
+                                       [("y", [96, 320])], [onnx.numpy_helper.from_array(w, "w")]))
+        library, artefact = self.path / "wide.so", self.path / "wide.heddle"
+        for form, output in (("so", library), ("artefact", artefact)):
+            done = heddle("compile", path, "--emit", form, "-o", output)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        y = native_run(library, "wide", [x], [("y", TensorProto.FLOAT, [96, 320])])[0]
+        np.testing.assert_allclose(y, x @ w, rtol=0, atol=1e-3)
+        np.save(self.path / "x.npy", x)
+        done = heddle("run", artefact, "--input", f"x={self.path}/x.npy", "--save", self.path / "y.npy")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        np.testing.assert_allclose(np.load(self.path / "y.npy"), x @ w, rtol=0, atol=1e-3)
+        if "tile registers" in heddle("doctor").stdout:
+            self.assertIn("tdpbf16ps", subprocess.run(["objdump", "-d", library], capture_output=True,
+                                                      text=True).stdout)
+
     def test_native_code_brings_its_routines(self):
         """Sorting, integer powers and f16 without instructions for it."""
         rng = np.random.default_rng()

@@ -88,6 +88,7 @@ Status doctor(bool as_json) {
              {{"name", machine.cpu},
               {"triple", machine.triple},
               {"vector_bytes", machine.vector_bytes},
+              {"tiles", machine.tiles},
               {"threads", driver::machine_threads()}}},
             {"llvm", codegen::cpu::llvm_version()},
             {"cache", global_options().cache_dir},
@@ -96,9 +97,10 @@ Status doctor(bool as_json) {
     fmt::print("{}\n", j.dump(2));
     return Ok{};
   }
-  fmt::print("build    {}\nLLVM     {}\nCPU      {}, {}-bit vectors, {} threads\ncache    {}\n",
+  fmt::print("build    {}\nLLVM     {}\nCPU      {}, {}-bit vectors{}, {} threads\ncache    {}\n",
              driver::build_id(), codegen::cpu::llvm_version(), machine.cpu,
-             8 * machine.vector_bytes, driver::machine_threads(),
+             8 * machine.vector_bytes, machine.tiles ? ", tile registers (AMX)" : "",
+             driver::machine_threads(),
              global_options().cache_dir.empty() ? "none" : global_options().cache_dir);
   for (const json& row : j["optional"])
     fmt::print("{:<8} {} (for {}): {}\n", row["found"].get<bool>() ? "found" : "missing",

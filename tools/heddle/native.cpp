@@ -275,7 +275,8 @@ Status write_native(const runtime::Program& program, NativeKind kind, const std:
   std::string text =
       "#define _GNU_SOURCE\n#include <pthread.h>\n#include <sched.h>\n"
       "#include <stdatomic.h>\n#include <stdio.h>\n#include <stdlib.h>\n"
-      "#include <string.h>\n#include <time.h>\n#include \"model.h\"\n";
+      "#include <string.h>\n#include <sys/syscall.h>\n#include <time.h>\n#include "
+      "<unistd.h>\n#include \"model.h\"\n";
   text += tables_text(program, name, offsets, place.path() / "constants");
   text += kNativeRoutines;
   text += kNativeRuntime;

@@ -35,6 +35,18 @@ __attribute__((weak)) uint16_t heddle_f32_to_f16(float f) {
   return (uint16_t)(sign | x.bits >> 13);
 }
 
+__attribute__((weak)) void heddle_permit_tiles(void) {
+#ifdef __x86_64__
+  static atomic_int permitted;
+  if (atomic_load_explicit(&permitted, memory_order_relaxed)) return;
+  if (syscall(SYS_arch_prctl, 0x1023, 18) == 0) {  /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    atomic_store(&permitted, 1);
+    return;
+  }
+#endif
+  fputs("this code multiplies in tile registers (AMX), which this machine does not offer\n", stderr);
+  abort();
+}
 __attribute__((weak)) uint64_t heddle_upow(uint64_t base, uint64_t exponent) {
   uint64_t result = 1;
   for (; exponent; exponent >>= 1, base *= base)

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/cpu/target.h"
+#include "kernel/traverse.h"
 #include "support/hash.h"
 #include "support/match.h"
 
@@ -15,6 +16,16 @@ std::size_t Emitter::ValueKeyHash::operator()(const ValueKey& k) const {
   for (const std::int64_t c : k.constants) h = combine(h, static_cast<std::size_t>(c));
   return h;
 }
+
+namespace {
+
+bool uses_tiles(const Body& body) {
+  bool found = false;
+  for_each_stmt(body, [&](const Stmt& s) { found |= std::holds_alternative<TileProduct>(s.op); });
+  return found;
+}
+
+}  // namespace
 
 Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analysis& analysis)
     : module_(module),
@@ -59,6 +70,9 @@ llvm::Function* Emitter::emit(const For& grid, const std::string& name,
                                      llvm::Function::InternalLinkage, name, module_);
   b_.SetInsertPoint(llvm::BasicBlock::Create(module_.getContext(), "entry", function_));
   scopes_ = {std::make_shared<Scope>()};
+  if (uses_tiles(*grid.body))
+    b_.CreateCall(
+        module_.getOrInsertFunction(kPermitTiles, llvm::FunctionType::get(b_.getVoidTy(), false)));
   bind_parameters(function_, buffers);
   V begin = function_->getArg(static_cast<unsigned>(types.size()) - 2);
   V end = function_->getArg(static_cast<unsigned>(types.size()) - 1);

@@ -68,9 +68,13 @@ class LinkedModule : public Module {
       auto flags = s.getFlags();
       if (!flags) return convert(flags.takeError());
       using F = llvm::object::BasicSymbolRef;
-      if (!(*flags & F::SF_Global) || (*flags & F::SF_Undefined)) continue;
       auto name = s.getName();
       if (!name) return convert(name.takeError());
+      if ((*flags & F::SF_Undefined) && *name == kPermitTiles && !tiles_permitted())
+        return fail(ErrorCode::missing,
+                    "the code multiplies in tile registers (AMX), which this processor lacks or "
+                    "its system does not permit");
+      if (!(*flags & F::SF_Global) || (*flags & F::SF_Undefined)) continue;
       wanted.add(session_->intern(*name));
     }
     return Ok{};

@@ -51,10 +51,6 @@ Result<Machine> complete(Machine m) {
 
 }  // namespace
 
-namespace {
-
-/// Asks the system, once for this process, to keep tile registers for its threads (Linux:
-/// arch_prctl). False where it does not.
 bool tiles_permitted() {
 #if defined(__x86_64__) && defined(SYS_arch_prctl)
   constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -64,8 +60,6 @@ bool tiles_permitted() {
   return false;
 #endif
 }
-
-}  // namespace
 
 Machine host_machine() {
   Machine m;

@@ -4,6 +4,7 @@
 
 #include "codegen/cpu/cpu.h"
 #include "codegen/cpu/routines.h"
+#include "codegen/cpu/target.h"
 #include "ir/philox.h"
 
 namespace heddle::codegen::cpu {
@@ -87,6 +88,7 @@ std::span<const Symbol> runtime_symbols() {
       {"memcpy", erase<void*(void*, const void*, std::size_t)>(memcpy)},
       {"memmove", erase<void*(void*, const void*, std::size_t)>(memmove)},
       {"memset", erase<void*(void*, int, std::size_t)>(memset)},
+      {kPermitTiles, erase(+[] {})},
       {"heddle_sort", erase(sort)},
       {"heddle_ipow", erase(signed_power)},
       {"heddle_upow", erase(unsigned_power)},
