@@ -59,13 +59,19 @@ def row_of(network, result):
 
 def write(data, folder):
     (folder / "training-speed.json").write_text(json.dumps(data, indent=1) + "\n")
-    lines = ["# Training steps\n", "Made by `bench/training.py`; do not edit. "
-             f"Machine: {data['machine']}. Date: {data['date']}.\n",
+    lines = ["# Training steps\n", "Made by `bench/training.py`; do not edit.\n",
              "Forward, backward and update on one batch, f32. A ratio is the peer's median over Heddle's, "
              "both from the\nsame interleaved run; above 1 Heddle is faster. Peaks are of the process's "
              "resident memory while it steps,\nafter compiling; PyTorch's libraries are part of its own "
              "(in brackets: above what the process held before\nit read the model). PyTorch's optimisers "
-             "are its fused ones. Losses are those of the first four steps.\n",
+             "are its fused ones. Losses are those of the first four steps."]
+    for machine, measured in data["machines"].items():
+        lines += table(machine, measured)
+    (folder / "training-speed.md").write_text("\n".join(lines) + "\n")
+
+
+def table(machine, data):
+    lines = [f"\n## {machine}, {data['date']}\n",
              "| network | threads | Heddle ms (95 % interval) | torch | torch.compile | ratio to the better | "
              "peak MB | torch | torch.compile | kernels | losses differ by |", "|---" * 11 + "|"]
     for r in data["rows"]:
@@ -87,7 +93,7 @@ def write(data, folder):
                          cell(n, lambda p: f"{p['median_ms']:.2f}") for n in PEERS)
                      + f" | **{r['ratio']:.2f}×** | {peak(h)} | "
                      + " | ".join(cell(n, peak) for n in PEERS) + f" | {h['kernels']} | {differ:.0e} |")
-    (folder / "training-speed.md").write_text("\n".join(lines) + "\n")
+    return lines
 
 
 def main():
@@ -100,14 +106,16 @@ def main():
     flags = parser.parse_args()
     cpu = json.loads(call(HEDDLE, "doctor", "--json"))["cpu"]
     old = flags.out / "training-speed.json"
-    data = json.loads(old.read_text()) if old.exists() else {"rows": []}
-    data["machine"] = f"{cpu['name']}, {8 * cpu['vector_bytes']}-bit vectors, {cpu['threads']} threads"
+    data = json.loads(old.read_text()) if old.exists() else {"machines": {}}
+    machine = (f"{cpu['name']}, {8 * cpu['vector_bytes']}-bit vectors{', tile registers (AMX)' * cpu['tiles']}, "
+               f"{cpu['threads']} threads")
+    here = data["machines"].setdefault(machine, {"rows": []})
     for network in flags.networks.split(","):
         row = row_of(network, bench(network, flags))
-        data["rows"] = [r for r in data["rows"]
+        here["rows"] = [r for r in here["rows"]
                         if (r["network"], r["threads"]) != (network, row["threads"])] + [row]
-        data["rows"].sort(key=lambda r: (-r["threads"], list(NETWORKS).index(r["network"])))
-        data["date"] = datetime.date.today().isoformat()
+        here["rows"].sort(key=lambda r: (-r["threads"], list(NETWORKS).index(r["network"])))
+        here["date"] = datetime.date.today().isoformat()
         print(f"{network}: {row['ratio']:.2f} ({row['best_peer']}), peak {row['peak_ratio']:.2f}", flush=True)
         write(data, flags.out)
 

@@ -220,7 +220,8 @@ class Verifier {
       broken("tiles of {} rows, {} columns, depth {}, {} terms", x.rows, x.columns, x.depth,
              x.terms.size());
     for (const TileProduct::Operand* o : {&x.a, &x.b})
-      if (o->step < 0 || o->block < 0) broken("tiles {} and {} apart", o->step, o->block);
+      if (o->step < 0 || o->block < 0 || (o->step == 0 && x.depth > TileProduct::kDepth))
+        broken("tiles {} and {} apart", o->step, o->block);
     for (const TileProduct::Term& t : x.terms)
       if (t.a < 0 || t.b < 0) broken("terms at {} and {}", t.a, t.b);
     expr(x.fetch);

@@ -20,30 +20,43 @@ namespace {
 constexpr std::int64_t kElements = Tile::kRows * Tile::kDepth;  // of a tile, bf16
 constexpr std::int64_t kWords = kElements / 2, kHalf = Tile::kDepth / 2;
 
-/// The bits of v rounded to bf16, ties away from zero. (A NaN may become a number: then the pieces
-/// after it are NaN.)
-Value rounded_bits(const Value& v) {
-  constexpr std::int64_t kHalfUnit = 0x8000, kUpper = -65536;
-  const auto integer = [](ScalarFn fn, Value x, std::int64_t y) {
-    return kernel::apply(fn, {std::move(x), kernel::imm_int(DType::i32, y)}, DType::i32);
-  };
+Value integer(ScalarFn fn, Value x, std::int64_t y, DType type = DType::i32) {
+  return kernel::apply(fn, {std::move(x), kernel::imm_int(DType::i32, y)}, type);
+}
+
+/// The bits of v rounded to bf16, ties away from zero; `any`: of any f32, else of one that does not
+/// round to infinity. (A NaN may become another value: then the pieces after it are NaN.)
+Value rounded_bits(const Value& v, bool any) {
+  constexpr std::int64_t kHalfUnit = 0x8000, kUpper = -65536, kSize = 0x7fffffff,
+                         kLargest = 0x7f7f8000;  // from here on, a half unit more is infinite
   const Value bits = kernel::apply(ScalarFn::bitcast, {v}, DType::i32);
-  return integer(ScalarFn::bit_and, integer(ScalarFn::add, bits, kHalfUnit), kUpper);
+  Value up = integer(ScalarFn::add, bits, kHalfUnit);
+  if (any) {
+    const Value fits =
+        integer(ScalarFn::less, integer(ScalarFn::bit_and, bits, kSize), kLargest, DType::b1);
+    up = kernel::apply(ScalarFn::select, {fits, up, bits}, DType::i32);
+  }
+  return integer(ScalarFn::bit_and, std::move(up), kUpper);
 }
 Value as_f32(Value bits) { return kernel::apply(ScalarFn::bitcast, {std::move(bits)}, DType::f32); }
 
 /// The bits of the value's pieces.
 std::vector<Value> split(const Value& v, int count) {
-  std::vector<Value> out{rounded_bits(v)};
+  std::vector<Value> out{rounded_bits(v, true)};
   Value rest = v;
   while (static_cast<int>(out.size()) < count) {
     rest = kernel::apply(ScalarFn::sub, {rest, as_f32(out.back())}, DType::f32);
-    out.push_back(rounded_bits(rest));
+    out.push_back(rounded_bits(rest, false));
   }
   return out;
 }
 
-float rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
+/// As rounded_bits(), of a number.
+std::uint16_t piece_of(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const bool fits = (bits & 0x7fffffffU) < 0x7f7f8000U;
+  return static_cast<std::uint16_t>((fits ? bits + 0x8000U : bits) >> 16);
+}
 
 }  // namespace
 
@@ -303,11 +316,7 @@ Body Emitter::split_columns(Env env, const Expr& n, const Expr& first, std::int6
   for (int i = 0; i < pieces_->b; ++i) {
     const auto bits = [&](std::size_t side) { return halves[side][static_cast<std::size_t>(i)]; };
     const Value low =
-        kernel::apply(ScalarFn::bit_and,
-                      {kernel::apply(ScalarFn::shift_right,
-                                     {bits(0), kernel::imm_int(DType::i32, 16)}, DType::i32),
-                       kernel::imm_int(DType::i32, 0xffff)},
-                      DType::i32);
+        integer(ScalarFn::bit_and, integer(ScalarFn::shift_right, bits(0), 16), 0xffff);
     stores.push_back(kernel::store(b_buffer_, place(Expr(pair), i) + Expr(to),
                                    kernel::apply(ScalarFn::bit_or, {low, bits(1)}, DType::i32)));
   }
@@ -393,8 +402,9 @@ Tensor Emitter::pack_pieces() const {
           const std::int64_t word = k / Tile::kDepth * pieces_->b * piece + i / lanes_ * kWords +
                                     k % Tile::kDepth / 2 * lanes_ + i % lanes_;
           for (int part = 0; part < pieces_->b; ++part) {
-            to[2 * (word + part * piece) + k % 2] = f32_to_bf16(rest);
-            rest -= rounded(rest);
+            const std::uint16_t bits = piece_of(rest);
+            to[2 * (word + part * piece) + k % 2] = bits;
+            rest -= bf16_to_f32(bits);
           }
         }
   return out;

@@ -156,12 +156,15 @@ TEST(Pieces, SumsInTheEpilogue) {
 
 /// Infinities become NaN in their own row, and nothing else is touched.
 TEST(Pieces, RowsKeepToThemselves) {
-  for (const double value : {1e30, -double{INFINITY}, double{NAN}}) {
+  for (const double value : {1e30, 3.4028234e38, -3.4e38, -double{INFINITY}, double{NAN}}) {
     Case c;
     on_tiles(c);
-    Tensor x = c.random_tensor({DType::f32, {20, 40}});
+    Tensor x = c.random_tensor({DType::f32, {20, 40}}), w = c.random_tensor({DType::f32, {40, 24}});
     x.set(3 * 40 + 5, value);
-    c.output(c.b.matmul(c.input({20, 40}), c.constant({40, 24})));
+    for (std::int64_t n = 0; n < 24; ++n) w.set(5 * 24 + n, w.at(5 * 24 + n) / 4);  // no overflow
+    w.set(7 * 24 + 11, value);
+    c.output(c.b.matmul(c.input({20, 40}), c.b.constant(w)));
+    x.set(3 * 40 + 7, 0.25);
     c.inputs[0] = x;
     c.tuning = {{"pieces", 1}};
     const auto lowered = contract::lower(request_of(c));
