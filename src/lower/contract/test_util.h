@@ -147,6 +147,21 @@ inline std::string run(const Case& c, const Lowered& lowered) {
   });
 }
 
+/// What the kernel interpreter makes of the case's only output, whatever that is.
+inline Tensor output_of(const Case& c) {
+  const auto lowered = contract::lower(request_of(c));
+  HEDDLE_CHECK(lowered.ok(), "{}", lowered.error().message);
+  Tensor got(c.g[c.g.outputs[0].node].type);
+  run(c, *lowered, [&](std::vector<std::vector<std::byte>>& memory) -> Status {
+    HEDDLE_TRY(kernel::interpret(lowered->kernel, {memory.begin(), memory.end()}));
+    for (std::size_t i = 0; i < memory.size(); ++i)
+      if (lowered->arguments[i].node == c.g.outputs[0].node)
+        std::memcpy(got.mutable_data(), memory[i].data(), memory[i].size());
+    return Ok{};
+  });
+  return got;
+}
+
 /// Lowers the whole case as one contraction and compares the kernel with the primitives.
 inline void check(Case& c) {
   const auto lowered = contract::lower(request_of(c));
