@@ -1,6 +1,8 @@
 #pragma once
 // Compiles one cluster of a primitive graph and runs it on a thread pool: what the micro-benchmarks
 // of generated kernels are made of.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -42,6 +44,8 @@ inline lower::Target target_of(const codegen::cpu::Machine& m, int threads) {
   t.vector_registers = m.vector_registers;
   t.fma_rate = m.fma_rate;
   t.tiles = m.tiles;
+  if (const long size = sysconf(_SC_LEVEL1_DCACHE_SIZE); size > 0) t.l1_bytes = size;
+  if (const long size = sysconf(_SC_LEVEL2_CACHE_SIZE); size > 0) t.l2_bytes = size;
   t.threads = threads;
   return t;
 }

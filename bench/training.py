@@ -58,6 +58,7 @@ def row_of(network, result):
 
 
 def write(data, folder):
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "training-speed.json").write_text(json.dumps(data, indent=1) + "\n")
     lines = ["# Training steps\n", "Made by `bench/training.py`; do not edit.\n",
              "Forward, backward and update on one batch, f32. A ratio is the peer's median over Heddle's, "

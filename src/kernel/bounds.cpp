@@ -20,9 +20,11 @@ std::vector<IndexNode::Term> terms_of(const Expr& e) {
 
 /// Rewrites expressions so that equal parts cancel: x % q becomes x - q·(x / q), and a variable
 /// that is divided by q1 | q2 | … (a task number that is decoded) becomes its mixed-radix digits.
+/// `whole`: of a sum that is divided (a row of tiles that is decoded) multiples of q leave the
+/// quotient, as they leave remainders.
 class Normaliser {
  public:
-  explicit Normaliser(ir::Ranges& ranges) : ranges_(ranges) {}
+  Normaliser(ir::Ranges& ranges, bool whole) : ranges_(ranges), whole_(whole) {}
 
   void scan(const Expr& e) {
     const IndexNode& node = e.node();
@@ -67,13 +69,12 @@ class Normaliser {
         return quotient(e, 1).value_or(e);
       case IndexNode::Kind::div: {
         if (auto digits = quotient(node.args[0], node.constant)) return *digits;
-        return ir::simplify(ir::floor_div((*this)(node.args[0]), node.constant), ranges_);
+        return divided((*this)(node.args[0]), node.constant);
       }
       case IndexNode::Kind::mod: {
         const Expr x = (*this)(node.args[0]);
         auto digits = quotient(node.args[0], node.constant);
-        const Expr quotient = ir::simplify(ir::floor_div(x, node.constant), ranges_);
-        return x - digits.value_or(quotient) * Expr(node.constant);
+        return x - digits.value_or(divided(x, node.constant)) * Expr(node.constant);
       }
       case IndexNode::Kind::min:
         return ir::min((*this)(node.args[0]), (*this)(node.args[1]));
@@ -91,6 +92,18 @@ class Normaliser {
   static void add(std::vector<std::int64_t>& list, std::int64_t x) {
     if (std::find(list.begin(), list.end(), x) == list.end()) list.push_back(x);
   }
+  Expr divided(const Expr& x, std::int64_t q) const {
+    if (!whole_ || x.node().kind != IndexNode::Kind::sum)
+      return ir::simplify(ir::floor_div(x, q), ranges_);
+    const auto quotient = [&](std::int64_t c) { return c / q - (c % q < 0 ? 1 : 0); };
+    Expr out(quotient(x.node().constant));
+    Expr rest(x.node().constant - quotient(x.node().constant) * q);
+    for (const IndexNode::Term& t : x.node().terms) {
+      out = out + t.atom * Expr(quotient(t.coefficient));
+      rest = rest + t.atom * Expr(t.coefficient - quotient(t.coefficient) * q);
+    }
+    return out + ir::simplify(ir::floor_div(rest, q), ranges_);
+  }
   /// x / q for a variable x in digits.
   std::optional<Expr> quotient(const Expr& x, std::int64_t q) const {
     const auto v = x.variable();
@@ -105,6 +118,7 @@ class Normaliser {
   }
 
   ir::Ranges& ranges_;
+  bool whole_;
   std::map<Var, Digits> digits_;
 };
 
@@ -120,8 +134,17 @@ struct Search {
                     best->low > best->high);
   }
 
-  /// Adds multiples of (value of condition i - its expression) for i >= first: combinations.
-  void visit(const Expr& e, std::size_t first) {
+  /// Combinations of few conditions first.
+  void run(const Expr& e) {
+    for (const int most : {2, 4, INT32_MAX}) {
+      tries = 0;
+      visit(e, 0, most);
+    }
+  }
+
+  /// Adds multiples of (value of condition i - its expression) for i >= first: combinations of at
+  /// most so many.
+  void visit(const Expr& e, std::size_t first, int most) {
     if (++tries > kMaxTries || enough()) return;
     if (auto b = ir::bounds(e, ranges)) {
       if (best)
@@ -129,6 +152,7 @@ struct Search {
       else
         best = b;
     }
+    if (most == 0) return;
     const auto in_e = terms_of(e);
     for (std::size_t i = first; i < conditions.size(); ++i) {
       const Expr value{Var{first_value + static_cast<std::int32_t>(i)}};
@@ -140,7 +164,7 @@ struct Search {
       std::sort(factors.begin(), factors.end());
       factors.erase(std::unique(factors.begin(), factors.end()), factors.end());
       for (std::int64_t factor : factors)
-        visit(e + (value - conditions[i].expr) * Expr(factor), i + 1);
+        visit(e + (value - conditions[i].expr) * Expr(factor), i + 1, most - 1);
     }
   }
 };
@@ -157,7 +181,7 @@ std::optional<Interval> search(const Expr& e, const Conditions& conditions,
     if (value.low > value.high) return value;  // never holds
     search.ranges.push_back(value);
   }
-  search.visit(e, 0);
+  search.run(e);
   return search.best;
 }
 
@@ -178,6 +202,35 @@ void quotients(const Expr& e, const Conditions& given, const ir::Ranges& ranges,
   if (auto b = bounds_under(node.args[0], given, ranges))
     add(out, {e, ir::evaluate(ir::floor_div(Expr(b->low), q), {}),
               ir::evaluate(ir::floor_div(Expr(b->high), q), {}) + 1});
+}
+
+/// Bounds of the normal form.
+std::optional<Interval> normal_bounds(const Expr& expr, const Conditions& given,
+                                      const ir::Ranges& known, std::optional<Interval> needed,
+                                      std::optional<Interval> best, bool whole) {
+  ir::Ranges ranges = known;
+  Normaliser normalise(ranges, whole);
+  normalise.scan(expr);
+  for (const ir::Condition& c : given) normalise.scan(c.expr);
+  normalise.finish();
+  const Expr e = normalise(expr);
+  Conditions conditions;
+  for (const ir::Condition& c : given) conditions.push_back({normalise(c.expr), c.low, c.high});
+  const std::size_t explicit_count = conditions.size();
+  const Conditions own = conditions;
+  quotients(e, own, ranges, conditions);
+  for (std::size_t i = 0; i < explicit_count; ++i) {
+    const Expr condition = conditions[i].expr;
+    quotients(condition, {}, ranges, conditions);
+  }
+  // What quotients say of themselves brings them in, the conditions may then bound them; and where
+  // a condition brings in a quotient, the other way round.
+  const Conditions facts(conditions.begin() + static_cast<std::ptrdiff_t>(explicit_count),
+                         conditions.end());
+  // Remainders and quotients of one sum bring in each other.
+  if (whole) conditions.insert(conditions.begin(), own.begin(), own.end());
+  conditions.insert(whole ? conditions.end() : conditions.begin(), facts.begin(), facts.end());
+  return search(e, conditions, ranges, needed, best);
 }
 
 }  // namespace
@@ -204,27 +257,11 @@ std::optional<Interval> bounds_under(const Expr& expr, const Conditions& given,
   const auto written = search(expr, all, known, needed, plain);
   if (needed && written->low >= needed->low && written->high <= needed->high) return written;
   if (written->low > written->high) return written;  // never holds
-  ir::Ranges ranges = known;
-  Normaliser normalise(ranges);
-  normalise.scan(expr);
-  for (const ir::Condition& c : given) normalise.scan(c.expr);
-  normalise.finish();
-  const Expr e = normalise(expr);
-  Conditions conditions;
-  for (const ir::Condition& c : given) conditions.push_back({normalise(c.expr), c.low, c.high});
-  const std::size_t explicit_count = conditions.size();
-  const Conditions own = conditions;
-  quotients(e, own, ranges, conditions);
-  for (std::size_t i = 0; i < explicit_count; ++i) {
-    const Expr condition = conditions[i].expr;
-    quotients(condition, {}, ranges, conditions);
-  }
-  // What quotients say of themselves brings them in, the conditions may then bound them; and where
-  // a condition brings in a quotient, the other way round.
-  const Conditions facts(conditions.begin() + static_cast<std::ptrdiff_t>(explicit_count),
-                         conditions.end());
-  conditions.insert(conditions.begin(), facts.begin(), facts.end());
-  return search(e, conditions, ranges, needed, written);
+  const auto normal = normal_bounds(expr, given, known, needed, written, false);
+  if (!needed || (normal->low >= needed->low && normal->high <= needed->high) ||
+      normal->low > normal->high)
+    return normal;
+  return normal_bounds(expr, given, known, needed, normal, true);
 }
 
 bool multiple_of(const Expr& e, std::int64_t n) {

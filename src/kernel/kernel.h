@@ -232,10 +232,19 @@ struct TileProduct {
   int rows = 16, columns = 16;  ///< columns: a multiple of 16
   std::int64_t depth = 32;      ///< a multiple of 32
   std::vector<Term> terms;
-  /// A hint, as Prefetch: each step along the depth fetches the next so many elements of b's
-  /// buffer, from here.
-  Expr fetch = 0;
-  std::int64_t fetched = 0;
+  /// Hints, as Prefetch, spread over the steps along the depth: rows that lie `pitch` elements
+  /// apart, so many lines of each.
+  struct Fetch {
+    BufferId buffer;
+    Expr offset = 0;
+    std::int64_t rows = 1, pitch = 0;
+    int lines = 1;
+    /// In each step, the last ones of which may fetch what lies behind the rows.
+    std::int64_t rows_of_step(std::int64_t depth) const {
+      return (rows * kDepth + depth - 1) / depth;
+    }
+  };
+  std::vector<Fetch> fetches;
 
   static constexpr int kRows = 16, kColumns = 16, kDepth = 32;  ///< of a tile
   static constexpr int kRegisters = 8;

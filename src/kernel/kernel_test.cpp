@@ -250,7 +250,7 @@ std::string product_of_tiles(std::string_view statement, int acc = 320) {
 TEST(TileProduct, IsASumOverTermsAndDepth) {
   const Kernel k = parsed(product_of_tiles(
       "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 depth 64 terms "
-      "512 256, 0 0 fetch 512 by 32"));
+      "512 256, 0 0 fetch b1[512] rows 2 by 32 lines 2"));
   ASSERT_TRUE(verify(k).ok()) << verify(k).error().message;
   EXPECT_EQ(to_string(*parse_kernel(to_string(k))), to_string(k));
   std::vector<std::uint16_t> a(4096);
@@ -296,7 +296,7 @@ TEST(TileProduct, Refuses) {
             "depth 64 terms 0 0"},
            {"fetches",
             "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 "
-            "depth 64 terms 0 0 fetch 0 by 1000000"},
+            "depth 64 terms 0 0 fetch b0[0] rows 9 by 32 lines 1000000"},
            {"as the product",
             "tiles b2[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 "
             "columns 16 depth 64 terms 0 0"},

@@ -382,10 +382,16 @@ class Parser : Lexer {
       t.b = integer(0, INT32_MAX);
       x.terms.push_back(t);
     } while (accept(","));
-    if (accept("fetch")) {
-      x.fetch = expr();
+    while (accept("fetch")) {
+      TileProduct::Fetch f;
+      f.offset = element(f.buffer);
+      expect("rows");
+      f.rows = integer(1, INT32_MAX);
       expect("by");
-      x.fetched = integer(1, INT32_MAX);
+      f.pitch = integer(0, INT32_MAX);
+      expect("lines");
+      f.lines = static_cast<int>(integer(1, INT32_MAX));
+      x.fetches.push_back(std::move(f));
     }
     return {std::move(x)};
   }

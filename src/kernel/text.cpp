@@ -131,7 +131,9 @@ class Printer {
                                    operand(x.a), operand(x.b), x.rows, x.columns, x.depth);
     for (const TileProduct::Term& t : x.terms)
       text += fmt::format("{} {} {}", &t == &x.terms[0] ? "" : ",", t.a, t.b);
-    if (x.fetched > 0) text += fmt::format(" fetch {} by {}", ir::to_string(x.fetch), x.fetched);
+    for (const TileProduct::Fetch& f : x.fetches)
+      text += fmt::format(" fetch b{}[{}] rows {} by {} lines {}", f.buffer.value,
+                          ir::to_string(f.offset), f.rows, f.pitch, f.lines);
     return text;
   }
 

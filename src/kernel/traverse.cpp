@@ -140,7 +140,10 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
           o->offset = map_expr(o->offset, m);
         }
         out.to = map_expr(out.to, m);
-        out.fetch = map_expr(out.fetch, m);
+        for (TileProduct::Fetch& f : out.fetches) {
+          f.buffer = map_buffer(f.buffer, m);
+          f.offset = map_expr(f.offset, m);
+        }
         return Stmt{std::move(out)};
       });
 }

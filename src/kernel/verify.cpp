@@ -12,7 +12,7 @@ constexpr std::int64_t kRegisters = 65536;  // of a multiprocessor
 constexpr int kWarpgroup = 4 * kWarp;
 constexpr std::int64_t kTileRow = 64, kTileAlign = 512;  // elements: 128 bytes, 1024 bytes
 constexpr std::int64_t kMaxBox = 256;
-constexpr std::int64_t kMostFetched = 1 << 14;  // words in a step, each line an instruction
+constexpr std::int64_t kMostFetched = 1 << 10;  // lines in a step, each an instruction
 
 struct Broken {
   std::string message;
@@ -224,8 +224,13 @@ class Verifier {
         broken("tiles {} and {} apart", o->step, o->block);
     for (const TileProduct::Term& t : x.terms)
       if (t.a < 0 || t.b < 0) broken("terms at {} and {}", t.a, t.b);
-    expr(x.fetch);
-    if (x.fetched < 0 || x.fetched > kMostFetched) broken("a product that fetches {}", x.fetched);
+    for (const TileProduct::Fetch& f : x.fetches) {
+      known(f.buffer);
+      expr(f.offset);
+      if (k_.buffers[f.buffer].scope != Scope::grid || f.rows < 1 || f.pitch < 0 || f.lines < 1 ||
+          f.lines > kMostFetched || f.rows_of_step(x.depth) > kMostFetched / f.lines)
+        broken("a product that fetches {} lines of {} rows", f.lines, f.rows);
+    }
     access(x.acc, x.to, {}, under, std::int64_t{x.rows} * x.columns);
     access(x.a.buffer, x.a.offset, {}, under, x.a_span());
     access(x.b.buffer, x.b.offset, {}, under, x.b_span());

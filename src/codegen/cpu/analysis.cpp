@@ -79,6 +79,8 @@ std::vector<std::int32_t> Analysis::touched(const Body& body) {
   for_each_stmt(body, [&](const Stmt& s) {
     if (const Store* store = std::get_if<Store>(&s.op)) insert_sorted(out, store->buffer.value);
     if (const Prefetch* hint = std::get_if<Prefetch>(&s.op)) insert_sorted(out, hint->buffer.value);
+    if (const TileProduct* x = std::get_if<TileProduct>(&s.op))
+      for (const TileProduct::Fetch& f : x->fetches) insert_sorted(out, f.buffer.value);
   });
   return out;
 }

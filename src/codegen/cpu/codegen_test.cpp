@@ -110,19 +110,6 @@ TEST(Stream, LargeOutputsAlignedOrNot) {
   }
 }
 
-/// The host, and the same instruction set families with less.
-std::vector<Machine> machines() {
-  std::vector<Machine> out = {host_machine()};
-#if defined(__x86_64__)
-  for (const char* name : {"x86-64", "x86-64-v3", "x86-64-v4"}) {
-    auto m = machine_named(name);
-    EXPECT_TRUE(m.ok()) << name;
-    if (m.ok() && m->vector_bytes <= out[0].vector_bytes) out.push_back(*m);
-  }
-#endif
-  return out;
-}
-
 /// Part of a register past the caches, beside ordinary stores to the same line, is slow.
 TEST(Stream, OnlyWholeRegisters) {
   const kernel::Kernel k = parsed(R"(kernel "tails" vars=3 {
@@ -159,6 +146,28 @@ TEST(Transpose, BlocksOfEveryTypeAndWidth) {
       }
 }
 
+/// Rows outside, some of them outside of the buffer, are zeros: a filter's window over an image, of
+/// which the lanes are positions and the unrolled variable the channels; whole vectors and tails,
+/// conditions on lanes, on loops around and on both.
+TEST(Transpose, RowsUnderConditions) {
+  for (const int lanes : {8, 16, 5})
+    for (const char* inside : {"1 <= d2 + d1 < 9", "1 <= d2 + d1 < 9 & 1 <= d0 + d4 < 3",
+                               "0 <= d2 + d1 + d4 < 12 & 1 <= d2 + d1 < 11", "1 <= d0 < 3"}) {
+      const kernel::Kernel k = parsed(fmt::format(
+          R"(kernel "w" vars=5 {{
+  buffer b0 "x" f32[1024] grid arg=0
+  buffer b1 "y" f32[8192] grid arg=1 written
+  for grid d0 in 0..4 {{ for serial d4 in 0..2 {{ for serial d1 in 0..3 {{
+    for unroll d3 in 0..16 {{ for vector d2 in 0..{0} {{
+      b1[d0*2048 + d4*1024 + d1*256 + d3*16 + d2] = guard.f32({1} & 0 <= d0*4 + d2 + d1 - 1 < 20 ;
+        load.f32 b0[d0*64 + d2*16 + d1*16 + d3 - 16]; f32(0)) }} }} }} }} }}
+}})",
+          lanes, inside));
+      ASSERT_TRUE(kernel::verify(k).ok()) << kernel::verify(k).error().message;
+      for (const Machine& m : machines()) check(k, m, 0, 7);
+    }
+}
+
 TEST(Prefetch, ChangesNothingEvenOutsideTheBuffer) {
   const kernel::Kernel k = parsed(R"(kernel "hints" vars=3 {
   buffer b0 "x" f32[256] grid arg=0
@@ -188,7 +197,7 @@ TEST(TileProduct, AsTheInterpreterHasIt) {
   buffer b4 "acc" f32[{2}] block
   for grid d0 in 0..1 {{
     for serial d1 in 0..384 {{ for vector d2 in 0..16 {{ b3[d1*16 + d2] = load.f32 b0[d1*16 + d2] }} }}
-    tiles b4[0] = b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 96 terms 512 1536, 0 0 fetch 64 by 48
+    tiles b4[0] = b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 96 terms 512 1536, 0 0 fetch b1[64] rows 3 by 48 lines 3 fetch b2[0] rows 20 by 16 lines 1
     tiles b4[0] += b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 64 terms 0 0
     for serial d3 in 0..{3} {{ for vector d4 in 0..16 {{ b2[d3*16 + d4] = load.f32 b4[d3*16 + d4] }} }}
   }}

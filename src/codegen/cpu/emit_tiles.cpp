@@ -97,10 +97,17 @@ void Emitter::tiles(const TileProduct& x) {
     b_.CreateIntrinsic(llvm::Intrinsic::x86_tileloadd64, {},
                        {tile(number), bytes(base, offset), b_.getInt64(kRowBytes)});
   };
-  V ahead = x.fetched > 0 ? at(address(x.b.buffer.value, bound(x.fetch)), x.fetched * 4) : nullptr;
-  const std::int64_t lines = (x.fetched + 15) / 16;
-  std::int64_t fetched = 0, done = 0;
-  const auto products = static_cast<std::int64_t>(x.terms.size()) * reg.columns;
+  std::vector<std::pair<V, std::int64_t>> lines;  // of a step
+  for (const TileProduct::Fetch& f : x.fetches) {
+    const std::int64_t rows = f.rows_of_step(x.depth),
+                       pitch = f.pitch * size_of(buffer(f.buffer.value).dtype);
+    V first = at(address(f.buffer.value, bound(f.offset)), rows * pitch);
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (int line = 0; line < f.lines; ++line)
+        lines.emplace_back(first, row * pitch + line * kRowBytes);
+  }
+  std::size_t fetched = 0, done = 0;
+  const auto products = x.terms.size() * static_cast<std::size_t>(reg.columns);
   const TileProduct::Term* last = nullptr;
   for (const TileProduct::Term& t : x.terms) {
     if (!last || last->a != t.a)
@@ -111,8 +118,8 @@ void Emitter::tiles(const TileProduct& x) {
       for (int i = 0; i < reg.rows; ++i)
         b_.CreateIntrinsic(llvm::Intrinsic::x86_tdpbf16ps, {},
                            {tile(reg.acc(i, j)), tile(reg.a(i)), tile(reg.b(j))});
-      for (++done; fetched < lines * done / products; ++fetched)
-        prefetch(bytes(ahead, fetched * kRowBytes), 3);
+      for (++done; fetched < lines.size() * done / products; ++fetched)
+        prefetch(bytes(lines[fetched].first, lines[fetched].second), 3);
     }
     last = &t;
   }

@@ -6,6 +6,9 @@ namespace heddle::codegen::cpu {
 
 namespace {
 
+using kernel::Guard;
+using kernel::Imm;
+using kernel::Load;
 using V = llvm::Value*;
 
 /// Elements of a and b picked by `pick(j)`: the j-th of a, or of b where `width` is added.
@@ -59,9 +62,63 @@ std::vector<Emitter::V> Emitter::transposed(std::vector<V> rows, unsigned elemen
   return columns;
 }
 
+/// True if all iterations of the unrolled loop come to where the builder stands.
+bool Emitter::always_runs(Var unrolled) const {
+  const auto first = levels_[static_cast<std::size_t>(unrolled.index)] + 1;
+  return std::none_of(scopes_.begin() + first, scopes_.end(),
+                      [](const std::shared_ptr<Scope>& s) { return s->conditional; });
+}
+
+/// The row of a block that starts at `first`, or zeros where a condition, at the row's lane, does
+/// not hold.
+Emitter::V Emitter::row_of_block(std::int32_t id, const Expr& first,
+                                 const std::vector<ir::Condition>& inside, std::int64_t lane) {
+  const unsigned width = vector_->width;
+  V from = address(id, first), all = nullptr;
+  for (ir::Condition c : inside) {
+    c.expr = ir::substitute(c.expr, [&](Var x) -> std::optional<Expr> {
+      return x == vector_->var ? std::optional(Expr(vector_->begin + lane)) : std::nullopt;
+    });
+    if (const auto holds = ir::decide(c, ranges_); holds && *holds) continue;
+    V one = condition(c);
+    all = all ? b_.CreateAnd(all, one) : one;
+  }
+  if (all) {
+    auto* type = llvm::FixedVectorType::get(ops_.storage(buffer(id).dtype), width);
+    llvm::GlobalVariable* zeros = module_.getNamedGlobal("zeros");
+    if (!zeros || zeros->getValueType() != type) {
+      zeros = new llvm::GlobalVariable(module_, type, true, llvm::GlobalValue::PrivateLinkage,
+                                       llvm::Constant::getNullValue(type), "zeros");
+      zeros->setAlignment(llvm::Align(64));
+    }
+    from = b_.CreateSelect(all, from, zeros);
+  }
+  return load_at(id, from, width);
+}
+
+/// A guarded load of a column of a block, with zeros elsewhere; null if it is none.
+Emitter::V Emitter::guarded_column(const Guard& x, const std::vector<ir::Condition>& left) {
+  const auto* load = std::get_if<Load>(&x.then->op);
+  const auto* zero = std::get_if<Imm>(&x.otherwise->op);
+  if (!load || !load->dynamic.empty() || !zero || zero->real != 0 || zero->integer != 0 ||
+      !vector_ || scope().mask || left.empty())
+    return nullptr;
+  for (const ir::Condition& c : x.conditions) {
+    std::vector<Var> used;
+    ir::collect_variables(c.expr, used);
+    for (const Var v : used)
+      if (unrolled_[static_cast<std::size_t>(v.index)] > 0 &&
+          ir::coefficient_of(load->offset, v) == 1)
+        return nullptr;  // its rows are not whole
+  }
+  V column = load_column(load->buffer.value, load->offset, left);
+  return column ? ops_.cast(column, buffer(load->buffer.value).dtype, x.then->dtype) : nullptr;
+}
+
 /// A load whose lanes lie `stride` apart and whose neighbours, by an unrolled variable, are the
-/// next elements of the same rows; null if it is none.
-Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset) {
+/// next elements of the same rows; null if it is none. `inside`: of lanes, whose rows are there.
+Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset,
+                                const std::vector<ir::Condition>& inside) {
   const unsigned width = vector_->width;
   if (width < 4 || vector_->lanes != width || in_registers(id)) return nullptr;
   const auto stride = ir::coefficient_of(offset, vector_->var);
@@ -81,13 +138,14 @@ Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset) {
         });
     const auto range = ir::bounds(first, ranges_);
     const std::int64_t last = (width - 1) * (*stride + 1);
-    if (!range || range->low < 0 || range->high + last >= buffer(id).size) continue;
-    Block& block = scope().blocks[{id, first}];
+    const bool exists = range && range->low >= 0 && range->high + last < buffer(id).size;
+    if (inside.empty() ? !exists : !always_runs(v)) continue;
+    Block& block = scope().blocks[{id, first, inside}];
     if (block.columns.empty() || block.time < stored_[static_cast<std::size_t>(id)]) {
       block.time = time_;
       block.columns.clear();
       for (unsigned i = 0; i < width; ++i)
-        block.columns.push_back(load_at(id, address(id, first + Expr(i * *stride)), width));
+        block.columns.push_back(row_of_block(id, first + Expr(i * *stride), inside, i));
       const unsigned bytes = block.columns[0]->getType()->getScalarSizeInBits() / 8;
       block.columns = transposed(std::move(block.columns), std::max(1u, bytes));
     }

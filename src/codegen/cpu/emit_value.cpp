@@ -111,6 +111,7 @@ Emitter::V Emitter::make_guard(const Guard& x) {
   for (ir::Condition& c : conditions) c.expr = bound(c.expr);
   const auto left = ir::simplify(conditions, ranges_);
   if (!left) return value(x.otherwise);
+  if (V column = guarded_column(x, *left)) return column;
   std::vector<ir::Condition> uniform, varying;
   for (const ir::Condition& c : *left) (varies(c.expr) ? varying : uniform).push_back(c);
   const auto then = [&]() -> V {

@@ -154,6 +154,7 @@ void Emitter::repeat(const For& x) {
     bound_[at] = i;
     ranges_[at] = ir::Interval{i, i};
     unrolled_[at] = x.end - x.begin;
+    levels_[at] = depth();
     body(*x.body);
   }
   unrolled_[at] = 0;

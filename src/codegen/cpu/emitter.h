@@ -55,8 +55,8 @@ class Emitter {
     std::unordered_map<ValueKey, Remembered, ValueKeyHash> values;
     std::unordered_map<Expr, V> indices;
     std::map<std::int32_t, std::unordered_map<Expr, V>> pointers;  ///< by buffer
-    /// Blocks that were transposed, by buffer and first element.
-    std::map<std::pair<std::int32_t, Expr>, Block> blocks;
+    /// Blocks that were transposed, by buffer, first element and the conditions of their rows.
+    std::map<std::tuple<std::int32_t, Expr, std::vector<ir::Condition>>, Block> blocks;
   };
   using Scopes = std::vector<std::shared_ptr<Scope>>;
   /// Where the builder stands, stable when blocks are split.
@@ -166,7 +166,12 @@ class Emitter {
   V tile_configuration(const kernel::TileProduct& x);
 
   // emit_transpose.cpp: columns of blocks
-  V load_column(std::int32_t buffer, const Expr& offset);
+  V load_column(std::int32_t buffer, const Expr& offset,
+                const std::vector<ir::Condition>& inside = {});
+  V guarded_column(const kernel::Guard& x, const std::vector<ir::Condition>& left);
+  bool always_runs(Var unrolled) const;
+  V row_of_block(std::int32_t buffer, const Expr& first, const std::vector<ir::Condition>& inside,
+                 std::int64_t lane);
   std::vector<V> transposed(std::vector<V> rows, unsigned element_bytes);
 
   const kernel::Buffer& buffer(std::int32_t id) const { return k_.buffers[kernel::BufferId{id}]; }
@@ -185,7 +190,7 @@ class Emitter {
   std::vector<std::optional<std::int64_t>> bound_;  ///< by variable: unrolled, or one iteration
   std::vector<std::int64_t> unrolled_;              ///< by variable: extent while it is unrolled
   std::vector<V> phis_;      ///< by variable: loop counter, or what it is bound to
-  std::vector<int> levels_;  ///< by variable: depth of its loop
+  std::vector<int> levels_;  ///< by variable: depth of its loop, or where it is unrolled
   ir::Ranges ranges_;
   std::vector<std::int64_t> stored_;  ///< by buffer: time of the last store
   std::int64_t time_ = 0;

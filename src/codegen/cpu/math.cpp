@@ -20,6 +20,25 @@ V Ops::polynomial(V x, llvm::ArrayRef<double> high_first) {
   return out;
 }
 
+/// x / c of vectors, |c| at least 1, correctly rounded down to the smallest normal: the product
+/// with 1/c and one correction by what is left, where a division takes several times as long
+/// (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990).
+/// Null if y is no such constant.
+V Ops::quotient_by_constant(V x, V y) {
+  const auto* all = llvm::dyn_cast<llvm::Constant>(y);
+  const auto* c = all ? llvm::dyn_cast_or_null<llvm::ConstantFP>(all->getSplatValue()) : nullptr;
+  if (!modern_ || width_of(x) < 4 || !c || !c->getType()->isFloatTy()) return nullptr;
+  const float divisor = c->getValueAPF().convertToFloat();
+  const int exponent = std::isnormal(divisor) ? std::ilogb(divisor) : -1;
+  if (exponent < 0 || exponent > 100) return nullptr;
+  V reciprocal = real(x, 1 / divisor);
+  V quotient = b_.CreateFMul(x, reciprocal);
+  V rest = intrinsic(Intrinsic::fma, {b_.CreateFNeg(y), quotient, x});
+  V corrected = intrinsic(Intrinsic::fma, {rest, reciprocal, quotient});
+  // Nothing is left of exact quotients, zeros' signs among them, and no number of infinite ones.
+  return b_.CreateSelect(b_.CreateFCmpONE(rest, real(x, 0)), corrected, quotient);
+}
+
 /// x·2^n in one instruction (n whole), right at both ends of the range; null if there is none.
 V Ops::scaled(V x, V n) {
   const unsigned width = width_of(x);

@@ -1,3 +1,4 @@
+#include <bit>
 #include <cmath>
 
 #include "codegen/cpu/test_util.h"
@@ -97,6 +98,45 @@ TEST(Math, LimitsAndNans) {
           << f.name << "(" << x[i] << ") = " << y[i] << ", want " << want;
     }
   }
+}
+
+/// Division by a constant rounds as the processor's does.
+TEST(Math, QuotientsByConstants) {
+  const float special[] = {0.0F, -0.0F, INFINITY, -INFINITY, NAN, 3.4e38F, -3.4e38F, 1e-37F, 1.0F};
+  std::mt19937 random(11);
+  for (const float c : {1.41421356F, 3.0F, -0.1F, 1.99999988F, 1.00000012F, 7e20F, 1e-30F, 4.0F})
+    for (const Machine& machine : machines()) {
+      const std::string constant = fmt::format("f32({:.9g})", c);
+      kernel::Kernel k = unary("neg");
+      std::string text = kernel::to_string(k);
+      const std::string load = "load.f32 b0[d1*8 + d2]";
+      const auto at = text.find("neg.f32(" + load + ")");
+      ASSERT_NE(at, std::string::npos) << text;
+      text.replace(at, std::string("neg.f32()").size() + load.size(),
+                   "div.f32(" + load + ", " + constant + ")");
+      const Compiled code(parsed(text), machine);
+      std::vector<float> x(4096), y(4096);
+      std::uniform_int_distribution<std::uint32_t> bits;
+      for (std::size_t i = 0; i < x.size(); ++i)
+        x[i] = i < std::size(special) ? special[i] : std::bit_cast<float>(bits(random));
+      code.run({x.data(), y.data()});
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const float want = x[i] / c;
+        if (std::isnan(want)) {
+          EXPECT_TRUE(std::isnan(y[i])) << x[i] << " / " << c;
+        } else if (std::fabs(x[i]) < 1e-30F || std::fabs(want) < 1e-30F) {
+          EXPECT_LE(ulps(y[i], static_cast<double>(x[i]) / c), 1) << x[i] << " / " << c;
+        } else {
+          EXPECT_EQ(std::bit_cast<std::uint32_t>(want), std::bit_cast<std::uint32_t>(y[i]))
+              << x[i] << " / " << c << " on " << machine.cpu;
+        }
+      }
+      const bool divides =
+          to_assembly_text(parsed(text), machine)->find("vdivps") != std::string::npos;
+      if (machine.vector_bytes >= 32 && std::fabs(c) >= 1) {
+        EXPECT_FALSE(divides) << machine.cpu << " " << c;
+      }
+    }
 }
 
 }  // namespace

@@ -99,6 +99,16 @@ V Ops::to_bf16_exactly(V v) {
 V Ops::to_bf16(V v) {
   if (!bf16_pairs_) return nullptr;
   const unsigned width = width_of(v), most = static_cast<unsigned>(x86_bytes_) / 4;
+  if (width == 2 * most && most == 16) {  // of two registers in one
+    const auto half = [&](int first) {
+      llvm::SmallVector<int> lanes;
+      for (int i = 0; i < 16; ++i) lanes.push_back(first + i);
+      return b_.CreateShuffleVector(v, lanes);
+    };
+    return b_.CreateBitCast(
+        b_.CreateIntrinsic(Intrinsic::x86_avx512bf16_cvtne2ps2bf16_512, {}, {half(16), half(0)}),
+        llvm::FixedVectorType::get(b_.getInt16Ty(), width));
+  }
   if (width > most) return nullptr;
   const unsigned whole = width <= 8 ? 8 : 16;
   V wide = v;
@@ -236,6 +246,7 @@ V Ops::apply_float(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
     case ScalarFn::mul:
       return b_.CreateFMul(x, y);
     case ScalarFn::div:
+      if (V out = quotient_by_constant(x, y)) return out;
       return b_.CreateFDiv(x, y);
     case ScalarFn::min:
       return extreme(x, y, false);

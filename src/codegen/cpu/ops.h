@@ -84,6 +84,7 @@ class Ops {
   llvm::Value* libm(ir::ScalarFn fn, llvm::ArrayRef<llvm::Value*> args, DType type);
 
   // Polynomials for f32, in math.cpp.
+  llvm::Value* quotient_by_constant(llvm::Value* x, llvm::Value* y);
   llvm::Value* exp_f32(llvm::Value* x);
   llvm::Value* log_f32(llvm::Value* x);
   llvm::Value* tanh_f32(llvm::Value* x);

@@ -10,6 +10,19 @@
 
 namespace heddle::codegen::cpu {
 
+/// The host, and the same instruction set families with less.
+inline std::vector<Machine> machines() {
+  std::vector<Machine> out = {host_machine()};
+#if defined(__x86_64__)
+  for (const char* name : {"x86-64", "x86-64-v3", "x86-64-v4"}) {
+    auto m = machine_named(name);
+    EXPECT_TRUE(m.ok()) << name;
+    if (m.ok() && m->vector_bytes <= out[0].vector_bytes) out.push_back(*m);
+  }
+#endif
+  return out;
+}
+
 inline kernel::Kernel parsed(std::string_view text) {
   auto k = kernel::parse_kernel(text);
   EXPECT_TRUE(k.ok()) << (k.ok() ? "" : k.error().message);

@@ -51,9 +51,9 @@ struct Choice {
   Schedule schedule;
 };
 
-/// Appends the best schedules of one product: as written and by halves, or else as Winograd's
-/// convolution.
-void add_choices(const std::shared_ptr<Product>& product, bool written, const Tuning& fixed,
+/// Appends the best schedules of one product: of joined values as written and by halves, of single
+/// ones Winograd's convolution, of copied ones those in tile registers.
+void add_choices(const std::shared_ptr<Product>& product, Form form, const Tuning& fixed,
                  std::size_t count, std::vector<Choice>& out) {
   const Product& p = *product;
   const Target& target = p.request.target;
@@ -69,8 +69,11 @@ void add_choices(const std::shared_ptr<Product>& product, bool written, const Tu
     }
   };
   const bool plain = kind.value_or(0) == 0 && by_halves.value_or(0) == 0;
-  if (target.tiles && !written && plain && by_pieces.value_or(1) == 1)
-    add(pieces_schedules(p, target, lanes, fixed, count));
+  const bool written = form == Form::joined;
+  if (form == Form::copied) {
+    if (plain && by_pieces.value_or(1) == 1) add(pieces_schedules(p, target, lanes, fixed, count));
+    return;
+  }
   if (by_pieces.value_or(0) == 1) return;
   if (written && plain) add(schedules(p.extents, target, lanes, p.base, fixed, count));
   if (written && kind.value_or(0) == 0 && by_halves.value_or(1) == 1 && target.strassen &&
@@ -85,7 +88,7 @@ void add_choices(const std::shared_ptr<Product>& product, bool written, const Tu
 Result<std::shared_ptr<Product>> single_values(const Request& request,
                                                const std::shared_ptr<Product>& product) {
   if (!product->problem.parts || product->problem.type != DType::f32) return product;
-  return std::shared_ptr<Product>(HEDDLE_TRY(make_product(request, false)));
+  return std::shared_ptr<Product>(HEDDLE_TRY(make_product(request, Form::single)));
 }
 
 /// Best first; the tuning may name one kind.
@@ -93,9 +96,12 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
                                     std::size_t count) {
   const std::shared_ptr<Product> product = HEDDLE_TRY(make_product(request));
   std::vector<Choice> out;
-  add_choices(product, true, fixed, count, out);
-  if (request.target.winograd > 0 || request.target.tiles)
-    add_choices(HEDDLE_TRY(single_values(request, product)), false, fixed, count, out);
+  add_choices(product, Form::joined, fixed, count, out);
+  if (request.target.winograd > 0)
+    add_choices(HEDDLE_TRY(single_values(request, product)), Form::single, fixed, count, out);
+  if (request.target.tiles)
+    if (auto copied = make_product(request, Form::copied))
+      add_choices(*std::move(copied), Form::copied, fixed, count, out);
   std::stable_sort(out.begin(), out.end(), [](const Choice& a, const Choice& b) {
     return a.schedule.cycles < b.schedule.cycles;
   });

@@ -48,10 +48,10 @@ void Emitter::set(Env& env, Var v, Expr e) {
   env[i] = std::move(e);
 }
 
-/// Position in the row-major order of the reduction axes.
-Expr Emitter::k_linear(const Env& env) const {
+/// Position in the row-major order of axes.
+Expr Emitter::linear(const std::vector<Axis>& axes, const Env& env) const {
   Expr out(0);
-  for (const Axis& axis : k_axes_) out = out * Expr(axis.extent) + at(Expr(axis.var), env);
+  for (const Axis& axis : axes) out = out * Expr(axis.extent) + at(Expr(axis.var), env);
   return out;
 }
 
@@ -139,7 +139,7 @@ Body Emitter::task_body() {
     copy_a(body);
   else if (s_.depth == 1)
     copy_rows_of_pieces(body);
-  if (s_.b == BSource::task) {
+  if (s_.b == BSource::task && !pieces_) {
     const Var p = k_.new_var();
     Body copy;
     Env env;
@@ -154,6 +154,13 @@ Body Emitter::task_body() {
   Body rows{kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))};
   if (p_.row)
     rows = {kernel::loop(row_loop_, 0, s_.rows_per_task, Binding::serial, std::move(rows))};
+  if (s_.b == BSource::task && pieces_) {
+    // One panel at a time, which stays near until its tiles are done.
+    Body copy;
+    copy_panel(panel_, Expr(0), copy);
+    rows.insert(rows.begin(), std::make_move_iterator(copy.begin()),
+                std::make_move_iterator(copy.end()));
+  }
   Body zeros = zero_sums();
   rows.insert(rows.begin(), std::make_move_iterator(zeros.begin()),
               std::make_move_iterator(zeros.end()));

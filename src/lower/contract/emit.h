@@ -37,7 +37,8 @@ class Emitter {
   kernel::Value at(const kernel::Value& v, const Env& env) const;
   ir::Expr at(const ir::Expr& e, const Env& env) const;
   static void set(Env& env, ir::Var v, ir::Expr e);
-  ir::Expr k_linear(const Env& env) const;
+  ir::Expr k_linear(const Env& env) const { return linear(k_axes_, env); }
+  ir::Expr linear(const std::vector<Axis>& axes, const Env& env) const;
   ir::Expr first_row() const;
   ir::Expr first_tile_row() const;
   kernel::BufferId scratch(std::string name, std::int64_t size, kernel::Scope scope, int lanes = 1,
@@ -154,14 +155,18 @@ class Emitter {
 
   // A product in tile registers (emit_pieces.cpp).
   void plan_pieces();
+  void plan_column_terms();
+  ir::Expr in_block(std::size_t level, const ir::Expr& position) const;
   ir::Expr piece_place(const ir::Expr& slot, const ir::Expr& vector) const;
   kernel::Body split_terms(const ir::Expr& slot, const ir::Expr& vector, const Env& env,
                            std::int64_t lanes);
-  kernel::Body pieces_of_row(const ir::Expr& slot, std::size_t level, Env env);
+  kernel::Body pieces_of_row(const ir::Expr& slot, std::size_t level, Env env, Env place);
   void copy_rows_of_pieces(kernel::Body& body);
   kernel::Body pieces_tile(const Variant& v);
   kernel::Body pieces_by_depth();
   kernel::TileProduct pieces_product(const Variant& v) const;
+  void fetch_columns(const ir::Expr& tile, kernel::TileProduct& x) const;
+  void fetch_results(const Variant& v, kernel::TileProduct& x) const;
   bool blocks_of_rows() const;
   using PairPlace = std::function<ir::Expr(const ir::Expr& pair, int piece)>;
   kernel::Body split_columns(Env env, const ir::Expr& n, const ir::Expr& first, std::int64_t terms,
@@ -182,6 +187,7 @@ class Emitter {
   ir::Expr panel_, row_, tile_;
   std::vector<KLoop> k_loops_;
   std::vector<Axis> k_axes_;
+  std::vector<Axis> a_terms_, b_terms_;  ///< of pieces: the same as each operand's copy walks them
   std::vector<Axis> b_batch_;
   kernel::Value a_main_, b_main_;  ///< operands as the tile reads them
   kernel::BufferId a_buffer_, b_buffer_;

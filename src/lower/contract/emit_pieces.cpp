@@ -24,12 +24,15 @@ Value integer(ScalarFn fn, Value x, std::int64_t y, DType type = DType::i32) {
   return kernel::apply(fn, {std::move(x), kernel::imm_int(DType::i32, y)}, type);
 }
 
+constexpr std::int64_t kUpper = -65536;
+
+Value as_f32(Value bits) { return kernel::apply(ScalarFn::bitcast, {std::move(bits)}, DType::f32); }
+
 /// The bits of v rounded to bf16, ties away from zero; `any`: of any f32, else of one that does not
 /// round to infinity. (A NaN may become another value: then the pieces after it are NaN.)
-Value rounded_bits(const Value& v, bool any) {
-  constexpr std::int64_t kHalfUnit = 0x8000, kUpper = -65536, kSize = 0x7fffffff,
+Value rounded_bits(const Value& bits, bool any) {
+  constexpr std::int64_t kHalfUnit = 0x8000, kSize = 0x7fffffff,
                          kLargest = 0x7f7f8000;  // from here on, a half unit more is infinite
-  const Value bits = kernel::apply(ScalarFn::bitcast, {v}, DType::i32);
   Value up = integer(ScalarFn::add, bits, kHalfUnit);
   if (any) {
     const Value fits =
@@ -38,20 +41,22 @@ Value rounded_bits(const Value& v, bool any) {
   }
   return integer(ScalarFn::bit_and, std::move(up), kUpper);
 }
-Value as_f32(Value bits) { return kernel::apply(ScalarFn::bitcast, {std::move(bits)}, DType::f32); }
 
-/// The bits of the value's pieces.
+/// The bits of the value's pieces. What two leave of three fits the third as it is.
 std::vector<Value> split(const Value& v, int count) {
-  std::vector<Value> out{rounded_bits(v, true)};
-  Value rest = v;
-  while (static_cast<int>(out.size()) < count) {
-    rest = kernel::apply(ScalarFn::sub, {rest, as_f32(out.back())}, DType::f32);
-    out.push_back(rounded_bits(rest, false));
-  }
-  return out;
+  const auto bits = [](const Value& x) {
+    return kernel::apply(ScalarFn::bitcast, {x}, DType::i32);
+  };
+  if (count == 1) return {rounded_bits(bits(v), true)};
+  const auto rest = [](const Value& x, const Value& piece) {
+    return kernel::apply(ScalarFn::sub, {x, as_f32(piece)}, DType::f32);
+  };
+  const Value first = rounded_bits(bits(v), true), left = rest(v, first);
+  const Value second = rounded_bits(bits(left), false);
+  return {first, second, bits(rest(left, second))};
 }
 
-/// As rounded_bits(), of a number.
+/// bf16 nearest to a number, ties away from zero; one that rounds to infinity is cut off.
 std::uint16_t piece_of(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const bool fits = (bits & 0x7fffffffU) < 0x7f7f8000U;
@@ -60,11 +65,13 @@ std::uint16_t piece_of(float x) {
 
 }  // namespace
 
-/// Buffers: of a task's rows [tile of rows][step][piece] tiles of bf16; of all columns
-/// [panel][step][piece][vector] tiles of pairs.
+/// Buffers: of a task's rows [tile of rows][step][piece] tiles of bf16; of all columns, or of one
+/// panel of them, [panel][step][piece][vector] tiles of pairs.
 void Emitter::plan_pieces() {
   for (const Axis& axis : k_axes_) set(env_, axis.var, Expr(0));  // those that are merged
-  k_axes_ = merged_reductions(p_);
+  a_terms_ = merged_reductions(p_, expressions_of(p_.a));
+  a_terms_.front().extent /= s_.depth;
+  plan_column_terms();
   slot_ = k_.new_var();
   const std::int64_t slots = s_.rows_per_task * s_.tiles_per_task;
   steps_ = pieces_->steps / s_.depth;
@@ -75,10 +82,27 @@ void Emitter::plan_pieces() {
   std::int64_t batches = 1;
   for (const Axis& axis : b_batch_) batches *= axis.extent;
   const bool task = s_.b == BSource::task;
-  b_buffer_ = scratch("panels", (task ? s_.panels_per_task : batches * s_.panels) * panel_size_,
+  b_buffer_ = scratch("panels", (task ? 1 : batches * s_.panels) * panel_size_,
                       task ? Scope::block : Scope::grid, 1, DType::i32);
   const std::int64_t tiles = s_.depth > 1 ? slots * s_.panels_per_task : 1;
   acc_ = scratch("tile", tiles * s_.mr * s_.nv * lanes_, Scope::block);
+}
+
+/// A vector of columns takes its terms one by one: where sixteen of them do not follow each other
+/// along an axis, all axes are one.
+void Emitter::plan_column_terms() {
+  b_main_ = p_.b;
+  b_terms_ = merged_reductions(p_, expressions_of(p_.b));
+  if (b_terms_.size() == 1 || b_terms_.back().extent % kHalf == 0) return;
+  const Axis all{k_.new_var(), p_.extents.k, Role::k};
+  Env env;
+  Expr rest(all.var);
+  for (std::size_t i = b_terms_.size(); i-- > 0;) {
+    set(env, b_terms_[i].var, i > 0 ? ir::floor_mod(rest, b_terms_[i].extent) : rest);
+    rest = ir::floor_div(rest, b_terms_[i].extent);
+  }
+  b_main_ = at(p_.b, env);
+  b_terms_ = {all};
 }
 
 /// Where a row has the first term of a vector of `kHalf`.
@@ -91,7 +115,8 @@ Expr Emitter::piece_place(const Expr& slot, const Expr& vector) const {
          ir::floor_mod(vector, 2) * Expr(kHalf);
 }
 
-/// Splits `lanes` terms of a row, from the first lane of `vector`; the rest of it becomes zeros.
+/// Splits `lanes` terms of a row, from the first lane of `vector`; the rest of the vector becomes
+/// zeros. More than its lanes are two of them, which share a row of a tile.
 Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
                           std::int64_t lanes) {
   const Expr place = piece_place(slot, vector);
@@ -99,7 +124,7 @@ Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
   Env here = env;
   Body out;
   if (lanes > 0) {
-    const Var inner = k_axes_.back().var;
+    const Var inner = a_terms_.back().var;
     set(here, inner, at(Expr(inner), env) + Expr(l));
     const std::vector<Value> parts = split(at(p_.a, here), pieces_->a);
     Body stores;
@@ -109,7 +134,7 @@ Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
                         as_f32(parts[i])));
     out.push_back(kernel::loop(l, 0, lanes, Binding::vector, std::move(stores)));
   }
-  if (lanes == kHalf) return out;
+  if (lanes >= kHalf) return out;
   Body zeros;
   for (int i = 0; i < pieces_->a; ++i)
     zeros.push_back(kernel::store(a_buffer_, place + Expr(i * kElements + lanes) + Expr(z),
@@ -118,32 +143,41 @@ Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
   return out;
 }
 
-/// One row of the task: all terms, vectors along the innermost reduction.
-Body Emitter::pieces_of_row(const Expr& slot, std::size_t level, Env env) {
-  const Axis& axis = k_axes_[level];
+/// Where blocks divide the reduction.
+Expr Emitter::in_block(std::size_t level, const Expr& position) const {
+  return level > 0 ? position : block_ * Expr(a_terms_[0].extent) + position;
+}
+
+/// One row of the task: all terms of the block, vectors along the innermost reduction. `place`: the
+/// same as `env`, within the block.
+Body Emitter::pieces_of_row(const Expr& slot, std::size_t level, Env env, Env place) {
+  const Axis& axis = a_terms_[level];
   const Var x = k_.new_var();
-  if (level + 1 < k_axes_.size()) {
-    set(env, axis.var, Expr(x));
-    return {kernel::loop(x, 0, axis.extent, Binding::serial, pieces_of_row(slot, level + 1, env))};
+  if (level + 1 < a_terms_.size()) {
+    set(place, axis.var, Expr(x));
+    set(env, axis.var, in_block(level, Expr(x)));
+    return {kernel::loop(x, 0, axis.extent, Binding::serial,
+                         pieces_of_row(slot, level + 1, std::move(env), std::move(place)))};
   }
   Body out;
-  const std::int64_t extent = axis.extent / s_.depth, vectors = extent / kHalf,
-                     rest = extent % kHalf;
+  const std::int64_t vectors = axis.extent / kHalf, rest = axis.extent % kHalf;
   const auto some = [&](const Expr& first, std::int64_t lanes) {
-    set(env, axis.var, first);
-    const Expr vector = ir::floor_div(k_linear(env), kHalf);
-    set(env, axis.var, block_ * Expr(extent) + first);
-    return split_terms(slot, vector, env, lanes);
+    set(place, axis.var, first);
+    set(env, axis.var, in_block(level, first));
+    return split_terms(slot, ir::floor_div(linear(a_terms_, place), kHalf), env, lanes);
   };
-  // Two vectors, the halves of a tile's row, in each turn.
-  const std::int64_t together = vectors % 2 == 0 ? 2 : 1;
-  const Var half = k_.new_var();
-  Body turn{kernel::loop(half, 0, together, Binding::unroll,
-                         some((Expr(x) * Expr(together) + Expr(half)) * Expr(kHalf), kHalf))};
-  if (vectors > 0)
-    out.push_back(kernel::loop(x, 0, vectors / together, Binding::serial, std::move(turn)));
-  if (rest > 0)
-    for (kernel::Stmt& s : some(Expr(vectors * kHalf), rest)) out.push_back(std::move(s));
+  const auto add = [&](Body body) {
+    out.insert(out.end(), std::make_move_iterator(body.begin()),
+               std::make_move_iterator(body.end()));
+  };
+  // Of one axis all are halves of a tile's row in turn, of several only where none is left.
+  const bool pairs = a_terms_.size() == 1 || vectors % 2 == 0;
+  const std::int64_t together = pairs ? 2 : 1;
+  if (vectors >= together)
+    out.push_back(kernel::loop(x, 0, vectors / together, Binding::serial,
+                               some(Expr(x) * Expr(together * kHalf), together * kHalf)));
+  if (pairs && vectors % 2 != 0) add(some(Expr((vectors - 1) * kHalf), kHalf));
+  if (rest > 0) add(some(Expr(vectors * kHalf), rest));
   return out;
 }
 
@@ -153,8 +187,8 @@ void Emitter::copy_rows_of_pieces(Body& body) {
   const auto rows = [&](const PerTile& around, const PerRow& f) {
     for (kernel::Stmt& s : for_each_row(around, f)) body.push_back(std::move(s));
   };
-  const std::int64_t extent = k_axes_.back().extent / s_.depth, vectors = extent / kHalf,
-                     rest = extent % kHalf;
+  const std::int64_t vectors = a_terms_.back().extent / kHalf,
+                     rest = a_terms_.back().extent % kHalf;
   const auto zeros = [&](const Env& env, const Expr& slot) {
     return split_terms(slot, Expr(2 * steps_ - 1), env, 0);
   };
@@ -162,7 +196,7 @@ void Emitter::copy_rows_of_pieces(Body& body) {
   const PerTile plain = [](Env env, const Rows& inside) { return inside(std::move(env)); };
   if (!blocks_of_rows()) {
     return rows(plain, [&](const Env& env, const Expr& slot) {
-      Body row = pieces_of_row(slot, 0, env);
+      Body row = pieces_of_row(slot, 0, env, env);
       if (half)
         for (kernel::Stmt& z : zeros(env, slot)) row.push_back(std::move(z));
       return row;
@@ -173,21 +207,21 @@ void Emitter::copy_rows_of_pieces(Body& body) {
     Env place;
     const auto around = [&](Env env, const Rows& inside) {
       loops.clear();
-      for (const Axis& axis : k_axes_) {
-        loops.push_back(k_.new_var());
-        set(env, axis.var, Expr(loops.back()));
-      }
       place = env;
-      const Expr x = (Expr(first) + Expr(loops.back())) * Expr(kHalf);
-      set(place, k_axes_.back().var, x);
-      set(env, k_axes_.back().var, block_ * Expr(extent) + x);
+      for (std::size_t i = 0; i < a_terms_.size(); ++i) {
+        loops.push_back(k_.new_var());
+        Expr x(loops.back());
+        if (i + 1 == a_terms_.size()) x = (Expr(first) + x) * Expr(kHalf);
+        set(place, a_terms_[i].var, x);
+        set(env, a_terms_[i].var, in_block(i, x));
+      }
       Body body{kernel::loop(loops.back(), 0, count, Binding::serial, inside(std::move(env)))};
-      for (std::size_t i = k_axes_.size() - 1; i-- > 0;)
-        body = {kernel::loop(loops[i], 0, k_axes_[i].extent, Binding::serial, std::move(body))};
+      for (std::size_t i = a_terms_.size() - 1; i-- > 0;)
+        body = {kernel::loop(loops[i], 0, a_terms_[i].extent, Binding::serial, std::move(body))};
       return body;
     };
     rows(around, [&](const Env& env, const Expr& slot) {
-      return split_terms(slot, ir::floor_div(k_linear(place), kHalf), env, lanes);
+      return split_terms(slot, ir::floor_div(linear(a_terms_, place), kHalf), env, lanes);
     });
   };
   if (vectors > 0) part(0, vectors, kHalf);
@@ -210,7 +244,9 @@ Tile Emitter::pieces_product(const Variant& v) const {
     x.to = (panel * Expr(slots) + tile) * Expr(s_.mr * s_.nv * lanes_);
     x.add = true;
   }
-  if (s_.b != BSource::task) {
+  if (s_.b == BSource::task) {
+    panel = Expr(0);
+  } else {
     Expr batch(0);
     for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
     panel = batch * Expr(s_.panels) + panel_;
@@ -228,9 +264,13 @@ Tile Emitter::pieces_product(const Variant& v) const {
   if (s_.b != BSource::task && s_.panels > 1) {
     // The next panel comes from memory while the tiles of this one compute, a share in each.
     constexpr std::int64_t kLine = 16;
-    x.fetched = (step / tiles_of_panel() + kLine - 1) / kLine * kLine;
-    x.fetch = (panel + Expr(1)) * Expr(panel_size_) + before + tile * Expr(x.fetched * steps_);
+    const std::int64_t lines = (step / tiles_of_panel() + kLine - 1) / kLine;
+    const Expr next =
+        (panel + Expr(1)) * Expr(panel_size_) + before + tile * Expr(lines * kLine * steps_);
+    x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines)});
   }
+  if (s_.b == BSource::task) fetch_columns(tile, x);
+  if (s_.depth == 1) fetch_results(v, x);
   return x;
 }
 
@@ -239,14 +279,46 @@ Body Emitter::pieces_tile(const Variant& v) {
   Body body = epilogue(v, x.acc, x.to);
   if (s_.depth > 1) return body;
   body.insert(body.begin(), kernel::Stmt{std::move(x)});
-  Body fetches;
-  const Var line = k_.new_var();
-  for (const auto& [buffer, offset] : rows_of_results(false))
-    fetches.push_back(fetch_result(v, buffer, offset, Expr(line)));
-  if (!fetches.empty())
-    body.insert(body.begin(),
-                kernel::loop(line, 0, v.mr * v.nv, Binding::serial, std::move(fetches)));
   return body;
+}
+
+/// The same of the columns that the next panel is made of.
+void Emitter::fetch_columns(const Expr& tile, Tile& x) const {
+  constexpr std::int64_t kLineBytes = 64;
+  const kernel::Load* load = load_of_b();
+  if (!load || k_.buffers[load->buffer].scope != Scope::grid || b_terms_.size() != 1 ||
+      s_.panels_per_task == 1)
+    return;
+  const auto down = ir::coefficient_of(load->offset, b_terms_[0].var),
+             along = ir::coefficient_of(load->offset, p_.n_axes[0].var);
+  const bool columns = down == 1;  // memory runs down them
+  const std::int64_t pitch = (columns ? along : down).value_or(0), width = s_.nv * lanes_;
+  if (pitch < 1 || (!columns && along != 1)) return;
+  const std::int64_t rows = ((columns ? width : p_.extents.k) + tiles_of_panel() - 1) /
+                            tiles_of_panel(),
+                     bytes =
+                         (columns ? p_.extents.k : width) * size_of(k_.buffers[load->buffer].dtype);
+  Env env = env_;
+  const Expr first = tile * Expr(rows), next = (panel_ + Expr(1)) * Expr(width);
+  set(env, p_.n_axes[0].var, columns ? next + first : next);
+  set(env, b_terms_[0].var, columns ? Expr(0) : first);
+  x.fetches.push_back({load->buffer, at(load->offset, env), rows, pitch,
+                       static_cast<int>((bytes + kLineBytes - 1) / kLineBytes)});
+}
+
+/// What the epilogue touches comes from memory while the tile computes.
+void Emitter::fetch_results(const Variant& v, Tile& x) const {
+  constexpr std::int64_t kLineBytes = 64;
+  for (const auto& [buffer, offset] : rows_of_results(false)) {
+    Env env = env_;
+    set(env, p_.tile->var, v.first_row);
+    set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_));
+    const std::int64_t bytes = v.nv * lanes_ * size_of(k_.buffers[buffer].dtype),
+                       pitch = *ir::coefficient_of(offset, p_.tile->var);
+    if (k_.buffers[buffer].scope == Scope::grid && pitch > 0)
+      x.fetches.push_back({buffer, at(offset, env), v.mr, pitch,
+                           static_cast<int>((bytes + kLineBytes - 1) / kLineBytes)});
+  }
 }
 
 /// The sums of all tiles of the task, block by block of the reduction: its rows' pieces are then
@@ -288,14 +360,14 @@ Body Emitter::split_columns(Env env, const Expr& n, const Expr& first, std::int6
   const kernel::BufferId kept = scratch("terms", kHalf * lanes_, Scope::lane, lanes_);
   const Var u = k_.new_var(), l = k_.new_var(), pair = k_.new_var();
   const Expr column = n + Expr(l);
-  set(env, k_axes_.back().var, first + Expr(u));
+  set(env, b_terms_.back().var, first + Expr(u));
   Expr rest = column;
   for (std::size_t a = p_.n_axes.size(); a-- > 0;) {
     const Axis& axis = p_.n_axes[a];
     set(env, axis.var, a > 0 ? ir::floor_mod(rest, axis.extent) : rest);
     rest = ir::floor_div(rest, axis.extent);
   }
-  Value value = at(p_.b, env);
+  Value value = at(b_main_, env);
   if (some) value = kernel::guard({{column, 0, p_.extents.n}}, value, kernel::imm(DType::f32, 0));
   const auto keep = [&](Var at, std::int64_t begin, std::int64_t end, const Value& v, Var in) {
     return kernel::loop(
@@ -327,16 +399,16 @@ Body Emitter::split_columns(Env env, const Expr& n, const Expr& first, std::int6
 
 /// Packs one panel of columns: pairs of terms, vectors of columns, zeros beyond both.
 void Emitter::copy_pieces(const Expr& panel, const Expr& base, Body& body) {
-  const std::int64_t extent = k_axes_.back().extent, whole = extent / kHalf;
+  const std::int64_t extent = b_terms_.back().extent, whole = extent / kHalf;
   Env env = env_;
-  for (const Axis& axis : k_axes_) set(env, axis.var, Expr(k_.new_var()));
-  const auto variable = [&](std::size_t i) { return *at(Expr(k_axes_[i].var), env).variable(); };
+  for (const Axis& axis : b_terms_) set(env, axis.var, Expr(k_.new_var()));
+  const auto variable = [&](std::size_t i) { return *at(Expr(b_terms_[i].var), env).variable(); };
   const auto block = [&](const Expr& first, std::int64_t terms) {
     const Var c = k_.new_var();
     const Expr n = panel * Expr(s_.nv * lanes_) + Expr(c) * Expr(lanes_);
     Env here = env;
-    set(here, k_axes_.back().var, first);
-    const Expr number = ir::floor_div(k_linear(here), kHalf);
+    set(here, b_terms_.back().var, first);
+    const Expr number = ir::floor_div(linear(b_terms_, here), kHalf);
     const auto place = [&](const Expr& pair, int piece) {
       return base + ir::floor_div(number, 2) * Expr(pieces_->b * s_.nv * kWords) +
              (ir::floor_mod(number, 2) * Expr(kHalf / 2) + pair) * Expr(lanes_) +
@@ -354,13 +426,13 @@ void Emitter::copy_pieces(const Expr& panel, const Expr& base, Body& body) {
     return kernel::loop(c, 0, s_.nv, Binding::serial, std::move(vectors));
   };
   Body loop;
-  const Var x = variable(k_axes_.size() - 1);
+  const Var x = variable(b_terms_.size() - 1);
   if (whole > 0)
     loop.push_back(
         kernel::loop(x, 0, whole, Binding::serial, {block(Expr(x) * Expr(kHalf), kHalf)}));
   if (extent % kHalf != 0) loop.push_back(block(Expr(whole * kHalf), extent % kHalf));
-  for (std::size_t i = k_axes_.size() - 1; i-- > 0;)
-    loop = {kernel::loop(variable(i), 0, k_axes_[i].extent, Binding::serial, std::move(loop))};
+  for (std::size_t i = b_terms_.size() - 1; i-- > 0;)
+    loop = {kernel::loop(variable(i), 0, b_terms_[i].extent, Binding::serial, std::move(loop))};
   if ((p_.extents.k + kHalf - 1) / kHalf < 2 * pieces_->steps) {
     const Var c = k_.new_var(), row = k_.new_var(), l = k_.new_var();
     const Expr last = base + Expr((pieces_->steps - 1) * pieces_->b * s_.nv * kWords + kWords / 2);

@@ -3,39 +3,15 @@
 namespace heddle::lower {
 namespace {
 
-struct Row {
-  std::int64_t images, in, out, height, width, taps, stride, pad;
-};
-
 /// Odd channels, a stride, an even window; at least 4096 positions.
-const Row kRows[] = {
+const FilterGradient kRows[] = {
     {4, 3, 20, 34, 37, 3, 1, 1},
     {4, 2, 16, 64, 65, 3, 2, 1},
     {9, 4, 7, 23, 24, 2, 1, 1},
 };
 
-/// Σ over images and positions of x under the taps and of dy: the gradient of a filter.
-NodeId filter_gradient(Case& c, const Row& row, bool swapped = false) {
-  const auto steps = [&](std::int64_t extent) {
-    return (extent + 2 * row.pad - row.taps) / row.stride + 1;
-  };
-  const std::int64_t rows = steps(row.height), columns = steps(row.width);
-  const NodeId x = c.input({row.images, row.in, row.height, row.width});
-  const NodeId dy = c.input({row.images, row.out, rows, columns});
-  const auto at = [&](int tap, int position) {
-    return ir::Expr(ir::Var{tap}) + ir::Expr(ir::Var{position}) * ir::Expr(row.stride) -
-           ir::Expr(row.pad);
-  };
-  const ir::Expr y = at(2, 5), z = at(3, 6);
-  const prim::Access image{{ir::Var{4}, ir::Var{1}, y, z}, {{y, 0, row.height}, {z, 0, row.width}}},
-      result{{ir::Var{4}, ir::Var{0}, ir::Var{5}, ir::Var{6}}, {}};
-  return c.b.contract(swapped ? dy : x, swapped ? x : dy, {row.out, row.in, row.taps, row.taps},
-                      {row.images, rows, columns}, swapped ? result : image,
-                      swapped ? image : result, DType::f32);
-}
-
 TEST(FilterGradient, TapsAreTheRowsOfOneTile) {
-  for (const Row& row : kRows) {
+  for (const FilterGradient& row : kRows) {
     SCOPED_TRACE(fmt::format("{} to {} channels", row.in, row.out));
     Case c;
     c.output(filter_gradient(c, row));
@@ -48,8 +24,9 @@ TEST(FilterGradient, TapsAreTheRowsOfOneTile) {
 /// Over few positions the taps are no rows of one tile: filters under strides, whose windows begin
 /// outside the image.
 TEST(FilterGradient, OfFewPositions) {
-  for (const Row& row : {Row{2, 3, 16, 16, 17, 3, 2, 1}, Row{1, 5, 7, 9, 11, 3, 2, 1},
-                         Row{3, 2, 9, 13, 10, 4, 3, 2}, Row{2, 3, 16, 12, 15, 3, 1, 1}})
+  for (const FilterGradient& row :
+       {FilterGradient{2, 3, 16, 16, 17, 3, 2, 1}, FilterGradient{1, 5, 7, 9, 11, 3, 2, 1},
+        FilterGradient{3, 2, 9, 13, 10, 4, 3, 2}, FilterGradient{2, 3, 16, 12, 15, 3, 1, 1}})
     for (const int bytes : {16, 32, 64})
       for (const int last : {0, 1, 2, 3}) {  // whose channels lie last
         SCOPED_TRACE(fmt::format("{}x{}, {} taps, stride {}, {} bytes, {}", row.height, row.width,
@@ -69,7 +46,7 @@ TEST(FilterGradient, OfFewPositions) {
 
 /// The update of the weights rides in the epilogue, in their own layout.
 TEST(FilterGradient, WithAnUpdate) {
-  const Row row = kRows[0];
+  const FilterGradient row = kRows[0];
   Case c;
   const NodeId gradient = filter_gradient(c, row);
   const NodeId weight = c.input({row.out, row.in, row.taps, row.taps});

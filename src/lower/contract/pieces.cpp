@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernel/kernel.h"
+#include "kernel/traverse.h"
 
 namespace heddle::lower::contract {
 namespace {
@@ -20,21 +20,36 @@ constexpr double kLatency = 20, kTileLoad = 9, kAround = 300, kTileBytes = 1024,
                  kFarBytes = 9, kColdBytes = 3.6, kCopiedBytes = 5, kRowPiece = 2.5,
                  kColumnBlock = 160;
 
+// Up to so many operations of a result's vector, its loads and stores are what counts.
+constexpr double kFewOperations = 8;
+
+// Besides, where memory runs along neither rows nor terms, or not along columns.
+constexpr double kGatheredPiece = 8, kGatheredBlock = 250;
+
 constexpr std::int64_t kLeastBlock = 256;  // terms of a block
 
-/// Operands that overlap (a convolution's windows) would be copied once for each tap.
-bool has_windows(const Problem& p) {
-  const auto along = [&](const Expr& e, Role role) {
-    const std::vector<Axis> axes = p.of(role);
-    return std::any_of(axes.begin(), axes.end(),
-                       [&](const Axis& axis) { return ir::depends_on(e, axis.var); });
-  };
-  const auto windows = [&](const prim::Access& a, Role role) {
-    return !a.inside.empty() || std::any_of(a.index.begin(), a.index.end(), [&](const Expr& e) {
-      return along(e, role) && along(e, Role::k);
-    });
-  };
-  return windows(p.a_access, Role::m) || windows(p.b_access, Role::n);
+/// How often an element of an operand is copied: where rows or columns overlap (a convolution's
+/// windows), for each tap.
+double times_copied(const prim::Graph& g, NodeId operand, double rows, double terms) {
+  double elements = 1;
+  for (const std::int64_t extent : g[operand].type.shape) elements *= static_cast<double>(extent);
+  return std::max(1.0, rows * terms / std::max(1.0, elements));
+}
+
+double times_copied(const Product& p, NodeId operand, Role role) {
+  const Problem& x = p.problem;
+  return times_copied(*p.request.graph, operand,
+                      static_cast<double>(x.count(Role::batch) * x.count(role)),
+                      static_cast<double>(x.count(Role::k)));
+}
+
+bool runs_along(const kernel::Value& v, ir::Var x) {
+  bool along = false;
+  kernel::for_each_value(v, [&](const kernel::Value& part) {
+    const auto* load = std::get_if<kernel::Load>(&part->op);
+    along |= load && ir::coefficient_of(load->offset, x) == 1;
+  });
+  return along;
 }
 
 std::optional<int> pieces_in(DType t) {
@@ -65,7 +80,8 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const auto tile = [&](std::int64_t mr) {
     const std::int64_t rows = ceil_div(mr, Tile::kRows);
     return steps * step_cycles(shape, rows, s.nv) + kAround +
-           static_cast<double>(mr * s.nv) * (3 + 2 * e.epilogue);
+           static_cast<double>(mr * s.nv) * (3 + 2 * std::min(e.epilogue, kFewOperations) +
+                                             0.7 * std::max(0.0, e.epilogue - kFewOperations));
   };
   const double share = static_cast<double>(s.tiles_per_task) / static_cast<double>(s.tiles());
   const auto blocks = static_cast<double>(s.rows_per_task);
@@ -80,26 +96,34 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
       steps / depth * Tile::kDepth * static_cast<double>(s.nv * lanes) * 2 * shape.b;
   // Rows and one panel stay in the second-level cache, or come anew for every panel. Panels come
   // for every task, those of a constant from memory, while the tiles of the one before compute.
-  double far = 0;  // cycles
-  if (a_bytes + 2 * b_bytes > 0.6 * l2) far += depth * a_bytes / kFarBytes;
+  double far = 0;                                                       // cycles
+  const double results = rows * static_cast<double>(s.nv * lanes * 4);  // of a panel
+  if (a_bytes + 2 * b_bytes + 2 * results > 0.6 * l2) far += depth * a_bytes / kFarBytes;
   const double all_b = depth * b_bytes * static_cast<double>(s.panels);
   const bool stay = a_bytes + all_b <= 0.6 * l2;
   if (s.b == BSource::constant)
     far += depth * b_bytes / kColdBytes /
            (stay ? std::max(1.0, static_cast<double>(row_tasks(p, s)) / t.threads) : 1);
-  else if (!stay)
+  else if (s.b == BSource::phase && !stay)
     far += depth * b_bytes / kFarBytes;
   // What comes from memory is not hidden altogether.
   panel = std::max(panel, far) + (s.b == BSource::constant ? 0.5 * std::min(panel, far) : 0);
   // Sums that are kept from block to block.
   if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
   double copy = rows * steps * 2 * (kRowPiece * shape.a + 4);
-  if (p.a_across) copy *= 2;
+  if (p.a_across)
+    copy *= 2;
+  else if (!runs_along(p.a, merged_reductions(p, expressions_of(p.a)).back().var))
+    copy += rows * steps * 2 * kGatheredPiece;
   // Nothing hides that operands come from afar while they are split.
-  copy += rows * static_cast<double>(e.k * e.element_bytes) / kCopiedBytes;
+  copy += rows * static_cast<double>(e.k * e.element_bytes) / kCopiedBytes /
+          times_copied(p, p.problem.a, Role::m);
+  if (a_bytes > 0.6 * l2) copy += 2 * depth * a_bytes / kFarBytes;
   double task = copy + static_cast<double>(s.panels_per_task) * panel + 400;
+  const double apart = times_copied(p, p.problem.b, Role::n);
   const double split =
-      static_cast<double>(s.nv) * steps * 2 * (kColumnBlock + 16.0 * lanes * 4 / kCopiedBytes);
+      static_cast<double>(s.nv) * steps * 2 *
+      (kColumnBlock + 16.0 * lanes * 4 / kCopiedBytes / apart + (apart > 1 ? kGatheredBlock : 0));
   if (s.b == BSource::task) task += static_cast<double>(s.panels_per_task) * split;
   double before = 0;  // pieces of all columns, which go through memory
   if (s.b == BSource::phase)
@@ -108,14 +132,14 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   return static_cast<double>(ceil_div(s.tasks(e), t.threads)) * task + before;
 }
 
-/// Blocks of the reduction, if it is one axis.
+/// Blocks of the reduction, whose outermost axis they divide.
 std::vector<std::int64_t> depths(const Product& p, const Tuning& fixed) {
-  const bool one = merged_reductions(p).size() == 1;
+  const std::int64_t outer = merged_reductions(p, expressions_of(p.a)).front().extent;
   std::vector<std::int64_t> out;
-  for (const std::int64_t depth : {1, 2, 3, 4, 6, 8}) {
+  for (const std::int64_t depth : {1, 2, 3, 4, 6, 8, 16}) {
     if (pinned(fixed, "depth").value_or(depth) != depth) continue;
-    const bool even = p.extents.k % (depth * Tile::kDepth) == 0;
-    if (depth == 1 || (one && even && p.extents.k / depth >= kLeastBlock)) out.push_back(depth);
+    const bool even = outer % depth == 0 && p.extents.k % (depth * Tile::kDepth) == 0;
+    if (depth == 1 || (even && p.extents.k / depth >= kLeastBlock)) out.push_back(depth);
   }
   return out;
 }
@@ -156,10 +180,9 @@ std::vector<std::pair<int, int>> Pieces::products() const {
 std::optional<Pieces> pieces_of(const Product& p) {
   const prim::Graph& g = *p.request.graph;
   const auto a = pieces_in(g[p.problem.a].type.dtype), b = pieces_in(g[p.problem.b].type.dtype);
-  if (!a || !b || p.problem.type != DType::f32 || p.problem.parts || !p.tile || !p.n ||
-      p.k.empty() || p.box || has_windows(p.problem))
+  if (!a || !b || p.problem.type != DType::f32 || p.problem.parts || !p.tile || !p.n || p.k.empty())
     return std::nullopt;
-  const std::vector<Axis> k = merged_reductions(p);
+  const std::vector<Axis> k = merged_reductions(p, expressions_of(p.a));
   if (k.size() > 1 && k.back().extent % (Tile::kDepth / 2) != 0) return std::nullopt;
   return Pieces{*a, *b, ceil_div(p.extents.k, Tile::kDepth)};
 }
@@ -168,8 +191,7 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
                                           const Target& target) {
   const auto a = pieces_in(g[p.a].type.dtype), b = pieces_in(g[p.b].type.dtype);
   const std::vector<Axis> k = p.of(Role::k);
-  if (!target.tiles || !a || !b || p.type != DType::f32 || k.empty() || has_windows(p))
-    return std::nullopt;
+  if (!target.tiles || !a || !b || p.type != DType::f32 || k.empty()) return std::nullopt;
   const auto rows = static_cast<double>(p.count(Role::m)),
              columns = static_cast<double>(p.count(Role::n)),
              terms = static_cast<double>(p.count(Role::k));
@@ -180,11 +202,16 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
   const double steps = static_cast<double>(shape.steps);
   const double multiply = padded(rows, 4) * padded(columns, 16) * steps * Tile::kDepth / 512 *
                           static_cast<double>(shape.products().size()) / 0.85;
-  const double copy_a = rows * steps * 2 * (kRowPiece * *a + 4 + 16 * 4 / kCopiedBytes);
+  const auto batch = static_cast<double>(p.count(Role::batch));
+  const double copy_a =
+      rows * steps * 2 *
+      (kRowPiece * *a + 4 + 16 * 4 / kCopiedBytes / times_copied(g, p.a, batch * rows, terms));
   const bool constant = g.constant_of(p.b) != nullptr;
-  const double copy_b =
-      constant ? 0
-               : padded(columns, 16) / 16 * steps * 2 * (kColumnBlock + 16 * 16 * 4 / kCopiedBytes);
+  const double apart = times_copied(g, p.b, batch * columns, terms);
+  const double copy_b = constant ? 0
+                                 : padded(columns, 16) / 16 * steps * 2 *
+                                       (kColumnBlock + 16 * 16 * 4 / kCopiedBytes / apart +
+                                        (apart > 1 ? kGatheredBlock : 0));
   const double work = (multiply + copy_a + copy_b) / written;
   if (work > 0.95) return std::nullopt;
   const auto stored = static_cast<double>(size_of(g[p.b].type.dtype));

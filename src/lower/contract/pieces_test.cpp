@@ -102,22 +102,75 @@ TEST(Pieces, BatchesAndHeads) {
   }
 }
 
+/// Windows are copied for each tap; rows of several images are one axis. Channels last, where rows
+/// lie along the terms, and channels first, where those of one image's row lie along each other.
 TEST(Pieces, Convolutions) {
   struct Image {
     Shape x, w;
     Builder::Conv conv;
+    Tuning tuning;
+    bool first = false;
   };
-  const Image images[] = {{{1, 32, 9, 7}, {40, 32, 1, 1}, conv(2, 1, 0)},
-                          {{2, 48, 9, 7}, {24, 48, 1, 1}, conv(2, 2, 0)},
-                          {{1, 32, 8, 8}, {32, 16, 1, 1}, conv(2, 1, 0, 1, 2)}};
-  for (const Image& image : images) {
-    Case c;
-    const NodeId x = c.input(image.x);
-    c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
-    c.output(c.b.relu(c.b.conv(x, c.constant(image.w), image.conv)));
-    SCOPED_TRACE(fmt::format("{} {}", to_string(image.x), to_string(image.w)));
-    ASSERT_NO_FATAL_FAILURE(check_pieces(c));
-  }
+  const Image images[] = {{{1, 32, 9, 7}, {40, 32, 1, 1}, conv(2, 1, 0), {}},
+                          {{2, 48, 9, 7}, {24, 48, 1, 1}, conv(2, 2, 0), {}},
+                          {{1, 32, 8, 8}, {32, 16, 1, 1}, conv(2, 1, 0, 1, 2), {}},
+                          {{2, 16, 9, 7}, {40, 16, 3, 3}, conv(2, 1, 1), {}},
+                          {{3, 32, 8, 5}, {33, 32, 3, 3}, conv(2, 2, 1), {}},
+                          {{1, 96, 9, 9}, {16, 96, 3, 3}, conv(2, 1, 2, 2), {{"depth", 3}}},
+                          {{1, 64, 8, 8}, {32, 32, 3, 3}, conv(2, 1, 1, 1, 2), {{"mr", 17}}},
+                          {{2, 16, 4, 33}, {24, 16, 1, 1}, conv(2, 1, 0), {}, true}};
+  for (const Image& image : images)
+    for (const bool constant : {true, false}) {
+      Case c;
+      const NodeId x = c.input(image.x);
+      if (!image.first) c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
+      const NodeId w = constant ? c.constant(image.w) : c.input(image.w);
+      c.output(c.b.relu(c.b.conv(x, w, image.conv)));
+      SCOPED_TRACE(fmt::format("{} {} {}", to_string(image.x), to_string(image.w), constant));
+      ASSERT_NO_FATAL_FAILURE(check_pieces(c, constant ? image.tuning : Tuning{}));
+    }
+}
+
+/// The image under the filter is the columns, or (of many positions) the rows, whose channels lie
+/// along each other in memory or far apart; strides, windows that begin outside, rows of positions
+/// that are no multiple of a vector, blocks of the reduction.
+TEST(Pieces, GradientsOfFilters) {
+  struct Shapes {
+    FilterGradient filter;
+    Tuning tuning;
+  };
+  const Shapes shapes[] = {{{2, 16, 24, 8, 16, 3, 1, 1}, {}},
+                           {{3, 5, 16, 9, 7, 3, 1, 1}, {}},
+                           {{2, 16, 33, 8, 9, 3, 2, 1}, {{"mr", 17}}},
+                           {{4, 16, 4, 32, 32, 3, 1, 1}, {{"depth", 4}, {"rows", 2}}},
+                           {{9, 17, 5, 63, 32, 2, 2, 0}, {{"mr", 17}, {"nv", 1}}}};
+  int checked = 0;
+  for (const auto& [filter, tuning] : shapes)
+    for (const bool update : {false, true})
+      for (const int last : {0, 1, 2, 3}) {  // whose channels lie last
+        const bool many = filter.images * filter.height > 100;
+        if (many && (update || last != 3)) continue;
+        SCOPED_TRACE(fmt::format("{}x{}x{} to {}, stride {}, {} {}", filter.in, filter.height,
+                                 filter.width, filter.out, filter.stride, update, last));
+        Case c;
+        const NodeId gradient = filter_gradient(c, filter, last >= 2);
+        for (const std::size_t side : {0, 1}) {
+          const NodeId arg = c.g[gradient].args[side];
+          if (last >> side & 1) c.layouts[arg] = ordered(c.g[arg].type.shape, {0, 2, 3, 1});
+        }
+        const NodeId weight = c.input({filter.out, filter.in, filter.taps, filter.taps});
+        c.output(update ? c.b.sub(weight, c.b.mul(gradient, 0.01)) : gradient);
+        c.row_major_outputs = update;
+        c.tolerance = 1e-4;
+        on_tiles(c);
+        c.tuning = tuning;
+        c.tuning.emplace_back("pieces", 1);
+        if (!contract::lower(request_of(c)).ok()) continue;  // rows whose terms are no vectors
+        ASSERT_NO_FATAL_FAILURE(check(c));
+        EXPECT_TRUE(c.schedule.starts_with("pieces")) << c.schedule;
+        ++checked;
+      }
+  EXPECT_GE(checked, 14);
 }
 
 /// bf16 is taken as it is: one product of tiles, or three beside f32.
@@ -200,9 +253,9 @@ TEST(Pieces, OnlyWhereTheyApply) {
   wide.tuning = {{"pieces", 1}};
   EXPECT_NE(kind(wide, true), "pieces");
   Case windows;
-  const NodeId x = windows.input({1, 16, 9, 9});
-  windows.layouts[x] = ordered({1, 16, 9, 9}, {0, 2, 3, 1});
-  windows.output(windows.b.conv(x, windows.constant({32, 16, 3, 3}), conv(2, 1, 1)));
+  const NodeId x = windows.input({1, 12, 9, 9});  // a tap's terms are no vector
+  windows.layouts[x] = ordered({1, 12, 9, 9}, {0, 2, 3, 1});
+  windows.output(windows.b.conv(x, windows.constant({32, 12, 3, 3}), conv(2, 1, 1)));
   windows.tuning = {{"pieces", 1}};
   EXPECT_NE(kind(windows, true), "pieces");
 }

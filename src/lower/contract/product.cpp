@@ -60,8 +60,11 @@ bool plain_load(const Value& v, const std::vector<Axis>& axes) {
 
 class Maker {
  public:
-  explicit Maker(const Request& r, Problem p)
-      : out_(std::make_unique<Product>(r, std::move(p))), p_(out_->problem), g_(*r.graph) {}
+  Maker(const Request& r, Problem p, bool copied)
+      : out_(std::make_unique<Product>(r, std::move(p))),
+        p_(out_->problem),
+        copied_(copied),
+        g_(*r.graph) {}
 
   Result<std::unique_ptr<Product>> run() {
     out_->a = operand(p_.a, p_.a_access, p_.a_parts());
@@ -200,6 +203,7 @@ class Maker {
     const std::vector<Expr> a = expressions_of(out_->a);
     exprs.insert(exprs.end(), a.begin(), a.end());
     merge(axes, exprs);
+    if (copied_) join_rows(axes);
     if (!axes.empty()) {
       out_->tile = axes.back();
       axes.pop_back();
@@ -209,6 +213,49 @@ class Maker {
       axes.pop_back();
     }
     out_->outer.insert(out_->outer.end(), axes.begin(), axes.end());
+  }
+
+  /// Rows that chain in the results become one axis, whatever they are in the operand; but the axis
+  /// along which its memory runs stays by itself, as the last.
+  void join_rows(std::vector<Axis>& axes) {
+    const Load* load = first_load(out_->a);
+    const auto along = std::find_if(axes.begin(), axes.end(),
+                                    [&](const Axis& axis) { return runs_across(load, axis.var); });
+    std::optional<Axis> last;
+    if (along != axes.end()) {
+      last = *along;
+      axes.erase(along);
+    }
+    for (std::size_t i = 0; i + 1 < axes.size();) {
+      if (!chained(epilogue_expressions(), axes[i], axes[i + 1])) {
+        ++i;
+        continue;
+      }
+      axes[i] = joined(axes[i], axes[i + 1]);
+      axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    }
+    if (last) axes.push_back(*last);
+  }
+
+  /// One axis in place of two that chain in the results.
+  Axis joined(const Axis& outer, const Axis& inner) {
+    const Axis both{out_->kernel.new_var(), outer.extent * inner.extent, inner.role};
+    const auto chain = [&](Var v) -> std::optional<Expr> {
+      if (v == outer.var) return Expr(0);
+      return v == inner.var ? std::optional(Expr(both.var)) : std::nullopt;
+    };
+    for (Output& o : out_->outputs) {
+      o.offset = ir::substitute(o.offset, chain);
+      o.value = kernel::substitute(o.value, chain);
+    }
+    out_->a = kernel::substitute(out_->a, [&](Var v) { return apart(v, outer, inner, both); });
+    return both;
+  }
+
+  static std::optional<Expr> apart(Var v, const Axis& outer, const Axis& inner, const Axis& both) {
+    if (v == outer.var) return ir::floor_div(Expr(both.var), inner.extent);
+    if (v == inner.var) return ir::floor_mod(Expr(both.var), inner.extent);
+    return std::nullopt;
   }
 
   /// The innermost n axis carries the vectors; those that do not merge with it become tasks. These
@@ -269,6 +316,7 @@ class Maker {
     const std::int64_t bytes = load ? size_of(out_->kernel.buffers[load->buffer].dtype) : 0;
     const bool fits = p_.parts ? bytes * p_.parts->count == 4 : bytes != 2;
     const bool direct = load && fits && in_one_load(out_->a);
+    if (copied_) return;
     if (plain_load(out_->a, axes) && direct && !out_->a_across) {
       s.a = ASource::in_place;
       // Winograd's convolution copies its box all the same: it reads beyond the image.
@@ -281,12 +329,14 @@ class Maker {
 
   /// True if memory runs along the rows while reductions jump: each step of a tile would touch
   /// another line, another page even.
-  bool across(const Load* load) const {
+  bool across(const Load* load) const { return out_->tile && runs_across(load, out_->tile->var); }
+
+  bool runs_across(const Load* load, Var row) const {
     constexpr std::int64_t kFarApart = 16, kMany = 16;
-    if (!load || !out_->tile || p_.count(Role::k) < kMany) return false;
+    if (!load || p_.count(Role::k) < kMany) return false;
     std::int64_t nearest = INT64_MAX;
     for (const Axis& axis : p_.of(Role::k)) nearest = std::min(nearest, stride_of(load, axis.var));
-    const std::int64_t along = stride_of(load, out_->tile->var);
+    const std::int64_t along = stride_of(load, row);
     return along > 0 && along < nearest && nearest >= kFarApart;
   }
 
@@ -316,20 +366,16 @@ class Maker {
     if (rows.extent * columns.extent > kMostRows) return;
     out_->extents.whole = true;
     const Axis both{out_->kernel.new_var(), rows.extent * columns.extent, Role::m};
-    const auto apart = [&](Var v) -> std::optional<Expr> {
-      if (v == rows.var) return ir::floor_div(Expr(both.var), columns.extent);
-      if (v == columns.var) return ir::floor_mod(Expr(both.var), columns.extent);
-      return std::nullopt;
-    };
+    const auto two = [&](Var v) { return apart(v, rows, columns, both); };
     for (Output& o : out_->outputs) {
-      o.offset = ir::substitute(o.offset, apart);
-      o.value = kernel::substitute(o.value, apart);
+      o.offset = ir::substitute(o.offset, two);
+      o.value = kernel::substitute(o.value, two);
     }
     for (Box::Dim& dim : out_->box->dims) {
-      dim.low = ir::substitute(dim.low, apart);
-      dim.local = ir::substitute(dim.local, apart);
+      dim.low = ir::substitute(dim.low, two);
+      dim.local = ir::substitute(dim.local, two);
     }
-    out_->a = kernel::substitute(out_->a, apart);
+    out_->a = kernel::substitute(out_->a, two);
     out_->row.reset();
     out_->tile = both;
   }
@@ -424,6 +470,7 @@ class Maker {
 
   std::unique_ptr<Product> out_;
   const Problem& p_;
+  const bool copied_;
   bool merged_rows_ = false;
   const prim::Graph& g_;
 };
@@ -454,9 +501,7 @@ bool chained(const std::vector<Expr>& exprs, const Axis& p, const Axis& q) {
   return true;
 }
 
-std::vector<Axis> merged_reductions(const Product& p) {
-  std::vector<Expr> exprs = expressions_of(p.a);
-  for (const Expr& e : expressions_of(p.b)) exprs.push_back(e);
+std::vector<Axis> merged_reductions(const Product& p, const std::vector<Expr>& exprs) {
   std::vector<Axis> out;
   for (const KLoop& loop : p.k)
     for (Axis axis : loop.axes) {
@@ -501,17 +546,19 @@ Value replace_loads(const Value& v, const std::vector<std::pair<kernel::BufferId
   return visit(v);
 }
 
-Result<std::unique_ptr<Product>> make_product(const Request& request, bool joined) {
+Result<std::unique_ptr<Product>> make_product(const Request& request, Form form) {
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
   Problem problem = analyse(*request.graph, *contract);
   if (!request.target.is_gpu()) choose_sides(*request.graph, problem);
-  if (joined && !request.target.is_gpu()) join_reductions(*request.graph, request.target, problem);
-  return make_product(request, std::move(problem));
+  if (form == Form::joined && !request.target.is_gpu())
+    join_reductions(*request.graph, request.target, problem);
+  return make_product(request, std::move(problem), form == Form::copied);
 }
 
-Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem) {
-  return Maker(request, std::move(problem)).run();
+Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem,
+                                              bool copied) {
+  return Maker(request, std::move(problem), copied).run();
 }
 
 }  // namespace heddle::lower::contract

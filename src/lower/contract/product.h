@@ -68,17 +68,22 @@ struct Product {
 };
 
 /// Analyses the cluster of a request; an error says why it is not one main loop with an epilogue.
-/// `joined`: with the reductions that an instruction takes together (join_reductions).
-Result<std::unique_ptr<Product>> make_product(const Request& request, bool joined = true);
+enum class Form : std::uint8_t {
+  joined,  ///< with the reductions that an instruction takes together (join_reductions)
+  single,  ///< value by value
+  copied,  ///< the same; as all rows are copied, those that overlap are one axis, too
+};
+Result<std::unique_ptr<Product>> make_product(const Request& request, Form form = Form::joined);
 /// The same with the roles of operands and axes given.
-Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem);
+Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem,
+                                              bool copied = false);
 
 /// Whether axes p (outer) and q (inner) step through every expression as one axis would.
 bool chained(const std::vector<ir::Expr>& exprs, const Axis& p, const Axis& q);
 
-/// The reductions, neighbours that step evenly through both operands as one: the inner one's
+/// The reductions, neighbours that step evenly through all of `exprs` as one: the inner one's
 /// variable runs over both, the outer one's is 0.
-std::vector<Axis> merged_reductions(const Product& p);
+std::vector<Axis> merged_reductions(const Product& p, const std::vector<ir::Expr>& exprs);
 
 /// Tasks that read the same columns.
 std::int64_t row_tasks(const Product& p, const Schedule& s);

@@ -184,4 +184,29 @@ inline Builder::Conv conv(std::size_t rank, std::int64_t stride, std::int64_t pa
   return c;
 }
 
+/// The shapes of a convolution whose filter's gradient is wanted.
+struct FilterGradient {
+  std::int64_t images, in, out, height, width, taps, stride, pad;
+};
+
+/// Σ over images and positions of x under the taps and of dy: the gradient of a filter.
+inline NodeId filter_gradient(Case& c, const FilterGradient& row, bool swapped = false) {
+  const auto steps = [&](std::int64_t extent) {
+    return (extent + 2 * row.pad - row.taps) / row.stride + 1;
+  };
+  const std::int64_t rows = steps(row.height), columns = steps(row.width);
+  const NodeId x = c.input({row.images, row.in, row.height, row.width});
+  const NodeId dy = c.input({row.images, row.out, rows, columns});
+  const auto at = [&](int tap, int position) {
+    return ir::Expr(ir::Var{tap}) + ir::Expr(ir::Var{position}) * ir::Expr(row.stride) -
+           ir::Expr(row.pad);
+  };
+  const ir::Expr y = at(2, 5), z = at(3, 6);
+  const prim::Access image{{ir::Var{4}, ir::Var{1}, y, z}, {{y, 0, row.height}, {z, 0, row.width}}},
+      result{{ir::Var{4}, ir::Var{0}, ir::Var{5}, ir::Var{6}}, {}};
+  return c.b.contract(swapped ? dy : x, swapped ? x : dy, {row.out, row.in, row.taps, row.taps},
+                      {row.images, rows, columns}, swapped ? result : image,
+                      swapped ? image : result, DType::f32);
+}
+
 }  // namespace heddle::lower
