@@ -7,9 +7,13 @@
 namespace heddle::runtime {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kAlignment = 64, kPage = 4096, kLarge = 16 * kPage;
+
+/// What a block takes: large ones of whole pages some lines more, as large tensors begin at
+/// different places of a page (support/tensor.cpp).
 std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const std::int64_t lines = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return lines >= kLarge && lines % kPage == 0 ? lines + 5 * kAlignment : lines;
 }
 
 struct Placed {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "runtime/artefact.h"
@@ -39,6 +40,15 @@ TEST(MemoryPlan, ChainReusesMemory) {
   std::vector<Lifetime> blocks;
   for (int i = 0; i < 10; ++i) blocks.push_back({1024, i, i + 1});
   EXPECT_EQ(plan_memory(blocks).bytes, 2048);
+}
+
+// What is at one place of several large blocks of whole pages meets in no set of a cache.
+TEST(MemoryPlan, StaggersLargeBlocks) {
+  const MemoryPlan plan = plan_memory(std::vector<Lifetime>(8, {1 << 20, 0, 1}));
+  std::set<std::int64_t> places;
+  for (const std::int64_t offset : plan.offsets) places.insert(offset % 4096);
+  EXPECT_EQ(places.size(), plan.offsets.size());
+  EXPECT_LE(plan.bytes, 8 * ((1 << 20) + 512));
 }
 
 // A block whose users may run beside those of another one never has its memory.

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "support/dtype.h"
 #include "support/json.h"
@@ -41,6 +42,22 @@ TEST(DType, AbsurdSizesAreRefused) {
   EXPECT_EQ(checked_element_count({1 << 20, 0}, DType::f32), 0);
   EXPECT_FALSE(checked_element_count({std::int64_t{1} << 40, 1 << 30}, DType::f32));
   EXPECT_FALSE(checked_element_count({-1}, DType::f32));
+}
+
+/// Neighbours do not begin at one place of a page, be they of whole huge pages.
+TEST(Tensor, LargeOnesAreStaggered) {
+  constexpr std::int64_t kCount = std::int64_t{1} << 20;
+  std::set<std::uintptr_t> places;
+  std::vector<Tensor> all;
+  for (int i = 0; i < 6; ++i) {
+    all.emplace_back(TensorType{DType::f32, {kCount}});
+    const auto at = reinterpret_cast<std::uintptr_t>(all.back().data());
+    EXPECT_EQ(at % 64, 0U);
+    places.insert(at % 4096);
+    all.back().set(kCount - 1, i);
+  }
+  EXPECT_EQ(places.size(), all.size());
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(all[static_cast<std::size_t>(i)].at(kCount - 1), i);
 }
 
 TEST(Tensor, SaturatesAndTruncates) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -34,10 +35,14 @@ std::shared_ptr<void> few_bytes(std::size_t size) {
 }
 
 /// Zeros from the system, the first `huge` bytes on huge pages: what is freed goes back to it at
-/// once, which the C library would keep.
+/// once, which the C library would keep. Each begins elsewhere in its first page: what is at one
+/// place of several, all on huge pages, would meet in one set of a cache, and loads would wait for
+/// stores whose addresses have the same last twelve bits.
 std::shared_ptr<void> many_bytes(std::size_t size, std::size_t huge) {
-  constexpr std::size_t kPage = 4096;
-  const std::size_t whole = std::max(huge, (size + 64 + kPage - 1) / kPage * kPage);
+  constexpr std::size_t kPage = 4096, kStagger = 5 * 64, kPlaces = 12;
+  static std::atomic<std::size_t> tensors = 0;
+  const std::size_t place = tensors++ % kPlaces * kStagger;
+  const std::size_t whole = std::max(huge, (place + size + 64 + kPage - 1) / kPage * kPage);
   void* mapped = ::mmap(nullptr, whole + kHugePage, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -48,7 +53,7 @@ std::shared_ptr<void> many_bytes(std::size_t size, std::size_t huge) {
   ::munmap(memory + whole, kHugePage - before);
   // Only advice: the memory is as good, if slower, where the system declines.
   static_cast<void>(::madvise(memory, huge, MADV_HUGEPAGE));
-  return {memory, [whole](void* p) { ::munmap(p, whole); }};
+  return {memory + place, [memory, whole](void*) { ::munmap(memory, whole); }};
 }
 
 }  // namespace
