@@ -233,7 +233,7 @@ Status CpuSession::execute_telling(std::span<const Tensor> inputs, std::span<Ten
 Result<std::vector<ItemTime>> CpuSession::timeline(std::span<const Tensor> inputs) {
   if (!monolith_) return Session::timeline(inputs);
   HEDDLE_TRY(check(inputs));
-  std::vector<Tensor> outputs = new_outputs();
+  std::vector<Tensor> outputs = touched_outputs();
   std::vector<std::vector<ItemTime>> times(monolith_->schedule().items.size());
   for (std::size_t w = 0; w < times.size(); ++w)
     times[w].reserve(monolith_->schedule().items[w].size());
@@ -273,6 +273,12 @@ Status Session::check(std::span<const Tensor> inputs) const {
 std::vector<Tensor> Session::new_outputs() const {
   std::vector<Tensor> outputs;
   for (const Port& port : program_->outputs) outputs.emplace_back(port.type);
+  return outputs;
+}
+
+std::vector<Tensor> Session::touched_outputs() const {
+  std::vector<Tensor> outputs = new_outputs();
+  for (Tensor& t : outputs) std::memset(t.mutable_data(), 0, static_cast<std::size_t>(t.bytes()));
   return outputs;
 }
 
@@ -343,7 +349,7 @@ Result<std::vector<Tensor>> Session::run(std::span<const Tensor> inputs) {
 
 Result<std::vector<LaunchTime>> Session::profile(std::span<const Tensor> inputs) {
   HEDDLE_TRY(check(inputs));
-  std::vector<Tensor> outputs = new_outputs();
+  std::vector<Tensor> outputs = touched_outputs();
   std::vector<LaunchTime> times;
   HEDDLE_TRY(execute(inputs, outputs, &times));
   return times;

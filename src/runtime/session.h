@@ -54,9 +54,9 @@ class Session {
   /// `ready` is called by a thread of the run, while others go on; it has to be quick.
   Status run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                   const Ready& ready = {});
-  /// run_into(), whose outputs `shared` (of f32) become their sums over all processes, in this order
-  /// in each of them: a sum starts when its output and those before it are there, and the run goes
-  /// on beside it.
+  /// run_into(), whose outputs `shared` (of f32) become their sums over all processes, in this
+  /// order in each of them: a sum starts when its output and those before it are there, and the run
+  /// goes on beside it.
   Status run_sharing(std::span<const Tensor> inputs, std::span<Tensor> outputs,
                      std::span<const std::size_t> shared, Communicator& group);
   /// The same outputs in the order in which a run completes them, which depends on the plan.
@@ -85,6 +85,8 @@ class Session {
   Status check(std::span<const Tensor> inputs) const;
   Status check_outputs(std::span<Tensor> outputs) const;
   std::vector<Tensor> new_outputs() const;
+  /// The same, whose pages are there: what the system takes for them is not a kernel's time.
+  std::vector<Tensor> touched_outputs() const;
   /// Of each output, the last launch that uses it.
   std::vector<std::size_t> last_launches() const;
 
