@@ -58,6 +58,8 @@ class Interpreter : Memory {
   void multiply(const TileProduct& x) {
     constexpr int kR = TileProduct::kRows, kC = TileProduct::kColumns, kD = TileProduct::kDepth;
     const std::int64_t a = ir::evaluate(x.a.offset, vars_), b = ir::evaluate(x.b.offset, vars_);
+    const std::int64_t begin = x.along ? ir::evaluate(Expr(*x.along), vars_) * kD : 0,
+                       end = x.along ? begin + kD : x.depth;
     const auto half = [&](std::int64_t word, std::int64_t which) {
       const auto bits = static_cast<std::uint32_t>(word);
       return std::bit_cast<float>(which == 0 ? bits << 16 : bits & 0xffff0000U);
@@ -65,9 +67,9 @@ class Interpreter : Memory {
     for (int r = 0; r < x.rows; ++r)
       for (int c = 0; c < x.columns; ++c) {
         const std::int64_t to = ir::evaluate(x.to, vars_) + r * x.columns + c;
-        double sum = x.add ? read(x.acc, to).real : 0;
+        double sum = x.add || begin > 0 ? read(x.acc, to).real : 0;
         for (const TileProduct::Term& term : x.terms)
-          for (std::int64_t t = 0; t < x.depth; ++t) {
+          for (std::int64_t t = begin; t < end; ++t) {
             const std::int64_t from_a =
                 a + term.a + r / kR * x.a.block + t / kD * x.a.step + r % kR * kD + t % kD;
             const std::int64_t from_b =

@@ -232,6 +232,9 @@ struct TileProduct {
   int rows = 16, columns = 16;  ///< columns: a multiple of 16
   std::int64_t depth = 32;      ///< a multiple of 32
   std::vector<Term> terms;
+  /// One step of the product, 32 along t: the variable of the serial loop around it, whose first
+  /// statement it is. Between the steps the sums are in registers; acc has them after the loop.
+  std::optional<Var> along;
   /// Hints, as Prefetch, spread over the steps along the depth: rows that lie `pitch` elements
   /// apart, so many lines of each.
   struct Fetch {

@@ -234,7 +234,7 @@ TEST(Verify, Refuses) {
 
 /// 20 rows by 16 columns, depth 64, two terms of it; `statement` is the product.
 std::string product_of_tiles(std::string_view statement, int acc = 320) {
-  return fmt::format(R"(kernel "product" vars=3 {{
+  return fmt::format(R"(kernel "product" vars=4 {{
   buffer b0 "a" bf16[4096] grid arg=0
   buffer b1 "b" i32[1024] grid arg=1
   buffer b2 "y" f32[320] grid arg=2 written
@@ -274,11 +274,41 @@ TEST(TileProduct, IsASumOverTermsAndDepth) {
     }
 }
 
+/// Step by step in a loop, beside something else.
+TEST(TileProduct, AlongALoop) {
+  const std::string one =
+      "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 depth 64 terms "
+      "512 256, 0 0";
+  const Kernel whole = parsed(product_of_tiles(one)),
+               steps = parsed(product_of_tiles("for serial d3 in 0..2 { " + one +
+                                               " along d3 b2[0] = f32(1) }"));
+  ASSERT_TRUE(verify(steps).ok()) << verify(steps).error().message;
+  EXPECT_EQ(to_string(*parse_kernel(to_string(steps))), to_string(steps));
+  std::vector<std::uint16_t> a(4096);
+  std::vector<std::uint32_t> b(1024);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = f32_to_bf16(static_cast<float>(i % 7) - 3);
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = f32_to_bf16(static_cast<float>(i % 5) - 2);
+  std::vector<float> want(320), y(320);
+  ASSERT_TRUE(interpret(whole, {bytes(a), bytes(b), bytes(want)}).ok());
+  ASSERT_TRUE(interpret(steps, {bytes(a), bytes(b), bytes(y)}).ok());
+  EXPECT_EQ(y, want);
+}
+
 TEST(TileProduct, Refuses) {
   for (const auto& [why, statement] : {
-           std::pair{"outside",
-                     "tiles b3[1] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 "
-                     "columns 16 depth 64 terms 0 0"},
+           std::pair{
+               "not the first",
+               "for serial d3 in 0..3 { tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] "
+               "rows 20 columns 16 depth 64 terms 0 0 along d3 }"},
+           {"not the first",
+            "for serial d3 in 0..2 { b2[0] = f32(1) tiles b3[0] = b0[0 by 1024, 2048] * "
+            "b1[0 by 512, 256] rows 20 columns 16 depth 64 terms 0 0 along d3 }"},
+           {"moves along",
+            "for serial d3 in 0..2 { tiles b3[0] = b0[d3*512 by 512, 2048] * b1[0 by 512, 256] "
+            "rows 20 columns 16 depth 64 terms 0 0 along d3 }"},
+           {"outside",
+            "tiles b3[1] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 "
+            "depth 64 terms 0 0"},
            {"outside",
             "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 "
             "depth 64 terms 2048 0"},

@@ -382,6 +382,10 @@ class Parser : Lexer {
       t.b = integer(0, INT32_MAX);
       x.terms.push_back(t);
     } while (accept(","));
+    if (accept("along")) {
+      prefix('d');
+      x.along = variable();
+    }
     while (accept("fetch")) {
       TileProduct::Fetch f;
       f.offset = element(f.buffer);

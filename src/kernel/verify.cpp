@@ -208,6 +208,17 @@ class Verifier {
         [&](const TileProduct& x) { tiles(x, parent, under); });
   }
 
+  void along(const TileProduct& x, const For& parent) {
+    const bool first = std::get_if<TileProduct>(&parent.body->front().op) == &x;
+    if (!first || parent.var != *x.along || parent.binding != Binding::serial ||
+        parent.begin != 0 || parent.end != x.depth / TileProduct::kDepth)
+      broken("a step along d{} of a product of tiles, which is not the first of its loop's {}",
+             x.along->index, x.depth / TileProduct::kDepth);
+    for (const Expr* e : {&x.to, &x.a.offset, &x.b.offset})
+      if (ir::depends_on(*e, *x.along))
+        broken("a product of tiles moves along d{}", x.along->index);
+  }
+
   void tiles(const TileProduct& x, const For& parent, const Conditions& under) {
     for (const BufferId id : {x.acc, x.a.buffer, x.b.buffer}) known(id);
     const Buffer &acc = k_.buffers[x.acc], &a = k_.buffers[x.a.buffer], &b = k_.buffers[x.b.buffer];
@@ -219,6 +230,7 @@ class Verifier {
         x.depth < 1 || x.depth % TileProduct::kDepth != 0 || x.terms.empty())
       broken("tiles of {} rows, {} columns, depth {}, {} terms", x.rows, x.columns, x.depth,
              x.terms.size());
+    if (x.along) along(x, parent);
     for (const TileProduct::Operand* o : {&x.a, &x.b})
       if (o->step < 0 || o->block < 0 || (o->step == 0 && x.depth > TileProduct::kDepth))
         broken("tiles {} and {} apart", o->step, o->block);

@@ -168,6 +168,28 @@ TEST(Transpose, RowsUnderConditions) {
     }
 }
 
+/// Blocks of one buffer from one place on, whose rows lie differently far apart; rows that run only
+/// where a condition that is decided while unrolling holds, with nothing behind them.
+TEST(Transpose, BlocksThatBeginAlike) {
+  const kernel::Kernel apart = parsed(R"(kernel "apart" vars=3 {
+  buffer b0 "x" f32[1024] grid arg=0
+  buffer b1 "y" f32[256] grid arg=1 written
+  for grid d0 in 0..1 { for unroll d1 in 0..16 { for vector d2 in 0..16 {
+    b1[d1*16 + d2] = sub.f32(load.f32 b0[d2*32 + d1], load.f32 b0[d2*48 + d1]) } } }
+})");
+  const kernel::Kernel some = parsed(R"(kernel "some" vars=4 {
+  buffer b0 "x" f32[520] grid arg=0
+  buffer b1 "y" f32[1024] grid arg=1 written
+  for grid d0 in 0..2 { for unroll d1 in 0..16 { for vector d2 in 0..16 {
+    b1[d0*256 + d1*16 + d2] = guard.f32(0 <= d1 < 8 ; guard.f32(0 <= d0*16 + d2 - 1 < 32 ;
+      load.f32 b0[d0*256 + d2*16 + d1]; f32(0)); f32(2)) } } }
+})");
+  for (const kernel::Kernel* k : {&apart, &some}) {
+    ASSERT_TRUE(kernel::verify(*k).ok()) << kernel::verify(*k).error().message;
+    for (const Machine& m : machines()) check(*k, m, 0, 7);
+  }
+}
+
 TEST(Prefetch, ChangesNothingEvenOutsideTheBuffer) {
   const kernel::Kernel k = parsed(R"(kernel "hints" vars=3 {
   buffer b0 "x" f32[256] grid arg=0
@@ -189,7 +211,7 @@ TEST(Prefetch, ChangesNothingEvenOutsideTheBuffer) {
 TEST(TileProduct, AsTheInterpreterHasIt) {
   for (const auto& [rows, columns] : {std::pair{32, 32}, {17, 32}, {16, 64}, {5, 96}, {33, 16}}) {
     const kernel::Kernel k = parsed(fmt::format(
-        R"(kernel "product" vars=5 {{
+        R"(kernel "product" vars=7 {{
   buffer b0 "a" f32[6144] grid arg=0
   buffer b1 "b" i32[6144] grid arg=1
   buffer b2 "y" f32[{2}] grid arg=2 written
@@ -199,6 +221,10 @@ TEST(TileProduct, AsTheInterpreterHasIt) {
     for serial d1 in 0..384 {{ for vector d2 in 0..16 {{ b3[d1*16 + d2] = load.f32 b0[d1*16 + d2] }} }}
     tiles b4[0] = b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 96 terms 512 1536, 0 0 fetch b1[64] rows 3 by 48 lines 3 fetch b2[0] rows 20 by 16 lines 1
     tiles b4[0] += b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 64 terms 0 0
+    for serial d5 in 0..3 {{
+      tiles b4[0] += b3[64 by 512, 2048] * b1[256 by 1536, 256] rows {0} columns {1} depth 96 terms 0 0, 128 0 along d5 fetch b0[32] rows 7 by 16 lines 1
+      for serial d6 in 0..2 {{ b2[d5*2 + d6] = load.f32 b0[d5] }}
+    }}
     for serial d3 in 0..{3} {{ for vector d4 in 0..16 {{ b2[d3*16 + d4] = load.f32 b4[d3*16 + d4] }} }}
   }}
 }})",

@@ -54,40 +54,46 @@ Emitter::V Emitter::tile_configuration(const TileProduct& x) {
   return global;
 }
 
-void Emitter::tiles(const TileProduct& x) {
+/// The accumulators: zeros, or what memory has of them, in registers; and back.
+void Emitter::move_sums(const TileProduct& x, bool load) {
+  const Registers reg{x.tile_rows(), x.tile_columns()};
+  V acc = address(x.acc.value, bound(x.to));
+  V stride = b_.getInt64(static_cast<std::uint64_t>(x.columns) * 4);
+  for (int i = 0; i < reg.rows; ++i)
+    for (int j = 0; j < reg.columns; ++j) {
+      const std::int64_t first =
+          std::int64_t{i} * TileProduct::kRows * x.columns + j * TileProduct::kColumns;
+      V place = bytes_from(acc, first * 4);
+      V number = b_.getInt8(static_cast<std::uint8_t>(reg.acc(i, j)));
+      if (!load)
+        b_.CreateIntrinsic(llvm::Intrinsic::x86_tilestored64, {}, {number, place, stride});
+      else if (x.add)
+        b_.CreateIntrinsic(llvm::Intrinsic::x86_tileloadd64, {}, {number, place, stride});
+      else
+        b_.CreateIntrinsic(llvm::Intrinsic::x86_tilezero, {}, {number});
+    }
+}
+
+void Emitter::begin_tiles(const TileProduct& x) {
   HEDDLE_CHECK(!vector_, "'{}': tiles in a vector loop", k_.name);
+  b_.CreateIntrinsic(llvm::Intrinsic::x86_ldtilecfg, {}, {tile_configuration(x)});
+  move_sums(x, true);
+}
+
+void Emitter::end_tiles(const TileProduct& x) {
+  move_sums(x, false);
+  b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
+  touch({x.acc.value});
+}
+
+Emitter::V Emitter::bytes_from(V from, std::int64_t count) {
+  return b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), from, static_cast<std::uint64_t>(count));
+}
+
+/// One step along the depth: every term of it. `a` and `b`: where the operands begin.
+void Emitter::step_of_tiles(const TileProduct& x, V a, V b, V step) {
   const Registers reg{x.tile_rows(), x.tile_columns()};
   const auto tile = [&](int number) { return b_.getInt8(static_cast<std::uint8_t>(number)); };
-  const auto bytes = [&](V from, std::int64_t count) {
-    return b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), from, static_cast<std::uint64_t>(count));
-  };
-  V a = address(x.a.buffer.value, bound(x.a.offset)),
-    b = address(x.b.buffer.value, bound(x.b.offset));
-  V acc = address(x.acc.value, bound(x.to));
-  b_.CreateIntrinsic(llvm::Intrinsic::x86_ldtilecfg, {}, {tile_configuration(x)});
-  V stride = b_.getInt64(static_cast<std::uint64_t>(x.columns) * 4);
-  const auto each = [&](const std::function<void(int number, V place)>& f) {
-    for (int i = 0; i < reg.rows; ++i)
-      for (int j = 0; j < reg.columns; ++j) {
-        const std::int64_t first =
-            std::int64_t{i} * TileProduct::kRows * x.columns + j * TileProduct::kColumns;
-        f(reg.acc(i, j), bytes(acc, first * 4));
-      }
-  };
-  each([&](int number, V place) {
-    if (x.add)
-      b_.CreateIntrinsic(llvm::Intrinsic::x86_tileloadd64, {}, {tile(number), place, stride});
-    else
-      b_.CreateIntrinsic(llvm::Intrinsic::x86_tilezero, {}, {tile(number)});
-  });
-
-  // One step along the depth in each turn: every term of it.
-  auto* from = b_.GetInsertBlock();
-  auto* block = llvm::BasicBlock::Create(module_.getContext(), block_name("tiles"), function_);
-  auto* exit = llvm::BasicBlock::Create(module_.getContext(), block_name("end"), function_);
-  b_.CreateBr(block);
-  b_.SetInsertPoint(block);
-  llvm::PHINode* step = b_.CreatePHI(b_.getInt64Ty(), 2, "step");
   const auto at = [&](V base, std::int64_t apart) {
     return b_.CreateInBoundsGEP(b_.getInt8Ty(), base,
                                 b_.CreateMul(step, b_.getInt64(static_cast<std::uint64_t>(apart))));
@@ -95,9 +101,9 @@ void Emitter::tiles(const TileProduct& x) {
   V a_here = at(a, x.a.step * 2), b_here = at(b, x.b.step * 4);
   const auto load = [&](int number, V base, std::int64_t offset) {
     b_.CreateIntrinsic(llvm::Intrinsic::x86_tileloadd64, {},
-                       {tile(number), bytes(base, offset), b_.getInt64(kRowBytes)});
+                       {tile(number), bytes_from(base, offset), b_.getInt64(kRowBytes)});
   };
-  std::vector<std::pair<V, std::int64_t>> lines;  // of a step
+  std::vector<std::pair<V, std::int64_t>> lines;
   for (const TileProduct::Fetch& f : x.fetches) {
     const std::int64_t rows = f.rows_of_step(x.depth),
                        pitch = f.pitch * size_of(buffer(f.buffer.value).dtype);
@@ -119,22 +125,35 @@ void Emitter::tiles(const TileProduct& x) {
         b_.CreateIntrinsic(llvm::Intrinsic::x86_tdpbf16ps, {},
                            {tile(reg.acc(i, j)), tile(reg.a(i)), tile(reg.b(j))});
       for (++done; fetched < lines.size() * done / products; ++fetched)
-        prefetch(bytes(lines[fetched].first, lines[fetched].second), 3);
+        prefetch(bytes_from(lines[fetched].first, lines[fetched].second), 3);
     }
     last = &t;
   }
+}
+
+void Emitter::tiles(const TileProduct& x) {
+  const auto operand = [&](const TileProduct::Operand& o) {
+    return address(o.buffer.value, bound(o.offset));
+  };
+  V a = operand(x.a), b = operand(x.b);
+  // A single step is no loop's, but the product.
+  if (x.along && x.depth > TileProduct::kDepth)
+    return step_of_tiles(x, a, b, phis_[static_cast<std::size_t>(x.along->index)]);
+  begin_tiles(x);
+  auto* from = b_.GetInsertBlock();
+  auto* block = llvm::BasicBlock::Create(module_.getContext(), block_name("tiles"), function_);
+  auto* exit = llvm::BasicBlock::Create(module_.getContext(), block_name("end"), function_);
+  b_.CreateBr(block);
+  b_.SetInsertPoint(block);
+  llvm::PHINode* step = b_.CreatePHI(b_.getInt64Ty(), 2, "step");
+  step_of_tiles(x, a, b, step);
   V next = b_.CreateAdd(step, b_.getInt64(1), "", true, true);
   step->addIncoming(b_.getInt64(0), from);
   step->addIncoming(next, block);
   const auto steps = static_cast<std::uint64_t>(x.depth / TileProduct::kDepth);
   b_.CreateCondBr(b_.CreateICmpULT(next, b_.getInt64(steps)), block, exit);
   b_.SetInsertPoint(exit);
-
-  each([&](int number, V place) {
-    b_.CreateIntrinsic(llvm::Intrinsic::x86_tilestored64, {}, {tile(number), place, stride});
-  });
-  b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
-  touch({x.acc.value});
+  end_tiles(x);
 }
 
 }  // namespace heddle::codegen::cpu

@@ -62,10 +62,13 @@ std::vector<Emitter::V> Emitter::transposed(std::vector<V> rows, unsigned elemen
   return columns;
 }
 
-/// True if all iterations of the unrolled loop come to where the builder stands.
+/// True if all iterations of the unrolled loop come to where the builder stands: no condition
+/// around it tests them, be it decided already.
 bool Emitter::always_runs(Var unrolled) const {
-  const auto first = levels_[static_cast<std::size_t>(unrolled.index)] + 1;
-  return std::none_of(scopes_.begin() + first, scopes_.end(),
+  const auto at = static_cast<std::size_t>(unrolled.index);
+  const auto first = levels_[at] + 1;
+  return tested_[at] == 0 &&
+         std::none_of(scopes_.begin() + first, scopes_.end(),
                       [](const std::shared_ptr<Scope>& s) { return s->conditional; });
 }
 
@@ -140,7 +143,7 @@ Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset,
     const std::int64_t last = (width - 1) * (*stride + 1);
     const bool exists = range && range->low >= 0 && range->high + last < buffer(id).size;
     if (inside.empty() ? !exists : !always_runs(v)) continue;
-    Block& block = scope().blocks[{id, first, inside}];
+    Block& block = scope().blocks[{id, first, *stride, width, inside}];
     if (block.columns.empty() || block.time < stored_[static_cast<std::size_t>(id)]) {
       block.time = time_;
       block.columns.clear();

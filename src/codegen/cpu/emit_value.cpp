@@ -112,8 +112,16 @@ Emitter::V Emitter::make_guard(const Guard& x) {
   const auto left = ir::simplify(conditions, ranges_);
   if (!left) return value(x.otherwise);
   if (V column = guarded_column(x, *left)) return column;
+  test(x.conditions, 1);
+  V chosen = make_choice(x, *left);
+  test(x.conditions, -1);
+  return chosen;
+}
+
+/// The same where `left` of its conditions are to be tested.
+Emitter::V Emitter::make_choice(const Guard& x, const std::vector<ir::Condition>& left) {
   std::vector<ir::Condition> uniform, varying;
-  for (const ir::Condition& c : *left) (varies(c.expr) ? varying : uniform).push_back(c);
+  for (const ir::Condition& c : left) (varies(c.expr) ? varying : uniform).push_back(c);
   const auto then = [&]() -> V {
     return varying.empty() ? value(x.then) : masked_guard(varying, x);
   };
@@ -121,7 +129,7 @@ Emitter::V Emitter::make_guard(const Guard& x) {
   // Lanes that some of them decide are masked by all: a chain of such guards would else hold the
   // rest of the chain twice at each step.
   const bool reads = !analysis_.of(x.otherwise).buffers.empty();
-  if (!varying.empty() && reads) return masked_guard(*left, x);
+  if (!varying.empty() && reads) return masked_guard(left, x);
   V all = nullptr;
   for (const ir::Condition& c : uniform) {
     V one = condition(c);

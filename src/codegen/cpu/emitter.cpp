@@ -44,6 +44,7 @@ Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analys
   stored_.resize(static_cast<std::size_t>(k.buffers.size()));
   bound_.resize(variables);
   unrolled_.resize(variables);
+  tested_.resize(variables);
   phis_.resize(variables);
   levels_.resize(variables);
   ranges_.resize(variables);
@@ -141,10 +142,15 @@ void Emitter::loop(const For& x) {
   if (extent <= 0) return;
   if (x.binding == Binding::vector) return vector_loop(x);
   if (x.binding == Binding::unroll || extent == 1) return repeat(x);
+  const TileProduct* product =
+      x.body->empty() ? nullptr : std::get_if<TileProduct>(&x.body->front().op);
+  if (product && product->along != x.var) product = nullptr;  // it has loops of its own
+  if (product) begin_tiles(*product);
   ranges_[static_cast<std::size_t>(x.var.index)] = ir::Interval{x.begin, x.end - 1};
   counted(x.var, b_.getInt64(static_cast<std::uint64_t>(x.begin)),
           b_.getInt64(static_cast<std::uint64_t>(x.end)), *x.body);
   ranges_[static_cast<std::size_t>(x.var.index)].reset();
+  if (product) end_tiles(*product);
 }
 
 /// One copy of the body for each value of the variable.
@@ -153,7 +159,7 @@ void Emitter::repeat(const For& x) {
   for (std::int64_t i = x.begin; i < x.end; ++i) {
     bound_[at] = i;
     ranges_[at] = ir::Interval{i, i};
-    unrolled_[at] = x.end - x.begin;
+    unrolled_[at] = x.begin == 0 ? x.end : 0;
     levels_[at] = depth();
     body(*x.body);
   }
@@ -209,7 +215,19 @@ void Emitter::vector_loop(const For& x) {
   vector_.reset();
 }
 
+void Emitter::test(const std::vector<ir::Condition>& conditions, int more) {
+  std::vector<Var> used;
+  for (const ir::Condition& c : conditions) ir::collect_variables(c.expr, used);
+  for (const Var v : used) tested_[static_cast<std::size_t>(v.index)] += more;
+}
+
 void Emitter::when(const If& x) {
+  test(x.conditions, 1);
+  when_tested(x);
+  test(x.conditions, -1);
+}
+
+void Emitter::when_tested(const If& x) {
   std::vector<ir::Condition> conditions = x.conditions;
   for (ir::Condition& c : conditions) c.expr = bound(c.expr);
   const auto left = ir::simplify(conditions, ranges_);

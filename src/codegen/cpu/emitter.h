@@ -55,8 +55,11 @@ class Emitter {
     std::unordered_map<ValueKey, Remembered, ValueKeyHash> values;
     std::unordered_map<Expr, V> indices;
     std::map<std::int32_t, std::unordered_map<Expr, V>> pointers;  ///< by buffer
-    /// Blocks that were transposed, by buffer, first element and the conditions of their rows.
-    std::map<std::tuple<std::int32_t, Expr, std::vector<ir::Condition>>, Block> blocks;
+    /// Blocks that were transposed, by buffer, first element, elements from row to row, rows and
+    /// the rows' conditions.
+    std::map<std::tuple<std::int32_t, Expr, std::int64_t, unsigned, std::vector<ir::Condition>>,
+             Block>
+        blocks;
   };
   using Scopes = std::vector<std::shared_ptr<Scope>>;
   /// Where the builder stands, stable when blocks are split.
@@ -88,6 +91,9 @@ class Emitter {
   void counted(Var var, V begin, V end, const kernel::Body& statements);
   void vector_loop(const kernel::For& x);
   void when(const kernel::If& x);
+  void when_tested(const kernel::If& x);
+  /// Conditions are entered, or left.
+  void test(const std::vector<ir::Condition>& conditions, int more);
   void let(const kernel::Let& x);
   void routine(const kernel::Routine& x);
   void prefetch(V line, std::uint32_t near);
@@ -126,6 +132,7 @@ class Emitter {
   V make_value(const kernel::ValueNode& v);
   V make_apply(const kernel::Apply& x, DType dtype);
   V make_guard(const kernel::Guard& x);
+  V make_choice(const kernel::Guard& x, const std::vector<ir::Condition>& left);
   V masked_guard(const std::vector<ir::Condition>& conditions, const kernel::Guard& x);
   V make_random(const kernel::RandomBits& x);
   V lane_reduce(const kernel::LaneReduce& x, DType dtype);
@@ -163,6 +170,11 @@ class Emitter {
 
   // emit_tiles.cpp: products in tile registers
   void tiles(const kernel::TileProduct& x);
+  void begin_tiles(const kernel::TileProduct& x);
+  void end_tiles(const kernel::TileProduct& x);
+  void move_sums(const kernel::TileProduct& x, bool load);
+  void step_of_tiles(const kernel::TileProduct& x, V a, V b, V step);
+  V bytes_from(V from, std::int64_t count);
   V tile_configuration(const kernel::TileProduct& x);
 
   // emit_transpose.cpp: columns of blocks
@@ -188,9 +200,10 @@ class Emitter {
   Scopes scopes_;
   std::vector<V> bases_;                            ///< by buffer id
   std::vector<std::optional<std::int64_t>> bound_;  ///< by variable: unrolled, or one iteration
-  std::vector<std::int64_t> unrolled_;              ///< by variable: extent while it is unrolled
-  std::vector<V> phis_;      ///< by variable: loop counter, or what it is bound to
-  std::vector<int> levels_;  ///< by variable: depth of its loop, or where it is unrolled
+  std::vector<std::int64_t> unrolled_;  ///< by variable: extent while it is unrolled, from 0
+  std::vector<int> tested_;             ///< by variable: conditions around that depend on it
+  std::vector<V> phis_;                 ///< by variable: loop counter, or what it is bound to
+  std::vector<int> levels_;             ///< by variable: depth of its loop, or where it is unrolled
   ir::Ranges ranges_;
   std::vector<std::int64_t> stored_;  ///< by buffer: time of the last store
   std::int64_t time_ = 0;

@@ -20,10 +20,10 @@ V Ops::polynomial(V x, llvm::ArrayRef<double> high_first) {
   return out;
 }
 
-/// x / c of vectors, |c| at least 1, correctly rounded down to the smallest normal: the product
-/// with 1/c and one correction by what is left, where a division takes several times as long
-/// (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990).
-/// Null if y is no such constant.
+/// x / c of vectors, |c| at least 1, correctly rounded where |x / c| is at least 2^-100 and next to
+/// that below: the product with 1/c and one correction by what is left, where a division takes
+/// several times as long (Markstein, "Computation of elementary functions on the IBM RISC
+/// System/6000 processor", 1990). Null if y is no such constant.
 V Ops::quotient_by_constant(V x, V y) {
   const auto* all = llvm::dyn_cast<llvm::Constant>(y);
   const auto* c = all ? llvm::dyn_cast_or_null<llvm::ConstantFP>(all->getSplatValue()) : nullptr;

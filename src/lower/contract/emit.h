@@ -153,7 +153,7 @@ class Emitter {
   std::vector<double> column_inverses(const float* from, const std::vector<std::int64_t>& on,
                                       const std::vector<std::int64_t>& ok) const;
 
-  // A product in tile registers (emit_pieces.cpp).
+  // A product in tile registers (emit_pieces.cpp, emit_columns.cpp).
   void plan_pieces();
   void plan_column_terms();
   ir::Expr in_block(std::size_t level, const ir::Expr& position) const;
@@ -172,7 +172,20 @@ class Emitter {
   kernel::Body split_columns(Env env, const ir::Expr& n, const ir::Expr& first, std::int64_t terms,
                              bool some, const PairPlace& place);
   void copy_pieces(const ir::Expr& panel, const ir::Expr& base, kernel::Body& body);
+  kernel::Stmt columns_of_terms(const Env& env, const ir::Expr& panel, const ir::Expr& base,
+                                std::int64_t terms);
+  std::optional<kernel::Stmt> columns_without_terms(const ir::Expr& base);
+  bool columns_by_terms() const;
+  std::int64_t blocks_of_terms() const;
+  kernel::Body terms_of_panels(const ir::Expr& block, const ir::Expr& base);
   Tensor pack_pieces() const;
+  // Their results (emit_turns.cpp).
+  std::int64_t turns() const;
+  std::vector<ir::Condition> idle_turns() const;
+  bool can_overlap() const;
+  ir::Expr place_of_turn(const ir::Expr& number) const;
+  kernel::Body results_of_turn(const ir::Expr& number, std::optional<ir::Var> step);
+  kernel::Body overlapped_tile();
 
   std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
   const Tensor& constant_operand(const kernel::Load& load) const;
@@ -202,7 +215,8 @@ class Emitter {
   std::int64_t a_block_ = 0;  ///< of pieces: elements from 16 rows of a tile to the next
   std::int64_t steps_ = 0;    ///< of pieces, in a block of the reduction
   ir::Expr block_ = 0;        ///< which
-  kernel::BufferId acc_;      ///< of pieces, of a tile or (by blocks) of all the task's
+  kernel::BufferId acc_;      ///< of pieces, of a tile, of two or (by blocks) of all the task's
+  bool overlap_ = false;      ///< of pieces: results while the next tile's products are computed
   bool halves_ = false;       ///< Winograd's products are of bf16
   ir::Var place_;             ///< one of the A², or seven, products
   struct Sum {

@@ -333,17 +333,23 @@ std::optional<kernel::Stmt> Emitter::packing_phase() {
   if (winograd_) return filter_phase();
   const Var task = k_.new_var();
   const Env saved = env_;
+  const bool by_terms = columns_by_terms();
+  const std::int64_t tasks = by_terms ? blocks_of_terms() : s_.panels;
   std::int64_t below = 1;
-  Expr rest = ir::floor_div(Expr(task), s_.panels);
+  const Expr batch = ir::floor_div(Expr(task), tasks), index = ir::floor_mod(Expr(task), tasks);
+  Expr rest = batch;
   for (std::size_t i = b_batch_.size(); i-- > 0;) {
     set(env_, b_batch_[i].var, i > 0 ? ir::floor_mod(rest, b_batch_[i].extent) : rest);
     rest = ir::floor_div(rest, b_batch_[i].extent);
     below *= b_batch_[i].extent;
   }
   Body body;
-  copy_panel(ir::floor_mod(Expr(task), s_.panels), Expr(task) * Expr(panel_size_), body);
+  if (by_terms)
+    body = terms_of_panels(index, batch * Expr(s_.panels * panel_size_));
+  else
+    copy_panel(index, Expr(task) * Expr(panel_size_), body);
   env_ = saved;
-  return kernel::loop(task, 0, below * s_.panels, Binding::grid, std::move(body));
+  return kernel::loop(task, 0, below * tasks, Binding::grid, std::move(body));
 }
 
 /// The load that reads the constant operand; of parts the first one's.

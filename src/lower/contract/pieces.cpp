@@ -20,9 +20,6 @@ constexpr double kLatency = 20, kTileLoad = 9, kAround = 300, kTileBytes = 1024,
                  kFarBytes = 9, kColdBytes = 3.6, kCopiedBytes = 5, kRowPiece = 2.5,
                  kColumnBlock = 160;
 
-// Up to so many operations of a result's vector, its loads and stores are what counts.
-constexpr double kFewOperations = 8;
-
 // Besides, where memory runs along neither rows nor terms, or not along columns.
 constexpr double kGatheredPiece = 8, kGatheredBlock = 250;
 
@@ -78,10 +75,12 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const Extents& e = p.extents;
   const auto steps = static_cast<double>(shape.steps);
   const auto tile = [&](std::int64_t mr) {
-    const std::int64_t rows = ceil_div(mr, Tile::kRows);
-    return steps * step_cycles(shape, rows, s.nv) + kAround +
-           static_cast<double>(mr * s.nv) * (3 + 2 * std::min(e.epilogue, kFewOperations) +
-                                             0.7 * std::max(0.0, e.epilogue - kFewOperations));
+    const double products = steps * step_cycles(shape, ceil_div(mr, Tile::kRows), s.nv),
+                 results = static_cast<double>(mr * s.nv) *
+                           (3 + 2 * std::min(e.epilogue, kFewOperations) +
+                            0.7 * std::max(0.0, e.epilogue - kFewOperations));
+    if (e.epilogue <= kFewOperations || s.depth > 1) return products + kAround + results;
+    return std::max(products, results) + kAround + 0.4 * std::min(products, results);
   };
   const double share = static_cast<double>(s.tiles_per_task) / static_cast<double>(s.tiles());
   const auto blocks = static_cast<double>(s.rows_per_task);

@@ -17,6 +17,18 @@ struct Pieces {
   std::vector<std::pair<int, int>> products() const;
 };
 
+/// Up to so many operations of a result's vector, its loads and stores are what counts; more of
+/// them run beside the products of the next tile.
+inline constexpr double kFewOperations = 8;
+
+/// The bits of an f32's pieces; of one, those of the nearest bf16.
+std::vector<kernel::Value> split(const kernel::Value& v, int count);
+/// bf16 nearest to a number, ties away from zero; one that rounds to infinity is cut off.
+std::uint16_t piece_of(float x);
+/// Elements of a tile, words of pairs, and a vector of terms.
+inline constexpr std::int64_t kElements = kernel::TileProduct::kRows * kernel::TileProduct::kDepth;
+inline constexpr std::int64_t kWords = kElements / 2, kHalf = kernel::TileProduct::kDepth / 2;
+
 /// nullopt unless both operands are of f32 or bf16 and vectors of terms do not straddle tiles.
 std::optional<Pieces> pieces_of(const Product& p);
 

@@ -63,6 +63,47 @@ TEST(Pieces, PrologueAndEpilogue) {
   }
 }
 
+/// Results that take long are computed beside the next tile's products: tiles of two sizes, panels
+/// that lack columns, a last task with fewer tiles or panels, a single turn in the end.
+TEST(Pieces, ResultsBesideProducts) {
+  const Row rows[] = {{70, 96, 64, {{"mr", 32}, {"nv", 2}}},
+                      {70, 100, 64, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
+                      {64, 64, 100, {{"mr", 32}, {"nv", 2}, {"panels", 3}}},
+                      {96, 70, 33, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
+                      {50, 160, 96, {{"mr", 17}, {"nv", 2}, {"tiles", 1}}}};
+  for (const Row& row : rows)
+    for (const bool constant : {true, false}) {
+      Case c;
+      const NodeId x = c.input({row.m, row.k});
+      const NodeId y =
+          c.b.matmul(x, constant ? c.constant({row.k, row.n}) : c.input({row.k, row.n}));
+      c.output(c.b.mul(c.b.tanh(y), c.b.sigmoid(y)));
+      c.output(c.b.transpose(y, {1, 0}));
+      SCOPED_TRACE(fmt::format("{}x{}x{} {}", row.m, row.n, row.k, constant));
+      ASSERT_NO_FATAL_FAILURE(check_pieces(c, row.tuning));
+      const std::string text = kernel::to_string(contract::lower(request_of(c))->kernel);
+      EXPECT_NE(text.find(" along d"), std::string::npos) << text;
+    }
+}
+
+/// Denormals, and numbers whose last piece is one, count for nothing and change no neighbour.
+TEST(Pieces, DenormalsTouchNothingElse) {
+  for (const double small : {2.28e-41, 1e-36, -4.6e-41, 7e-34, 1.2e-38}) {
+    Case c;
+    Tensor x = c.random_tensor({DType::f32, {20, 40}}), w = c.random_tensor({DType::f32, {40, 24}});
+    for (std::int64_t k = 1; k < 40; k += 2)
+      for (std::int64_t n = 0; n < 24; ++n) w.set(k * 24 + n, small);
+    for (std::int64_t m = 0; m < 20; m += 3)
+      for (std::int64_t k = 0; k < 40; k += 2) x.set(m * 40 + k, small);
+    const NodeId a = c.input({20, 40}), b = c.input({40, 24});
+    c.output(c.b.matmul(a, b));
+    c.inputs = {x, w};
+    c.tolerance = 1e-5;
+    SCOPED_TRACE(small);
+    ASSERT_NO_FATAL_FAILURE(check_pieces(c));
+  }
+}
+
 /// Memory runs along rows or columns, not terms: blocks of 16 by 16, and what is left of them.
 TEST(Pieces, OperandsAcrossMemory) {
   for (const Row& row : kRows)
