@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -9,6 +11,7 @@
 #include "runtime/artefact.h"
 #include "runtime/memory_plan.h"
 #include "runtime/session.h"
+#include "runtime/shares.h"
 
 namespace heddle::runtime {
 namespace {
@@ -104,6 +107,48 @@ std::shared_ptr<Session> small_session(int threads, bool monolith = false) {
   if (monolith) p.monolith = StageLayout{};
   return *Session::create(std::make_shared<Program>(std::move(p)), link, nullptr,
                           std::make_shared<ThreadPool>(threads));
+}
+
+/// Each task once, however quick the threads are: equal ones, one that does nothing until the
+/// others are done, fewer tasks than threads, more than fit half a word.
+TEST(Shares, GiveEveryTaskOnce) {
+  constexpr std::int64_t kMany = 7'000'000'001;
+  for (const int threads : {1, 2, 3, 8})
+    for (const std::int64_t tasks : {0L, 1L, 2L, 25L, 1000L, 100000L, kMany})
+      for (const bool late : {false, true}) {
+        Shares shares(threads);
+        shares.reset(3);  // what an earlier phase left
+        shares.reset(tasks);
+        std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken(
+            static_cast<std::size_t>(threads));
+        std::atomic<int> done = 0;
+        ThreadPool pool(threads);
+        pool.run([&](int thread) {
+          if (late && thread == threads - 1) spin_until([&] { return done == threads - 1; });
+          for (auto some = shares.take(thread); some.first < some.second;
+               some = shares.take(thread))
+            taken[static_cast<std::size_t>(thread)].push_back(some);
+          ++done;
+        });
+        std::vector<std::pair<std::int64_t, std::int64_t>> all;
+        for (const auto& some : taken) all.insert(all.end(), some.begin(), some.end());
+        std::ranges::sort(all);
+        std::int64_t next = 0;
+        for (const auto& [first, last] : all) {
+          ASSERT_EQ(first, next) << threads << " threads, " << tasks << " tasks";
+          next = last;
+        }
+        EXPECT_EQ(next, tasks);
+        EXPECT_TRUE(!late || threads == 1 || taken.back().empty());
+      }
+}
+
+/// A thread begins at its own range, so that it meets again what it has in its cache.
+TEST(Shares, BeginWithTheirOwn) {
+  Shares shares(4);
+  shares.reset(100);
+  for (int thread = 0; thread < 4; ++thread) EXPECT_EQ(shares.take(thread).first, 25 * thread);
+  EXPECT_LT(shares.take(0).first, 25);
 }
 
 TEST(Session, RunsPhasesInOrderOnAnyNumberOfThreads) {

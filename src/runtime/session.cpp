@@ -7,8 +7,10 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "runtime/monolith.h"
+#include "runtime/shares.h"
 #include "support/clock.h"
 
 namespace heddle::runtime {
@@ -45,7 +47,9 @@ class CpuSession final : public Session {
     std::byte* scratch = nullptr;
     std::vector<std::vector<void*>> args;  ///< by launch
     std::vector<std::vector<std::pair<std::size_t, std::size_t>>> inputs,
-        outputs;  ///< (launch, arg)
+        outputs;    ///< (launch, arg)
+    Shares shares;  ///< of the phase that runs
+    explicit Context(int threads) : shares(threads) {}
   };
   /// Bytes: a cache line more than asked for, so that threads never share one.
   std::int64_t scratch_stride() const { return (program().scratch_bytes + 127) / 64 * 64; }
@@ -100,7 +104,7 @@ std::unique_ptr<CpuSession::Context> CpuSession::acquire() {
       return context;
     }
   }
-  auto context = std::make_unique<Context>();
+  auto context = std::make_unique<Context>(pool_->threads());
   const std::int64_t arena = (program().arena_bytes + 63) / 64 * 64;
   context->memory = Tensor::workspace(arena + scratch_stride() * pool_->threads());
   context->scratch = context->memory.mutable_data() + arena;
@@ -180,18 +184,19 @@ std::function<void(std::size_t)> CpuSession::teller(const Ready& ready) const {
 
 void CpuSession::run_launches(Context& context, std::vector<LaunchTime>* times,
                               const Ready& ready) {
-  const int threads = pool_->threads();
   const auto told = teller(ready);
   const double start = now();
   for (std::size_t l = 0; l < launches_.size(); ++l) {
     const double begin = times != nullptr ? now() : 0;
-    for (const BoundPhase& phase : launches_[l].phases)
+    for (const BoundPhase& phase : launches_[l].phases) {
+      context.shares.reset(phase.tasks);
       pool_->run([&](int thread) {
         void* scratch = context.scratch + scratch_stride() * thread;
-        const std::int64_t first = phase.tasks * thread / threads;
-        const std::int64_t last = phase.tasks * (thread + 1) / threads;
-        if (first < last) phase.task(context.args[l].data(), first, last, scratch);
+        for (auto [first, last] = context.shares.take(thread); first < last;
+             std::tie(first, last) = context.shares.take(thread))
+          phase.task(context.args[l].data(), first, last, scratch);
       });
+    }
     if (times != nullptr)
       times->push_back({program().launches[l].name, now() - begin, begin - start});
     told(l);
