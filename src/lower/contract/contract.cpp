@@ -222,6 +222,7 @@ std::vector<Tuning> tuning_space(const Request& request) {
            {"strassen", s.strassen},
            {"pieces", s.pieces},
            {"depth", s.depth},
+           {"beside", s.beside},
            {"mr", s.mr},
            {"nv", s.nv},
            {product->row ? "rows" : "tiles", product->row ? s.rows_per_task : s.tiles_per_task},

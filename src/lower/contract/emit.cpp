@@ -150,10 +150,12 @@ Body Emitter::task_body() {
   body = without_tests(std::move(body));
   if (s_.depth > 1) body = pieces_by_depth();
   Body tiles;
-  if (overlap_)
-    tiles = overlapped_tile();
+  if (overlap_ || s_.beside)
+    tiles = turn();
   else
     for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, tile(v)));
+  if (s_.beside)
+    tiles = {kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(tiles))};
   Body rows{kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))};
   if (p_.row)
     rows = {kernel::loop(row_loop_, 0, s_.rows_per_task, Binding::serial, std::move(rows))};
@@ -168,8 +170,9 @@ Body Emitter::task_body() {
   rows.insert(rows.begin(), std::make_move_iterator(zeros.begin()),
               std::make_move_iterator(zeros.end()));
   for (kernel::Stmt& s : store_sums()) rows.push_back(std::move(s));
-  body.push_back(
-      kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(rows)));
+  if (!s_.beside)
+    rows = {kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(rows))};
+  for (kernel::Stmt& s : rows) body.push_back(std::move(s));
   if (overlap_)
     for (kernel::Stmt& s : results_of_turn(Expr(turns() - 1), std::nullopt))
       body.push_back(std::move(s));

@@ -167,7 +167,9 @@ class Emitter {
   kernel::TileProduct pieces_product(const Variant& v) const;
   void fetch_columns(const ir::Expr& tile, kernel::TileProduct& x) const;
   void fetch_results(const Variant& v, kernel::TileProduct& x) const;
+  void fetch_rows(const Variant& v, kernel::TileProduct& x) const;
   bool blocks_of_rows() const;
+  bool panels_stay() const;
   using PairPlace = std::function<ir::Expr(const ir::Expr& pair, int piece)>;
   kernel::Body split_columns(Env env, const ir::Expr& n, const ir::Expr& first, std::int64_t terms,
                              bool some, const PairPlace& place);
@@ -179,13 +181,17 @@ class Emitter {
   std::int64_t blocks_of_terms() const;
   kernel::Body terms_of_panels(const ir::Expr& block, const ir::Expr& base);
   Tensor pack_pieces() const;
-  // Their results (emit_turns.cpp).
+  // What runs beside products (emit_turns.cpp).
   std::int64_t turns() const;
   std::vector<ir::Condition> idle_turns() const;
   bool can_overlap() const;
   ir::Expr place_of_turn(const ir::Expr& number) const;
   kernel::Body results_of_turn(const ir::Expr& number, std::optional<ir::Var> step);
-  kernel::Body overlapped_tile();
+  ir::Expr number_of_turn() const;
+  kernel::Body terms_ahead(const ir::Expr& row, const ir::Expr& step, const ir::Expr& tile,
+                           bool big);
+  kernel::Body rows_ahead(ir::Var step);
+  kernel::Body turn();
 
   std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
   const Tensor& constant_operand(const kernel::Load& load) const;

@@ -58,6 +58,40 @@ void Emitter::fetch_columns(const Expr& tile, Tile& x) const {
                        static_cast<int>((bytes + kLineBytes - 1) / kLineBytes)});
 }
 
+/// The same of the rows that are split next, a share of them with each panel: the next task's,
+/// where each has a tile of all columns, or those behind the tile that is split beside these
+/// products.
+void Emitter::fetch_rows(const Variant& v, Tile& x) const {
+  const bool next_task = !p_.row && s_.tiles_per_task == 1 && s_.panel_blocks() == 1;
+  if (p_.a_across || !(s_.beside || next_task) || a_terms_.size() != 1) return;
+  constexpr std::int64_t kFewLines = 64, kLineBytes = 64;  // of a step
+  const std::int64_t panels = s_.panels_per_task;
+  std::vector<const kernel::Load*> seen;
+  kernel::for_each_value(p_.a, [&](const Value& value) {
+    const auto* load = std::get_if<kernel::Load>(&value->op);
+    if (!load || !load->dynamic.empty() || k_.buffers[load->buffer].scope != Scope::grid) return;
+    for (const kernel::Load* other : seen)
+      if (other->buffer == load->buffer && other->offset == load->offset) return;
+    seen.push_back(load);
+    const auto down = ir::coefficient_of(load->offset, p_.tile->var);
+    if (ir::coefficient_of(load->offset, a_terms_[0].var) != 1 || down.value_or(0) < 1) return;
+    std::int64_t rows = (v.mr + panels - 1) / panels, pitch = *down, count = p_.extents.k;
+    if (pitch == count) {  // they follow each other: equal shares for all steps
+      rows = steps_;
+      pitch = count = (v.mr * p_.extents.k + rows * panels - 1) / (rows * panels);
+    }
+    const std::int64_t bytes = count * size_of(k_.buffers[load->buffer].dtype);
+    Tile::Fetch f{load->buffer, 0, rows, pitch,
+                  static_cast<int>((bytes + kLineBytes - 1) / kLineBytes)};
+    if (f.rows_of_step(x.depth) * f.lines > kFewLines) return;
+    Env env = env_;
+    set(env, p_.tile->var, v.first_row + Expr(v.mr * (s_.beside ? 2 : 1)));
+    set(env, a_terms_[0].var, Expr(0));
+    f.offset = at(load->offset, env) + Expr(panel_loop_) * Expr(rows * pitch);
+    x.fetches.push_back(std::move(f));
+  });
+}
+
 /// A vector of columns from n (`some`: the last ones, not all of them there), sixteen terms of it
 /// (`terms` of them, then zeros) from `first`, to where `place` has the pair of a piece. Memory may
 /// run along either: in between the terms are registers.

@@ -178,7 +178,7 @@ Body Emitter::for_each_row(const PerTile& around, const PerRow& f) {
     if (p_.row) when.push_back({row_index, 0, p_.extents.rows});
     Body body = around(std::move(env),
                        [&](Env inner) { return rows_of_tile(rows, r, f(std::move(inner), slot)); });
-    body = {kernel::loop(tile, 0, s_.tiles_per_task, Binding::serial,
+    body = {kernel::loop(tile, 0, s_.beside ? 1 : s_.tiles_per_task, Binding::serial,
                          {kernel::when(when, std::move(body))})};
     if (p_.row) body = {kernel::loop(row, 0, s_.rows_per_task, Binding::serial, std::move(body))};
     out.push_back(std::move(body[0]));

@@ -19,7 +19,7 @@ void Emitter::plan_pieces() {
   a_terms_.front().extent /= s_.depth;
   plan_column_terms();
   slot_ = k_.new_var();
-  const std::int64_t slots = s_.rows_per_task * s_.tiles_per_task;
+  const std::int64_t slots = s_.beside ? 2 : s_.rows_per_task * s_.tiles_per_task;
   steps_ = pieces_->steps / s_.depth;
   a_block_ = steps_ * pieces_->a * kElements;
   a_buffer_ = scratch("pieces", slots * ((s_.mr + Tile::kRows - 1) / Tile::kRows) * a_block_,
@@ -164,6 +164,13 @@ bool Emitter::blocks_of_rows() const {
   return pieces_ && p_.a_across && s_.mr % Tile::kRows == 0 && s_.small == 0;
 }
 
+/// Whether tasks of one tile each find all panels in the second-level cache.
+bool Emitter::panels_stay() const {
+  const std::int64_t bytes = s_.panels * panel_size_ * size_of(DType::i32);
+  return (s_.beside || tiles_of_panel() == 1) && 2 * bytes <= p_.request.target.l2_bytes &&
+         s_.tiles() > 2 * p_.request.target.threads;
+}
+
 /// The products of a register tile, in one block of the reduction.
 Tile Emitter::pieces_product(const Variant& v) const {
   Tile x;
@@ -185,23 +192,28 @@ Tile Emitter::pieces_product(const Variant& v) const {
   const std::int64_t blocks = (s_.mr + Tile::kRows - 1) / Tile::kRows;
   const std::int64_t step = pieces_->b * s_.nv * kWords;
   const Expr before = block_ * Expr(steps_ * step);
-  x.a = {a_buffer_, tile * Expr(blocks * a_block_), pieces_->a * kElements, a_block_};
+  const Expr slot = s_.beside ? ir::floor_mod(tile, 2) : tile;
+  x.a = {a_buffer_, slot * Expr(blocks * a_block_), pieces_->a * kElements, a_block_};
   x.b = {b_buffer_, panel * Expr(panel_size_) + before, step, kWords};
   x.rows = static_cast<int>(v.mr);
   x.columns = static_cast<int>(v.nv * lanes_);
   x.depth = steps_ * Tile::kDepth;
   for (const auto& [a, b] : pieces_->products())
     x.terms.push_back({a * kElements, b * s_.nv * kWords});
-  if (s_.b != BSource::task && s_.panels > 1) {
+  if (s_.b != BSource::task && s_.panels > 1 && !panels_stay()) {
     // The next panel comes from memory while the tiles of this one compute, a share in each.
     constexpr std::int64_t kLine = 16;
-    const std::int64_t lines = (step / tiles_of_panel() + kLine - 1) / kLine;
-    const Expr next =
-        (panel + Expr(1)) * Expr(panel_size_) + before + tile * Expr(lines * kLine * steps_);
+    const std::int64_t shares = s_.beside ? 1 : tiles_of_panel();
+    const std::int64_t lines = (step / shares + kLine - 1) / kLine;
+    Expr next = (panel + Expr(1)) * Expr(panel_size_) + before;
+    if (shares > 1) next = next + tile * Expr(lines * kLine * steps_);
     x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines)});
   }
   if (s_.b == BSource::task) fetch_columns(tile, x);
-  if (s_.depth == 1) fetch_results(v, x);
+  if (s_.depth == 1) {
+    fetch_results(v, x);
+    fetch_rows(v, x);
+  }
   return x;
 }
 

@@ -1,5 +1,5 @@
-// Register tiles of a task in turns: the results of one are made while the products of the next
-// are, which tile registers and vector registers do side by side.
+// Register tiles of a task in turns: the results of one are made, or the next one's rows split,
+// beside the products, which tile registers and vector registers do at the same time.
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
 
@@ -63,32 +63,91 @@ Body Emitter::results_of_turn(const Expr& number, std::optional<Var> step) {
         out, [&](Var x) { return x == loop ? std::optional<Expr>(is) : std::nullopt; });
     if (count > 1) out = {kernel::let(here, value, 0, count, std::move(out))};
   };
-  const Expr before = ir::floor_div(Expr(n), s_.tiles_per_task);
-  in_turn(tile_loop_, tile, ir::floor_mod(Expr(n), s_.tiles_per_task), s_.tiles_per_task);
-  in_turn(row_loop_, block, ir::floor_mod(before, s_.rows_per_task), s_.rows_per_task);
-  in_turn(panel_loop_, panel, ir::floor_div(before, s_.rows_per_task), s_.panels_per_task);
+  if (s_.beside) {
+    in_turn(panel_loop_, panel, ir::floor_mod(Expr(n), s_.panels_per_task), s_.panels_per_task);
+    in_turn(tile_loop_, tile, ir::floor_div(Expr(n), s_.panels_per_task), s_.tiles_per_task);
+  } else {
+    const Expr before = ir::floor_div(Expr(n), s_.tiles_per_task);
+    in_turn(tile_loop_, tile, ir::floor_mod(Expr(n), s_.tiles_per_task), s_.tiles_per_task);
+    in_turn(row_loop_, block, ir::floor_mod(before, s_.rows_per_task), s_.rows_per_task);
+    in_turn(panel_loop_, panel, ir::floor_div(before, s_.rows_per_task), s_.panels_per_task);
+  }
   return {kernel::let(n, number, 0, turns(), std::move(out))};
 }
 
-/// Products of one turn, and results of the one before: some rows in each step.
-Body Emitter::overlapped_tile() {
+/// 32 terms, the `step`th, of a row of a tile that the task has next.
+Body Emitter::terms_ahead(const Expr& row, const Expr& step, const Expr& tile, bool big) {
+  constexpr std::int64_t kDepth = kernel::TileProduct::kDepth;
+  const std::int64_t whole = p_.extents.k / kDepth, rest = p_.extents.k % kDepth;
+  const Expr slot = ir::floor_mod(Expr(tile_loop_) + Expr(1), 2) * Expr(s_.mr) + row;
+  Env env = env_;
+  set(env, p_.tile->var, row + (big ? tile * Expr(s_.mr) : tile * Expr(s_.mr - 1) + Expr(s_.big)));
+  const auto split = [&](const Expr& first, std::int64_t terms) {
+    set(env, a_terms_[0].var, first);
+    return split_terms(slot, ir::floor_div(first, kHalf), env, terms);
+  };
+  Body out;
+  if (whole > 0)
+    out.push_back(kernel::when({{step, 0, whole}}, split(step * Expr(kDepth), kDepth)));
+  if (rest == 0) return out;
+  Body last = split(Expr(whole * kDepth), std::min(rest, kHalf));  // then zeros
+  for (kernel::Stmt& s :
+       split(Expr(whole * kDepth + kHalf), std::max<std::int64_t>(rest - kHalf, 0)))
+    last.push_back(std::move(s));
+  out.push_back(kernel::when({{step, whole, whole + 1}}, std::move(last)));
+  return out;
+}
+
+/// In each step of a tile's products with all panels, a share of the next tile's rows.
+Body Emitter::rows_ahead(Var step) {
+  const Expr turn = Expr(panel_loop_) * Expr(steps_) + Expr(step), tile = tile_ + Expr(1);
+  Body out;
+  for (const bool big : {true, false}) {
+    if (big ? s_.big == 0 : s_.small == 0) continue;
+    const std::int64_t rows = big ? s_.mr : s_.mr - 1,
+                       each = (rows + s_.panels_per_task - 1) / s_.panels_per_task;
+    const Var i = k_.new_var(), unit = k_.new_var(), row = k_.new_var(), at = k_.new_var();
+    Body body = terms_ahead(Expr(row), Expr(at), tile, big);
+    body = {kernel::let(at, ir::floor_div(Expr(unit), rows), 0, steps_, std::move(body))};
+    body = {kernel::let(row, ir::floor_mod(Expr(unit), rows), 0, rows, std::move(body))};
+    body = {kernel::let(unit, turn * Expr(each) + Expr(i), 0, rows * steps_, std::move(body))};
+    out.push_back(kernel::when({{tile, big ? 0 : s_.big, big ? s_.big : s_.tiles()},
+                                {Expr(tile_loop_), 0, s_.tiles_per_task - 1}},
+                               {kernel::loop(i, 0, each, Binding::serial, std::move(body))}));
+  }
+  return out;
+}
+
+Expr Emitter::number_of_turn() const {
+  if (s_.beside) return Expr(tile_loop_) * Expr(s_.panels_per_task) + Expr(panel_loop_);
   Expr number(panel_loop_);
   if (p_.row) number = number * Expr(s_.rows_per_task) + Expr(row_loop_);
-  number = number * Expr(s_.tiles_per_task) + Expr(tile_loop_);
-  const Expr before = number - Expr(1);
+  return number * Expr(s_.tiles_per_task) + Expr(tile_loop_);
+}
+
+/// Products of one turn, and in each step some rows of the results of the turn before, or of the
+/// next tile.
+Body Emitter::turn() {
+  const Expr number = number_of_turn(), before = number - Expr(1);
   Body out;
   for (const Variant& v : variants()) {
     const Var step = k_.new_var();
     kernel::TileProduct x = pieces_product(v);
-    x.to = place_of_turn(number);
+    if (overlap_) x.to = place_of_turn(number);
     x.along = step;
-    Body both{kernel::Stmt{std::move(x)}};
-    for (kernel::Stmt& s : results_of_turn(before, step)) both.push_back(std::move(s));
-    out.push_back(
-        kernel::when(v.when, {kernel::loop(step, 0, steps_, Binding::serial, std::move(both))}));
+    Body all, both{kernel::Stmt{std::move(x)}};
+    if (overlap_)
+      for (kernel::Stmt& s : results_of_turn(before, step)) both.push_back(std::move(s));
+    if (s_.beside)
+      for (kernel::Stmt& s : rows_ahead(step)) both.push_back(std::move(s));
+    all.push_back(kernel::loop(step, 0, steps_, Binding::serial, std::move(both)));
+    if (!overlap_)
+      for (kernel::Stmt& s : epilogue(v, acc_, Expr(0))) all.push_back(std::move(s));
+    out.push_back(kernel::when(v.when, std::move(all)));
   }
-  for (const ir::Condition& idle : idle_turns())
-    out.push_back(kernel::when({idle}, results_of_turn(before, std::nullopt)));
+  if (overlap_)
+    for (const ir::Condition& idle : idle_turns())
+      out.push_back(kernel::when({idle}, results_of_turn(before, std::nullopt)));
   return out;
 }
 

@@ -23,6 +23,10 @@ constexpr double kLatency = 20, kTileLoad = 9, kAround = 300, kTileBytes = 1024,
 // Besides, where memory runs along neither rows nor terms, or not along columns.
 constexpr double kGatheredPiece = 8, kGatheredBlock = 250;
 
+/// What is left of copying rows where they are fetched while the products before them are computed,
+/// and of splitting them where that is done meanwhile, too.
+constexpr double kAhead = 0.3, kBeside = 0.3;
+
 constexpr std::int64_t kLeastBlock = 256;  // terms of a block
 
 /// How often an element of an operand is copied: where rows or columns overlap (a convolution's
@@ -70,6 +74,29 @@ double step_cycles(const Pieces& shape, std::int64_t rows, std::int64_t columns)
          (again ? 1.35 : 1.1);  // a product waits for its columns' tile
 }
 
+/// Splitting a task's rows.
+double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, double rows) {
+  const Extents& e = p.extents;
+  const double vectors = rows * static_cast<double>(shape.steps) * 2;
+  double split = vectors * (kRowPiece * shape.a + 4);
+  if (p.a_across)
+    split *= 2;
+  else if (!runs_along(p.a, merged_reductions(p, expressions_of(p.a)).back().var))
+    split += vectors * kGatheredPiece;
+  // Nothing hides that operands come from afar while they are split, but those of the next tile.
+  double come = rows * static_cast<double>(e.k * e.element_bytes) / kCopiedBytes /
+                times_copied(p, p.problem.a, Role::m);
+  const double first = 1 / static_cast<double>(s.tiles_per_task);
+  if (s.beside) {
+    // Results that take long are computed beside the products already.
+    if (e.epilogue <= kFewOperations) split *= first + kBeside * (1 - first);
+    come *= first + kAhead * (1 - first);
+  } else if (s.tiles_per_task == 1 && e.rows == 1 && s.panel_blocks() == 1 && !p.a_across) {
+    come *= kAhead;
+  }
+  return split + come;
+}
+
 double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, const Target& t,
                     int lanes) {
   const Extents& e = p.extents;
@@ -90,7 +117,9 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const double rows = share * blocks * static_cast<double>(e.tile);
   const double l2 = static_cast<double>(t.l2_bytes);
   const auto depth = static_cast<double>(s.depth);
-  const double a_bytes = rows * steps / depth * Tile::kDepth * 2 * shape.a;
+  const auto tiles = static_cast<double>(s.tiles_per_task);
+  const double a_bytes =
+      rows * steps / depth * Tile::kDepth * 2 * shape.a * (s.beside ? std::min(1.0, 2 / tiles) : 1);
   const double b_bytes =
       steps / depth * Tile::kDepth * static_cast<double>(s.nv * lanes) * 2 * shape.b;
   // Rows and one panel stay in the second-level cache, or come anew for every panel. Panels come
@@ -105,18 +134,12 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
            (stay ? std::max(1.0, static_cast<double>(row_tasks(p, s)) / t.threads) : 1);
   else if (s.b == BSource::phase && !stay)
     far += depth * b_bytes / kFarBytes;
+  if (s.beside && !stay) far += (tiles - 1) * b_bytes / kFarBytes;
   // What comes from memory is not hidden altogether.
   panel = std::max(panel, far) + (s.b == BSource::constant ? 0.5 * std::min(panel, far) : 0);
   // Sums that are kept from block to block.
   if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
-  double copy = rows * steps * 2 * (kRowPiece * shape.a + 4);
-  if (p.a_across)
-    copy *= 2;
-  else if (!runs_along(p.a, merged_reductions(p, expressions_of(p.a)).back().var))
-    copy += rows * steps * 2 * kGatheredPiece;
-  // Nothing hides that operands come from afar while they are split.
-  copy += rows * static_cast<double>(e.k * e.element_bytes) / kCopiedBytes /
-          times_copied(p, p.problem.a, Role::m);
+  double copy = row_cycles(p, shape, s, rows);
   if (a_bytes > 0.6 * l2) copy += 2 * depth * a_bytes / kFarBytes;
   double task = copy + static_cast<double>(s.panels_per_task) * panel + 400;
   const double apart = times_copied(p, p.problem.b, Role::n);
@@ -143,6 +166,19 @@ std::vector<std::int64_t> depths(const Product& p, const Tuning& fixed) {
   return out;
 }
 
+/// Panels inside tiles: each task has as many, no sums of one panel's columns over the tiles; rows
+/// that are read alike everywhere.
+bool can_be_beside(const Product& p, const Pieces& shape, const Schedule& s) {
+  const bool over_rows = std::ranges::any_of(
+      p.outputs, [&](const Output& o) { return o.sum && !p.problem.along_rows(*o.sum); });
+  bool tests = false;
+  kernel::for_each_value(
+      p.a, [&](const kernel::Value& v) { tests |= std::holds_alternative<kernel::Guard>(v->op); });
+  return !tests && s.depth == 1 && shape.steps > 1 && s.b != BSource::task && p.extents.rows == 1 &&
+         s.panels % s.panels_per_task == 0 && s.tiles_per_task > 1 && !over_rows && !p.a_across &&
+         merged_reductions(p, expressions_of(p.a)).size() == 1;
+}
+
 void add_blockings(const Product& p, const Pieces& shape, Schedule s, const Target& target,
                    int lanes, const Tuning& fixed, std::vector<Schedule>& out) {
   const Extents& e = p.extents;
@@ -161,8 +197,13 @@ void add_blockings(const Product& p, const Pieces& shape, Schedule s, const Targ
       if (s.b == BSource::task && depth > 1) continue;
       for (const std::int64_t panels : block_sizes(s.panels, pinned(fixed, "panels"))) {
         s.panels_per_task = panels;
-        s.cycles = total_cycles(p, shape, s, target, lanes);
-        out.push_back(s);
+        for (const bool beside : {false, true}) {
+          s.beside = beside;
+          if (pinned(fixed, "beside").value_or(beside) != beside) continue;
+          if (beside && !can_be_beside(p, shape, s)) continue;
+          s.cycles = total_cycles(p, shape, s, target, lanes);
+          out.push_back(s);
+        }
       }
     }
 }

@@ -86,6 +86,32 @@ TEST(Pieces, ResultsBesideProducts) {
     }
 }
 
+/// The next tile's rows are split beside the products of this one: tiles of two sizes, one and two
+/// vectors of terms that are left over, less than one, fewer steps than rows, a last task with
+/// fewer tiles, results beside them or after.
+TEST(Pieces, RowsBesideProducts) {
+  const Row rows[] = {{70, 96, 64, {{"mr", 32}, {"nv", 2}}},
+                      {70, 100, 64, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
+                      {128, 48, 100, {{"mr", 32}, {"nv", 2}, {"tiles", 2}, {"panels", 2}}},
+                      {96, 90, 33, {{"mr", 17}, {"nv", 2}, {"tiles", 5}}},
+                      {150, 40, 200, {{"mr", 16}, {"nv", 1}, {"tiles", 3}}}};
+  for (const Row& row : rows)
+    for (const bool constant : {true, false})
+      for (const bool long_results : {true, false}) {
+        Case c;
+        const NodeId x =
+            c.b.add(c.input({row.m, row.k}), c.b.broadcast(c.input({row.m, 1}), {row.m, row.k}));
+        const NodeId y =
+            c.b.matmul(x, constant ? c.constant({row.k, row.n}) : c.input({row.k, row.n}));
+        c.output(long_results ? c.b.mul(c.b.tanh(y), c.b.sigmoid(y)) : y);
+        Tuning tuning = row.tuning;
+        tuning.emplace_back("beside", 1);
+        SCOPED_TRACE(fmt::format("{}x{}x{} {} {}", row.m, row.n, row.k, constant, long_results));
+        ASSERT_NO_FATAL_FAILURE(check_pieces(c, tuning));
+        EXPECT_TRUE(c.schedule.ends_with(" beside")) << c.schedule;
+      }
+}
+
 /// Denormals, and numbers whose last piece is one, count for nothing and change no neighbour.
 TEST(Pieces, DenormalsTouchNothingElse) {
   for (const double small : {2.28e-41, 1e-36, -4.6e-41, 7e-34, 1.2e-38}) {
@@ -231,7 +257,8 @@ TEST(Pieces, OfBf16) {
         const auto lowered = contract::lower(request_of(c));
         const std::string text = kernel::to_string(lowered->kernel);
         if (a == DType::bf16 && b == DType::bf16) {
-          EXPECT_NE(text.find("depth 96 terms 0 0 fetch"), std::string::npos) << text;
+          EXPECT_NE(text.find("depth 96 terms 0 0"), std::string::npos) << text;
+          EXPECT_EQ(text.find("terms 0 0,"), std::string::npos) << text;
         }
       }
 }

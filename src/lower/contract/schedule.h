@@ -53,7 +53,10 @@ struct Schedule {
   bool strassen = false;
   bool pieces = false;     ///< in tile registers (pieces.h)
   std::int64_t depth = 1;  ///< of pieces: blocks of the reduction, each over all tiles of the task
-  double cycles = 0;       ///< the model's estimate for the whole kernel on all threads
+  /// Of pieces: panels inside tiles; the next tile's rows are split beside the products of this
+  /// one.
+  bool beside = false;
+  double cycles = 0;  ///< the model's estimate for the whole kernel on all threads
 
   std::int64_t tiles() const { return big + small; }
   std::int64_t row_blocks(const Extents& e) const {
