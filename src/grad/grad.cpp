@@ -57,7 +57,10 @@ class Reverse {
   }
   void mark_dependent(std::span<const NodeId> wrt) {
     depends_.resize(size_);
-    for (NodeId id : wrt) depends_[static_cast<std::size_t>(id.value)] = true;
+    for (NodeId id : wrt) {
+      depends_[static_cast<std::size_t>(id.value)] = true;
+      inputs_only_ = inputs_only_ && g_[id].args.empty();
+    }
     for (std::size_t i = 0; i < size_; ++i) {
       const NodeId id{static_cast<std::int32_t>(i)};
       if (!is_differentiable(g_, id)) continue;
@@ -77,7 +80,7 @@ class Reverse {
     // Adjoints belong to the operator whose derivative they are.
     if (const prim::OriginId from = g_.origin_id(id); from.value >= 0)
       g_.set_origin(prim::Origin{g_.origin(from).op + ".grad", g_.origin(from).name});
-    Context c{g_, Builder(g_), id, n, adjoint, {}, {}, {}};
+    Context c{g_, Builder(g_), id, n, adjoint, {}, {}, inputs_only_, {}};
     c.wanted = [&](std::size_t k) {
       return depends_[static_cast<std::size_t>(n.args[k].value)] &&
              is_differentiable(g_, n.args[k]);
@@ -113,6 +116,7 @@ class Reverse {
   Builder b_;
   std::size_t size_;
   std::vector<std::optional<NodeId>> adjoints_;  ///< by id
+  bool inputs_only_ = true;                      ///< with_respect_to
   std::vector<bool> depends_;                    ///< on something in with_respect_to, by id
   std::vector<std::vector<NodeId>> consumers_;   ///< among what the seeds' values need
 };

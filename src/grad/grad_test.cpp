@@ -54,6 +54,27 @@ const Case kCases[] = {
        const NodeId x = in(g, {3, 5}), m = b.reduce_max(x, {1});
        return b.add(m, b.log(b.reduce_sum(b.exp(b.sub(x, m)), {1})));
      }},
+    {"quotient_by_the_sum",
+     [](Graph& g, Builder& b) {
+       const NodeId e = b.exp(in(g, {3, 4, 5}));
+       return b.add(b.div(e, b.reduce_sum(e, {0, 2})), b.mul(e, 0.25));
+     }},
+    // No softmax: the sum divides, is of another row or of squares.
+    {"sum_over_exp",
+     [](Graph& g, Builder& b) {
+       const NodeId e = b.exp(in(g, {3, 5}));
+       return b.div(b.reduce_sum(e, {1}), e);
+     }},
+    {"product_with_other_rows",
+     [](Graph& g, Builder& b) {
+       const NodeId e = b.exp(in(g, {4, 4}));
+       return b.mul(e, b.map(ScalarFn::recip, {b.reduce_sum(e, {1}, false)}));
+     }},
+    {"quotient_by_squares",
+     [](Graph& g, Builder& b) {
+       const NodeId e = b.exp(in(g, {3, 5}));
+       return b.div(e, b.reduce_sum(b.mul(e, e), {1}));
+     }},
     // No softmax: the maximum is of other axes, or of another row.
     {"shifted_along_other_axes",
      [](Graph& g, Builder& b) {
@@ -287,6 +308,46 @@ TEST(Gradients, SoftmaxDoesNotDifferentiateItsMaximum) {
   for (NodeId id : prim::live_nodes(g))
     if (const auto* m = std::get_if<prim::Map>(&g[id].op)) comparisons += m->fn == ScalarFn::equal;
   EXPECT_EQ(comparisons, 0);
+}
+
+/// The gradient reads the result: what it was made of need not be kept.
+TEST(Gradients, OfSoftmaxReadsItsResultAlone) {
+  Graph g;
+  Builder b(g);
+  const NodeId x = in(g, {3, 5}), y = b.softmax(x, {1}), d = in(g, {3, 5});
+  const NodeId written{static_cast<std::int32_t>(g.size())};
+  const auto found = gradients(g, std::vector<Seed>{{y, d}}, std::vector<NodeId>{x});
+  ASSERT_TRUE(found);
+  g.outputs = {{"d", (*found)[0]}};
+  for (NodeId id : prim::live_nodes(g)) {
+    if (id.value < written.value) continue;
+    for (NodeId arg : g[id].args) EXPECT_TRUE(arg == y || arg == d || arg.value >= written.value);
+  }
+}
+
+/// What rules pass by has its gradient where that is asked for.
+TEST(Gradients, OfValuesInBetween) {
+  const auto built = [](bool between) {
+    Graph g;
+    Builder b(g);
+    const NodeId x = in(g, {3, 5}), d = in(g, {3, 5}), e = between ? b.exp(x) : x;
+    const NodeId y = b.add(b.mul(e, b.map(ScalarFn::recip, {b.reduce_sum(e, {1})})),
+                           b.map(ScalarFn::recip, {b.add(e, 1)}));
+    const auto found = gradients(g, std::vector<Seed>{{y, d}}, std::vector<NodeId>{e});
+    EXPECT_TRUE(found);
+    g.outputs = {{"d", (*found)[0]}};
+    return g;
+  };
+  std::mt19937 rng(9);
+  const TensorType type = built(true)[NodeId{0}].type;
+  Tensor x = prim::random_tensor(type, rng), e(type);
+  const Tensor d = prim::random_tensor(type, rng);
+  for (std::int64_t i = 0; i < x.count(); ++i) e.set(i, std::exp(x.at(i)));
+  const auto got = prim::interpret(built(true), {x, d}),
+             want = prim::interpret(built(false), {e, d});
+  ASSERT_TRUE(got && want);
+  for (std::int64_t i = 0; i < x.count(); ++i)
+    EXPECT_NEAR((*got)[0].at(i), (*want)[0].at(i), 1e-5 * (1 + std::abs((*want)[0].at(i))));
 }
 
 TEST(Gradients, OfALargeTableSumsOnlyRowsThatAreRead) {

@@ -33,7 +33,7 @@ struct Values {
 /// Of 1/(1 + e^t), a sigmoid, straight to t: y² would meet an infinite e^t where y is 0.
 void reciprocal(const Values& v) {
   const prim::Node sum = v.c.g[v.x()];
-  if (prim::is_map(sum, ScalarFn::add))
+  if (v.c.may_go_through && prim::is_map(sum, ScalarFn::add))
     for (std::size_t k = 0; k < 2; ++k)
       if (const prim::Node power = v.c.g[sum.args[k]];
           prim::is_map(power, ScalarFn::exp) && prim::splat_value(v.c.g, sum.args[1 - k]) == 1.0)
@@ -132,11 +132,13 @@ const Row kRows[] = {
      }},
     {ScalarFn::mul,
      [](const Values& v) {
+       if (softmax(v.c)) return;
        v.add(v.x(1), 0);
        v.add(v.x(0), 1);
      }},
     {ScalarFn::div,
      [](const Values& v) {
+       if (softmax(v.c)) return;
        const NodeId over = v.b.div(v.d, v.x(1));
        v.c.add(0, over);
        if (v.c.wanted(1)) v.c.add(1, v.b.neg(v.b.mul(over, v.y)));

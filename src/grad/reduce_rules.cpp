@@ -60,10 +60,77 @@ bool is_sum_of(const prim::Graph& g, NodeId id, NodeId source) {
   return reduce && reduce->fn == Monoid::sum && g[id].args[0] == source;
 }
 
-class SoftmaxMatch {
+/// Of values that are reduced along some axes, which reads which.
+class RowMatch {
+ public:
+  explicit RowMatch(const prim::Graph& g) : g_(g) {}
+
+  /// Whether `y` is e / Σ e, or e · 1/(Σ e): the axes of the sum.
+  std::optional<std::vector<int>> normalised(NodeId y, NodeId e) {
+    const bool quotient = is_map(g_, y, ScalarFn::div);
+    const auto& args = g_[y].args;
+    if (args[0] == args[1] || (quotient && args[0] != e)) return std::nullopt;
+    const NodeId spread = args[args[0] == e ? 1 : 0];
+    NodeId sum = spread;
+    for (int step = 0; step < kFewViews && !is_sum_of(g_, sum, e); ++step) {
+      if (g_[sum].args.size() != 1) return std::nullopt;
+      sum = g_[sum].args[0];
+    }
+    if (!is_sum_of(g_, sum, e)) return std::nullopt;
+    axes_ = std::get<prim::Reduce>(g_[sum].op).axes;
+    const auto fn = quotient ? std::nullopt : std::optional(ScalarFn::recip);
+    return is_spread(spread, e, fn) ? std::optional(axes_) : std::nullopt;
+  }
+
+ protected:
+  bool same_axes(NodeId sum) const { return std::get<prim::Reduce>(g_[sum].op).axes == axes_; }
+  /// True if each element reads that of `reduced` which its own row has been reduced to.
+  bool is_row_of(NodeId id, NodeId reduced) const {
+    std::vector<ir::Expr> at;
+    const int rank = static_cast<int>(g_[id].type.shape.size());
+    for (std::int32_t d = 0; d < rank; ++d) at.push_back(ir::Expr(ir::Var{d}));
+    std::vector<ir::Expr> kept;
+    for (int d = 0; d < rank; ++d)
+      if (std::find(axes_.begin(), axes_.end(), d) == axes_.end())
+        kept.push_back(ir::Expr(ir::Var{d}));
+    while (id != reduced) {
+      if (const auto* view = std::get_if<prim::View>(&g_[id].op)) {
+        if (view->pieces.size() != 1 || !view->pieces[0].inside.empty()) return false;
+        std::vector<ir::Expr> below;
+        for (const ir::Expr& e : view->pieces[0].index)
+          below.push_back(ir::substitute(
+              e, [&](ir::Var v) { return std::optional(at[static_cast<std::size_t>(v.index)]); }));
+        at = std::move(below);
+      } else if (g_[id].args.size() != 1) {
+        return false;
+      }
+      id = g_[id].args[0];
+    }
+    return at == kept;
+  }
+  /// True if `id` is fn(Σ e) (or Σ e, without fn), through any broadcasts.
+  bool is_spread(NodeId id, NodeId e, std::optional<ScalarFn> fn) const {
+    const NodeId spread = id;
+    for (int step = 0; step < kFewViews; ++step) {
+      if (is_sum_of(g_, id, e)) return !fn && same_axes(id) && is_row_of(spread, id);
+      if (fn && is_map(g_, id, *fn))
+        fn.reset();
+      else if (!std::holds_alternative<prim::View>(g_[id].op) || g_[id].args.size() != 1)
+        return false;
+      id = g_[id].args[0];
+    }
+    return false;
+  }
+
+  static constexpr int kFewViews = 8;
+  const prim::Graph& g_;
+  std::vector<int> axes_;
+};
+
+class SoftmaxMatch : RowMatch {
  public:
   SoftmaxMatch(const prim::Graph& g, const std::vector<std::vector<NodeId>>& consumers)
-      : g_(g), consumers_(consumers) {}
+      : RowMatch(g), consumers_(consumers) {}
 
   /// x - max x, used by nothing but exp / Σ exp and itself - log Σ exp.
   bool of(NodeId extreme) {
@@ -127,48 +194,8 @@ class SoftmaxMatch {
     return is_map(g_, user, ScalarFn::sub) && args[0] == g_[e].args[0] &&
            is_spread(args[1], e, ScalarFn::log);
   }
-  bool same_axes(NodeId sum) const { return std::get<prim::Reduce>(g_[sum].op).axes == axes_; }
-  /// True if each element reads that of `reduced` which its own row has been reduced to.
-  bool is_row_of(NodeId id, NodeId reduced) const {
-    std::vector<ir::Expr> at;
-    const int rank = static_cast<int>(g_[id].type.shape.size());
-    for (std::int32_t d = 0; d < rank; ++d) at.push_back(ir::Expr(ir::Var{d}));
-    std::vector<ir::Expr> kept;
-    for (int d = 0; d < rank; ++d)
-      if (std::find(axes_.begin(), axes_.end(), d) == axes_.end())
-        kept.push_back(ir::Expr(ir::Var{d}));
-    while (id != reduced) {
-      if (const auto* view = std::get_if<prim::View>(&g_[id].op)) {
-        if (view->pieces.size() != 1 || !view->pieces[0].inside.empty()) return false;
-        std::vector<ir::Expr> below;
-        for (const ir::Expr& e : view->pieces[0].index)
-          below.push_back(ir::substitute(
-              e, [&](ir::Var v) { return std::optional(at[static_cast<std::size_t>(v.index)]); }));
-        at = std::move(below);
-      } else if (g_[id].args.size() != 1) {
-        return false;
-      }
-      id = g_[id].args[0];
-    }
-    return at == kept;
-  }
-  /// True if `id` is fn(Σ e) (or Σ e, without fn), through any broadcasts.
-  bool is_spread(NodeId id, NodeId e, std::optional<ScalarFn> fn) const {
-    const NodeId spread = id;
-    for (int step = 0; step < 8; ++step) {
-      if (is_sum_of(g_, id, e)) return !fn && same_axes(id) && is_row_of(spread, id);
-      if (fn && is_map(g_, id, *fn))
-        fn.reset();
-      else if (!std::holds_alternative<prim::View>(g_[id].op) || g_[id].args.size() != 1)
-        return false;
-      id = g_[id].args[0];
-    }
-    return false;
-  }
 
-  const prim::Graph& g_;
   const std::vector<std::vector<NodeId>>& consumers_;
-  std::vector<int> axes_;  ///< of the maximum
 };
 
 }  // namespace
@@ -202,6 +229,21 @@ Status differentiate(Context& c, const prim::Scan& op) {
 Status differentiate(Context& c, const prim::AllReduce&) {
   c.add(0, c.b.all_reduce(c.adjoint));
   return Ok{};
+}
+
+bool softmax(Context& c) {
+  if (!c.may_go_through) return false;
+  for (std::size_t k = 0; k < 2; ++k) {
+    const NodeId e = c.n.args[k];
+    if (!is_map(c.g, e, ScalarFn::exp)) continue;
+    const auto axes = RowMatch(c.g).normalised(c.id, e);
+    if (!axes) continue;
+    const NodeId sum = c.b.reduce_sum(c.b.mul(c.adjoint, c.id), *axes, false);
+    const NodeId all = spread(c.b, sum, *axes, c.n.type.shape);
+    c.add_through(c.g[e].args[0], c.b.mul(c.id, c.b.sub(c.adjoint, all)));
+    return true;
+  }
+  return false;
 }
 
 bool cancels(const prim::Graph& g, NodeId extreme,

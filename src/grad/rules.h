@@ -19,6 +19,8 @@ struct Context {
   std::function<void(std::size_t k, NodeId value)> add;
   /// The same for a value that the node depends on through others.
   std::function<void(NodeId id, NodeId value)> add_through;
+  /// True if none is asked for that of a value between, which such a rule would pass by.
+  bool may_go_through = true;
   /// True if argument k depends on what is differentiated for; work for others is wasted.
   std::function<bool(std::size_t k)> wanted;
 };
@@ -32,6 +34,10 @@ Status differentiate(Context& c, const prim::Scatter& op);
 Status differentiate(Context& c, const prim::Reduce& op);
 Status differentiate(Context& c, const prim::Scan& op);
 Status differentiate(Context& c, const prim::AllReduce& op);
+
+/// Of y = e / Σ e or e · 1/(Σ e), e = exp(t), straight to t: y · (d - Σ d·y), which reads y alone.
+/// False if the node is no such product or quotient.
+bool softmax(Context& c);
 
 /// True if the result does not change when `extreme`, a maximum that is subtracted before exp in a
 /// softmax or log-softmax, changes: its derivative is 0 and is not computed.
