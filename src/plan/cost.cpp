@@ -39,8 +39,9 @@ struct CostModel::State : Loops {
   double update_us = 0;    // of the epilogue's memory, after the products
   bool is_update = false;  // whether a main loop's epilogue stores what the next run reads
   double tasks = 0;
-  double longest = 0;  // terms of all results of a reduction
-  int barriers = 0;    // of the grid, inside the kernel
+  double kernel_bytes = 0;  // of what it reads and writes
+  double longest = 0;       // terms of all results of a reduction
+  int barriers = 0;         // of the grid, inside the kernel
   bool main_loop = false;
 
   State(const Facts& facts, const MachineModel& machine) : Loops(facts), m(machine) {}
@@ -245,7 +246,7 @@ struct CostModel::State : Loops {
     }
     tasks = std::max(tasks, units);
     const double written_us = 2 * multiplications / rate / parallel(units);
-    const double constant_us = move_us(constant, constant, is_cold(f.constant_bytes));
+    const double constant_us = move_us(f.constant_bytes, constant, is_cold(f.constant_bytes));
     const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
     const lower::contract::Algorithm best = best_algorithm(all, written_us, constant_us);
     loop_us += best.work * written_us;
@@ -309,14 +310,14 @@ struct CostModel::State : Loops {
     return units / std::ceil(units / t);  // the last round may leave threads idle
   }
 
-  /// Many constants, inputs (weights and moments of a training step) or outputs do not stay in a
-  /// cache from one run to the next.
+  /// Many constants, inputs (weights and moments of a training step) or outputs do not stay in the
+  /// last cache from one run to the next.
   bool is_cold(double all_bytes) const { return all_bytes > static_cast<double>(m.l3_bytes) / 2; }
 
   /// `footprint` decides which memory holds it, unless it is cold; `traffic` is what moves.
   double move_us(double footprint, double traffic, bool cold = false) const {
     const double t = parallel(std::max(1.0, tasks));
-    if (!cold && footprint <= static_cast<double>(m.l2_bytes) * t / 2) {
+    if (!cold && footprint <= static_cast<double>(m.l2_bytes) * t / 4) {
       return traffic / (m.l2_gbs * 1e3 * t);
     }
     if (!cold && footprint <= static_cast<double>(m.l3_bytes) / 2) {
@@ -335,23 +336,44 @@ struct CostModel::State : Loops {
   }
   bool is_cold_output(NodeId o) const { return f.is_output(o) && is_cold(f.output_bytes); }
 
+  /// What lies between two uses of a value: of a constant or input, at the least its like.
+  double footprint(NodeId id) const {
+    const double like = f.as<prim::Constant>(id) ? f.constant_bytes
+                        : f.is_leaf(id)          ? f.input_bytes
+                                                 : 0;
+    return std::max(like, kernel_bytes);
+  }
+  double touched(const Read& r, const Use& use) const {
+    return std::min(f.elements_of(r.node), use.scale * product(use.mask())) *
+           static_cast<double>(size_of(f[r.node].type.dtype));
+  }
+  double bytes_of_kernel(const Cluster& c) const {
+    double sum = 0;
+    for (NodeId o : c.outputs) sum += f.bytes_of(o);
+    for (const Read& r : reads) {
+      double most = 0;
+      for (const Use& use : r.uses) most = std::max(most, touched(r, use));
+      sum += most;
+    }
+    return sum;
+  }
+
   void add_read(const Read& r) {
-    const double size = static_cast<double>(size_of(f[r.node].type.dtype));
     const bool constant = f.as<prim::Constant>(r.node);
     const bool cold = f.is_leaf(r.node) && is_cold(constant ? f.constant_bytes : f.input_bytes);
     std::vector<std::uint64_t> passes;
     for (const Use& use : r.uses) {
       const std::uint64_t mask = use.mask();
-      const double touched = std::min(f.elements_of(r.node), use.scale * product(mask)) * size;
+      const double moved = touched(r, use);
       const bool again = !passes.empty();
-      if (!again) bytes += touched;
+      if (!again) bytes += moved;
       // A later pass finds the rows of one task in the core's cache, if they fit.
       const double block = f.bytes_of(r.node) / std::max(1.0, product(outermost() & mask));
       if (again && block <= static_cast<double>(m.l2_bytes) / 2) {
-        memory_us += touched / (m.l2_gbs * 1e3 * parallel(std::max(1.0, tasks)));
+        memory_us += moved / (m.l2_gbs * 1e3 * parallel(std::max(1.0, tasks)));
       } else {
-        if (again) bytes += touched;
-        move(f.bytes_of(r.node), touched, cold, use.operand == 0);
+        if (again) bytes += moved;
+        move(footprint(r.node), moved, cold, use.operand == 0);
       }
       passes.push_back(mask);
       if (strided(use)) scalar_ns += kStridedNs * use.scale * product(mask);
@@ -424,10 +446,11 @@ struct CostModel::State : Loops {
     is_update = main_loop && !m.gpu &&
                 std::any_of(c.outputs.begin(), c.outputs.end(),
                             [&](NodeId o) { return is_cold_output(o); });
+    kernel_bytes = bytes_of_kernel(c);
     for (const Read& r : reads) add_read(r);
     for (NodeId o : c.outputs) {
       bytes += f.bytes_of(o);
-      move(f.bytes_of(o), f.bytes_of(o), is_cold_output(o), true);
+      move(kernel_bytes, f.bytes_of(o), is_cold_output(o), true);
       if (loop_us > 0 && f.scattered[static_cast<std::size_t>(o.value)])
         scalar_ns += kScatteredNs * f.elements_of(o);
     }

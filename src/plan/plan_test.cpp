@@ -318,6 +318,24 @@ TEST(Orchestrate, ManyInputsAreInNoCache) {
   }
 }
 
+TEST(Orchestrate, ValuesOfAKernelShareTheSecondLevel) {
+  // Each of 32 KB would stay there, but not all that a kernel reads.
+  const MachineModel machine;
+  for (const int count : {2, 16}) {
+    Mini m;
+    std::vector<NodeId> values, sums;
+    for (int i = 0; i < count; ++i)
+      values.push_back(m.map(ir::ScalarFn::tanh, {m.input({64, 128})}));
+    for (const NodeId v : values) sums.push_back(sums.empty() ? v : m.add(sums.back(), v));
+    m.output(sums.back());
+    const Facts f = facts_of(m.g, structural_legality());
+    const Cost cost = CostModel(f, machine)({{sums.begin() + 1, sums.end()}, {sums.back()}});
+    EXPECT_EQ(cost.bytes, (count + 1) * 32768);
+    const double gbs = count == 2 ? machine.l2_gbs : machine.l3_gbs;
+    EXPECT_NEAR(cost.memory_us, cost.bytes / (gbs * 1e3 * machine.threads), 0.01 * cost.memory_us);
+  }
+}
+
 TEST(Orchestrate, ResidualSumIsStoredOnTheWayToTheNorm) {
   // s = x + y is needed again after its norm: one kernel, two outputs.
   Mini m;

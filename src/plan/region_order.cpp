@@ -48,8 +48,8 @@ void sums_over_rows(const Facts& f, NodeId value, const std::vector<bool>& seen,
 }
 
 /// Order in which branches are contiguous: depth first from the outputs.
-std::vector<NodeId> depth_first(const Facts& f) {
-  std::vector<NodeId> order;
+RegionOrder depth_first(const Facts& f) {
+  RegionOrder order;
   std::vector<bool> seen(static_cast<std::size_t>(f.graph->size())), placed = seen;
   std::vector<std::pair<NodeId, std::size_t>> stack;
   auto push = [&](NodeId id) {
@@ -71,11 +71,14 @@ std::vector<NodeId> depth_first(const Facts& f) {
         const NodeId done = id;
         stack.pop_back();
         placed[static_cast<std::size_t>(done.value)] = true;
-        if (!clonable(f, done) || f.is_output(done)) order.push_back(done);
+        if (!clonable(f, done) || f.is_output(done)) order.nodes.push_back(done);
         if (f.is_leaf(done) || !(f.as<prim::Map>(done) || f.as<prim::Contract>(done))) continue;
         std::vector<NodeId> sums;
         sums_over_rows(f, done, seen, placed, sums);
-        for (NodeId sum : sums) push(sum);
+        for (NodeId sum : sums) {
+          push(sum);
+          order.sums.push_back({done, sum});
+        }
       }
     }
   }
@@ -112,6 +115,10 @@ std::vector<NodeId> beside_readers(const Facts& f, std::vector<NodeId> order) {
 
 }  // namespace
 
-std::vector<NodeId> region_order(const Facts& f) { return beside_readers(f, depth_first(f)); }
+RegionOrder region_order(const Facts& f) {
+  RegionOrder order = depth_first(f);
+  order.nodes = beside_readers(f, std::move(order.nodes));
+  return order;
+}
 
 }  // namespace heddle::plan

@@ -57,12 +57,13 @@ bool summed_often(const Facts& f, NodeId id, int depth = 0) {
 
 struct Cutter {
   const Facts& f;
-  std::vector<NodeId> order;
+  RegionOrder in_order;
+  const std::vector<NodeId>& order = in_order.nodes;
   std::vector<int> position, last_use;  // by node; by position
   std::set<NodeId> known;               // in memory because an earlier cut needs it
   std::vector<bool> blocked;            // positions inside a class
 
-  explicit Cutter(const Facts& facts) : f(facts), order(region_order(facts)) {
+  explicit Cutter(const Facts& facts) : f(facts), in_order(region_order(facts)) {
     position.assign(static_cast<std::size_t>(f.graph->size()), -1);
     for (std::size_t i = 0; i < order.size(); ++i) {
       position[static_cast<std::size_t>(order[i].value)] = static_cast<int>(i);
@@ -187,29 +188,35 @@ struct Cutter {
     for (const auto& members : f.class_members) {
       if (members.empty()) continue;
       const auto [first, last] = span_of(members);
-      for (int p = first; p < last; ++p) {
-        fronts[static_cast<std::size_t>(p)] = {NodeId{}};
-        blocked[static_cast<std::size_t>(p)] = true;
-      }
+      keep_whole(first, last, fronts);
+    }
+  }
+  void keep_whole(int first, int last, std::vector<std::vector<NodeId>>& fronts) {
+    for (int p = first; p < last; ++p) {
+      fronts[static_cast<std::size_t>(p)] = {NodeId{}};
+      blocked[static_cast<std::size_t>(p)] = true;
     }
   }
 
-  /// A kernel of several contractions is in one region.
-  void keep_chains_whole(std::vector<std::vector<NodeId>>& fronts) {
+  /// A kernel of several contractions is in one region, and so is a product with sums over its
+  /// rows.
+  void keep_kernels_whole(std::vector<std::vector<NodeId>>& fronts) {
     for (const Cluster& chain : f.chains) {
       int first = static_cast<int>(order.size()), last = -1;
       for (NodeId id : chain.nodes) {
-        const int p = position[static_cast<std::size_t>(id.value)];
+        const int p = position_of(id);
         if (p < 0) continue;
         first = std::min(first, p);
         last = std::max(last, p);
       }
-      for (int p = first; p < last; ++p) {
-        fronts[static_cast<std::size_t>(p)] = {NodeId{}};
-        blocked[static_cast<std::size_t>(p)] = true;
-      }
+      keep_whole(first, last, fronts);
+    }
+    for (const auto& [value, sum] : in_order.sums) {
+      const int first = position_of(value), last = position_of(sum);
+      if (first >= 0 && last - first < kShortest) keep_whole(first, last, fronts);
     }
   }
+  int position_of(NodeId id) const { return position[static_cast<std::size_t>(id.value)]; }
 
   /// Where to end a region that starts at `begin` and nothing else ends: where the least has to be
   /// stored for it. Positions count from the beginning, so that equal layers are cut alike.
@@ -245,7 +252,7 @@ struct Cutter {
   std::vector<int> cuts() {
     auto fronts = frontiers();
     keep_classes_whole(fronts);
-    keep_chains_whole(fronts);
+    keep_kernels_whole(fronts);
     std::vector<int> ends;
     auto accept = [&](int p) {
       ends.push_back(p);

@@ -55,6 +55,28 @@ TEST(Regions, MapsOfLeavesAreNotCutFromTheirReaders) {
       EXPECT_TRUE(stored != decayed && stored != faded) << print(m.g, *plan);
 }
 
+TEST(Regions, SumsOverRowsAreNotCutFromWhatMakesTheValue) {
+  // Bias gradients: the value is a cut, since products read it, and the sum stands behind it.
+  Mini m;
+  prim::Builder b(m.g);
+  NodeId x = m.input({512, 64});
+  std::vector<NodeId> sums;
+  for (int i = 0; i < 12; ++i) {
+    x = b.tanh(b.matmul(x, m.input({64, 64})));
+    sums.push_back(b.reduce_sum(x, {0}, false));
+  }
+  m.output(x);
+  for (const NodeId sum : sums) m.output(sum);
+  const Facts f = facts_of(m.g, structural_legality());
+  const std::vector<Region> regions = regions_of(f);
+  EXPECT_GT(regions.size(), 1u);
+  for (const Region& r : regions)
+    for (const NodeId sum : sums) {
+      const auto has = [&](NodeId id) { return std::ranges::count(r.nodes, id) > 0; };
+      EXPECT_EQ(has(sum), has(m.g[sum].args[0])) << sum.value;
+    }
+}
+
 TEST(Regions, StepsOfAnUnrolledLoopAreSolvedOnce) {
   Mini m;
   prim::Builder b(m.g);

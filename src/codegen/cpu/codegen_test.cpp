@@ -695,6 +695,69 @@ TEST(Compile, SpilledVectorsAreAligned) {
   }
   EXPECT_GT(aligned, 0) << *text;
 }
+
+/// 28 accumulators of a convolution's tile, through four loops and a second set of steps.
+TEST(Compile, AccumulatorsStayInRegisters) {
+  const kernel::Kernel k = parsed(R"(kernel "tile" vars=26 {
+  buffer b0 "y" f32[802816] grid arg=1 written
+  buffer b1 "box" f32[80379] block
+  buffer b2 "panels" f32[9408] grid arg=0
+  buffer b3 "acc" f32[448] lane lanes=16
+  buffer b4 "b" f32[32] lane lanes=16
+  buffer b5 "a" f32[1] lane
+  for grid d0 in 0..2 {
+    for serial d1 in 0..3 { for serial d2 in 115..117 {
+      if 227 <= d0*112 + d2 < 229 {
+        for serial d3 in 0..14 { for vector d4 in 0..16 {
+          b1[d1*26793 + d2*229 + d3*16 + d4] = f32(0)
+        } }
+      }
+    } }
+    for serial d5 in 0..2 { for serial d6 in 0..56 { for serial d7 in 0..8 {
+      for unroll d8 in 0..14 { for unroll d9 in 0..2 { for vector d10 in 0..16 {
+        b3[d8*32 + d9*16 + d10] = f32(0)
+      } } }
+      for serial d11 in 0..3 { for serial d12 in 0..7 {
+        for serial d13 in 0..3 {
+          for unroll d14 in 0..2 {
+            for unroll d15 in 0..2 { for vector d16 in 0..16 {
+              b4[d15*16 + d16] =
+                  load.f32 b2[d5*4704 + d11*1568 + d12*224 + d13*64 + d14*32 + d15*16 + d16]
+            } }
+            for unroll d17 in 0..14 {
+              b5[0] = load.f32 b1[d6*458 + d7*28 + d11*26793 + d12*229 + d13*2 + d14 + d17*2]
+              for unroll d18 in 0..2 { for vector d19 in 0..16 {
+                b3[d17*32 + d18*16 + d19] =
+                    add.f32(load.f32 b3[d17*32 + d18*16 + d19],
+                            mul.f32(load.f32 b5[0], load.f32 b4[d18*16 + d19]))
+              } }
+            }
+          }
+          prefetch b2[d5*4704 + d6*128 + d7*16 + ((d11*49 + d12*7 + d13*2) / 128)*16 + 4704]
+        }
+        for unroll d20 in 0..14 { for unroll d21 in 0..2 { for vector d22 in 0..16 {
+          b3[d20*32 + d21*16 + d22] = add.f32(load.f32 b3[d20*32 + d21*16 + d22],
+                                              mul.f32(load.f32 b5[0], load.f32 b4[d21*16 + d22]))
+        } } }
+      } }
+      for unroll d23 in 0..14 { for unroll d24 in 0..2 { for vector d25 in 0..16 {
+        b0[d0*401408 + d5*32 + d6*7168 + d7*896 + d23*64 + d24*16 + d25] =
+            load.f32 b3[d23*32 + d24*16 + d25]
+      } } }
+    } } }
+  }
+}
+)");
+  const auto m = machine_named("avx512");
+  ASSERT_TRUE(m.ok());
+  const auto text = to_assembly_text(k, *m);
+  ASSERT_TRUE(text.ok());
+  int on_stack = 0;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);)
+    on_stack += line.find("%rsp") != std::string::npos && line.find("%zmm") != std::string::npos;
+  EXPECT_LT(on_stack, 28) << *text;
+}
 #endif
 
 TEST(Compile, OtherMachinesCode) {

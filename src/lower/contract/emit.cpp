@@ -166,16 +166,14 @@ Body Emitter::task_body() {
     rows.insert(rows.begin(), std::make_move_iterator(copy.begin()),
                 std::make_move_iterator(copy.end()));
   }
-  Body zeros = zero_sums();
-  rows.insert(rows.begin(), std::make_move_iterator(zeros.begin()),
-              std::make_move_iterator(zeros.end()));
-  for (kernel::Stmt& s : store_sums()) rows.push_back(std::move(s));
   if (!s_.beside)
     rows = {kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(rows))};
+  for (kernel::Stmt& s : zero_sums()) body.push_back(std::move(s));
   for (kernel::Stmt& s : rows) body.push_back(std::move(s));
   if (overlap_)
     for (kernel::Stmt& s : results_of_turn(Expr(turns() - 1), std::nullopt))
       body.push_back(std::move(s));
+  for (kernel::Stmt& s : store_sums()) body.push_back(std::move(s));
   return body;
 }
 

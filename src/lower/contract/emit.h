@@ -121,6 +121,7 @@ class Emitter {
   kernel::Body zero_row_sums();
   kernel::Body store_row_sums(const Env& env);
   kernel::Stmt add_row_sums();
+  ir::Expr place_of_sums(const ir::Expr& column) const;
   kernel::Body zero_sums();
   kernel::Body store_sums();
   kernel::Stmt add_sums();

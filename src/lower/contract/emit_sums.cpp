@@ -23,7 +23,7 @@ void Emitter::plan_sums() {
       row_sums_.push_back({i, scratch("sum", lanes_, Scope::lane, lanes_, type),
                            scratch("parts", s_.panels * row_count(), Scope::grid, 1, type)});
     else
-      sums_.push_back({i, scratch("sums", width, Scope::block, 1, type),
+      sums_.push_back({i, scratch("sums", s_.panels_per_task * width, Scope::block, 1, type),
                        scratch("parts", blocks * s_.panels * width, Scope::grid, 1, type)});
   }
   for (const auto* sums : {&sums_, &row_sums_})
@@ -124,6 +124,11 @@ kernel::Stmt Emitter::add_row_sums() {
   return kernel::loop(task, 0, (rows + lanes_ - 1) / lanes_, Binding::grid, std::move(body));
 }
 
+/// Place in the task's sums of a vector of a panel's columns.
+Expr Emitter::place_of_sums(const Expr& column) const {
+  return (Expr(panel_loop_) * Expr(s_.nv) + column) * Expr(lanes_);
+}
+
 Body Emitter::zero_sums() {
   Body out;
   for (const Sum& sum : sums_) {
@@ -132,7 +137,8 @@ Body Emitter::zero_sums() {
     const DType type = p_.outputs[sum.output].value->dtype;
     Body lanes{kernel::loop(l, 0, lanes_, Binding::vector,
                             {kernel::store(sum.task, place, kernel::imm(type, 0))})};
-    out.push_back(kernel::loop(c, 0, s_.nv, Binding::serial, std::move(lanes)));
+    out.push_back(
+        kernel::loop(c, 0, s_.panels_per_task * s_.nv, Binding::serial, std::move(lanes)));
   }
   return out;
 }
@@ -142,14 +148,18 @@ Body Emitter::store_sums() {
   const std::int64_t width = s_.nv * lanes_;
   const Expr block = ir::floor_div(Expr(task_), s_.panel_blocks());
   for (const Sum& sum : sums_) {
-    const Var c = k_.new_var(), l = k_.new_var();
-    const Expr place = Expr(c) * Expr(lanes_) + Expr(l);
-    const Expr to = (block * Expr(s_.panels) + panel_) * Expr(width) + place;
+    const Var p = k_.new_var(), c = k_.new_var(), l = k_.new_var();
+    Env env;
+    set(env, panel_loop_, Expr(p));
+    const Expr panel = at(panel_, env), column = Expr(c) * Expr(lanes_) + Expr(l);
+    const Expr from = at(place_of_sums(Expr(c)), env) + Expr(l),
+               to = (block * Expr(s_.panels) + panel) * Expr(width) + column;
     const DType type = p_.outputs[sum.output].value->dtype;
     Body lanes{kernel::loop(l, 0, lanes_, Binding::vector,
-                            {kernel::store(sum.parts, to, kernel::load(sum.task, place, type))})};
-    Body vectors{kernel::loop(c, 0, s_.nv, Binding::serial, std::move(lanes))};
-    out.push_back(kernel::when({{panel_, 0, s_.panels}}, std::move(vectors)));
+                            {kernel::store(sum.parts, to, kernel::load(sum.task, from, type))})};
+    Body columns{kernel::loop(c, 0, s_.nv, Binding::serial, std::move(lanes))};
+    columns = {kernel::when({{panel, 0, s_.panels}}, std::move(columns))};
+    out.push_back(kernel::loop(p, 0, s_.panels_per_task, Binding::serial, std::move(columns)));
   }
   return out;
 }

@@ -313,7 +313,7 @@ kernel::Stmt Emitter::results(Env env, BufferId source, const Expr& in_source, c
     const auto sum = std::ranges::find(sums_, i, &Sum::output),
                row_sum = std::ranges::find(row_sums_, i, &Sum::output);
     if (sum != sums_.end())
-      stores.push_back(add_to(sum->task, column * Expr(lanes_) + Expr(l), value));
+      stores.push_back(add_to(sum->task, place_of_sums(column) + Expr(l), value));
     else if (row_sum != row_sums_.end())
       stores.push_back(add_to(row_sum->task, Expr(l), value));
     else

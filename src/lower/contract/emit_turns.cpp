@@ -27,12 +27,11 @@ std::vector<ir::Condition> Emitter::idle_turns() const {
   return out;
 }
 
-/// Where results take long. Sums over rows are of one panel; each kind of tile is written once for
-/// each that it may follow.
+/// Where results take long. Each kind of tile is written once for each that it may follow.
 bool Emitter::can_overlap() const {
   constexpr std::size_t kFewKinds = 2;
   return p_.extents.epilogue > kFewOperations && s_.depth == 1 && steps_ > 1 && turns() > 1 &&
-         sums_.empty() && variants().size() <= kFewKinds && idle_turns().size() <= 1;
+         variants().size() <= kFewKinds && idle_turns().size() <= 1;
 }
 
 Expr Emitter::place_of_turn(const Expr& number) const {

@@ -89,12 +89,10 @@ Body Emitter::winograd_body() {
       place_, 0, a * a, Binding::serial,
       {kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))})};
   panel.push_back(output_transform());
-  Body zeros = zero_sums();
-  panel.insert(panel.begin(), std::make_move_iterator(zeros.begin()),
-               std::make_move_iterator(zeros.end()));
-  for (kernel::Stmt& s : store_sums()) panel.push_back(std::move(s));
+  for (kernel::Stmt& s : zero_sums()) body.push_back(std::move(s));
   body.push_back(
       kernel::loop(panel_loop_, 0, s_.panels_per_task, Binding::serial, std::move(panel)));
+  for (kernel::Stmt& s : store_sums()) body.push_back(std::move(s));
   return body;
 }
 

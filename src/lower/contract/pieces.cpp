@@ -166,16 +166,13 @@ std::vector<std::int64_t> depths(const Product& p, const Tuning& fixed) {
   return out;
 }
 
-/// Panels inside tiles: each task has as many, no sums of one panel's columns over the tiles; rows
-/// that are read alike everywhere.
+/// Panels inside tiles: each task has as many, and rows are read alike everywhere.
 bool can_be_beside(const Product& p, const Pieces& shape, const Schedule& s) {
-  const bool over_rows = std::ranges::any_of(
-      p.outputs, [&](const Output& o) { return o.sum && !p.problem.along_rows(*o.sum); });
   bool tests = false;
   kernel::for_each_value(
       p.a, [&](const kernel::Value& v) { tests |= std::holds_alternative<kernel::Guard>(v->op); });
   return !tests && s.depth == 1 && shape.steps > 1 && s.b != BSource::task && p.extents.rows == 1 &&
-         s.panels % s.panels_per_task == 0 && s.tiles_per_task > 1 && !over_rows && !p.a_across &&
+         s.panels % s.panels_per_task == 0 && s.tiles_per_task > 1 && !p.a_across &&
          merged_reductions(p, expressions_of(p.a)).size() == 1;
 }
 

@@ -77,8 +77,11 @@ TEST(Pieces, ResultsBesideProducts) {
       const NodeId x = c.input({row.m, row.k});
       const NodeId y =
           c.b.matmul(x, constant ? c.constant({row.k, row.n}) : c.input({row.k, row.n}));
-      c.output(c.b.mul(c.b.tanh(y), c.b.sigmoid(y)));
+      const NodeId z = c.b.mul(c.b.tanh(y), c.b.sigmoid(y));
+      c.output(z);
       c.output(c.b.transpose(y, {1, 0}));
+      c.output(c.b.reduce_sum(z, {0}, false));
+      c.tolerance = 5e-5;
       SCOPED_TRACE(fmt::format("{}x{}x{} {}", row.m, row.n, row.k, constant));
       ASSERT_NO_FATAL_FAILURE(check_pieces(c, row.tuning));
       const std::string text = kernel::to_string(contract::lower(request_of(c))->kernel);
@@ -103,7 +106,9 @@ TEST(Pieces, RowsBesideProducts) {
             c.b.add(c.input({row.m, row.k}), c.b.broadcast(c.input({row.m, 1}), {row.m, row.k}));
         const NodeId y =
             c.b.matmul(x, constant ? c.constant({row.k, row.n}) : c.input({row.k, row.n}));
-        c.output(long_results ? c.b.mul(c.b.tanh(y), c.b.sigmoid(y)) : y);
+        const NodeId z = long_results ? c.b.mul(c.b.tanh(y), c.b.sigmoid(y)) : y;
+        c.output(z);
+        c.output(c.b.reduce_sum(z, {0}, false));
         Tuning tuning = row.tuning;
         tuning.emplace_back("beside", 1);
         SCOPED_TRACE(fmt::format("{}x{}x{} {} {}", row.m, row.n, row.k, constant, long_results));
