@@ -311,17 +311,23 @@ Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
                                           : draft_of(std::move(graph), options, platform, 0));
   Compiled& compiled = draft.compiled;
   Stopwatch watch(compiled.times);
-  runtime::Program program = assemble(compiled.graph, compiled.kernels, std::move(draft.objects),
-                                      platform.threads, platform.name(), layout);
+  const auto assembled = [&](Layout with) {
+    return assemble(compiled.graph, compiled.kernels, draft.objects, platform.threads,
+                    platform.name(), with);
+  };
+  runtime::Program program = assembled(layout);
+  watch.lap("assemble");
+  double seconds = 0;
+  for (const PhaseTime& time : compiled.times) seconds += time.seconds;
+  compiled.mode = HEDDLE_TRY(settle_mode(program, mode, platform, options, seconds));
+  // One kernel after another needs no memory for what could run side by side.
+  if (layout == Layout::monolith && !platform.cuda && !program.monolith)
+    program = assembled(Layout::kernels);
   MemoryReport memory = memory_of(program, platform.threads);
   memory.limit = options.memory_limit;
   memory.us_per_byte = compiled.memory.us_per_byte;
   memory.again = compiled.memory.again;
   compiled.memory = memory;
-  watch.lap("assemble");
-  double seconds = 0;
-  for (const PhaseTime& time : compiled.times) seconds += time.seconds;
-  compiled.mode = HEDDLE_TRY(settle_mode(program, mode, platform, options, seconds));
   watch.lap("mode");
   program.manifest = report_of(compiled, platform).dump();
   compiled.program = std::make_shared<runtime::Program>(std::move(program));

@@ -87,6 +87,8 @@ TEST(Mode, EveryLayoutGivesTheSameBits) {
       ASSERT_TRUE(compiled) << compiled.error().message;
       if (std::string(mode) != "auto") {
         EXPECT_TRUE(compiled->program->monolith);
+      } else if (!compiled->program->monolith) {
+        EXPECT_EQ(compiled->program->arena_bytes, plain->program->arena_bytes);
       }
       const auto session = *load(compiled->program, options(mode, threads));
       for (int run = 0; run < 3; ++run) {

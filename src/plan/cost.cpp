@@ -338,10 +338,10 @@ struct CostModel::State : Loops {
 
   /// What lies between two uses of a value: of a constant or input, at the least its like.
   double footprint(NodeId id) const {
-    const double like = f.as<prim::Constant>(id) ? f.constant_bytes
-                        : f.is_leaf(id)          ? f.input_bytes
-                                                 : 0;
-    return std::max(like, kernel_bytes);
+    const double others = f.as<prim::Constant>(id) ? f.constant_bytes
+                          : f.is_leaf(id)          ? f.input_bytes
+                                          : f.made_among[static_cast<std::size_t>(id.value)];
+    return std::max(others, kernel_bytes);
   }
   double touched(const Read& r, const Use& use) const {
     return std::min(f.elements_of(r.node), use.scale * product(use.mask())) *
@@ -358,6 +358,14 @@ struct CostModel::State : Loops {
     return sum;
   }
 
+  /// What a task reads of a value: whole vectors, where tasks are neighbours in memory.
+  double block_bytes(NodeId id, const Use& use) const {
+    const std::uint64_t outer = outermost() & use.mask(),
+                        along = use.dims.empty() ? 0 : outer & use.dims.back().unit;
+    const double lanes = m.vector_bytes / static_cast<double>(size_of(f[id].type.dtype));
+    return f.bytes_of(id) / std::max(1.0, product(outer)) * std::min(lanes, product(along));
+  }
+
   void add_read(const Read& r) {
     const bool constant = f.as<prim::Constant>(r.node);
     const bool cold = f.is_leaf(r.node) && is_cold(constant ? f.constant_bytes : f.input_bytes);
@@ -368,7 +376,7 @@ struct CostModel::State : Loops {
       const bool again = !passes.empty();
       if (!again) bytes += moved;
       // A later pass finds the rows of one task in the core's cache, if they fit.
-      const double block = f.bytes_of(r.node) / std::max(1.0, product(outermost() & mask));
+      const double block = block_bytes(r.node, use);
       if (again && block <= static_cast<double>(m.l2_bytes) / 2) {
         memory_us += moved / (m.l2_gbs * 1e3 * parallel(std::max(1.0, tasks)));
       } else {

@@ -134,6 +134,20 @@ AccessFacts facts_of(const prim::Access& access) {
   return out;
 }
 
+namespace {
+
+double made_among(const Facts& f, NodeId id) {
+  if (f.is_leaf(id)) return 0;
+  double here = f.bytes_of(id), before = 0;
+  for (const NodeId arg : f[id].args) {
+    here += f.bytes_of(arg);
+    before = std::max(before, f.made_among[static_cast<std::size_t>(arg.value)]);
+  }
+  return f.is_main_loop(id) ? here : std::max(here, before);
+}
+
+}  // namespace
+
 Facts facts_of(const prim::Graph& g, const Legality& legality,
                const std::vector<NodeId>& class_of) {
   Facts f;
@@ -149,6 +163,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
   f.scattered.resize(n);
   f.elements.resize(n);
   f.bytes.resize(n);
+  f.made_among.resize(n);
   f.accesses.resize(n);
   f.algorithms.resize(n);
   for (NodeId id : f.live) {
@@ -162,6 +177,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
     if (f.leaf[i]) (constant ? f.constant_bytes : f.input_bytes) += f.bytes[i];
     f.accesses[i] = accesses_of(node);
     f.main_loop[i] = std::holds_alternative<prim::Contract>(node.op) && legality.main_loop(g, id);
+    f.made_among[i] = made_among(f, id);
     if (f.main_loop[i] && legality.algorithms) f.algorithms[i] = legality.algorithms(g, id);
     if (legality.chain && std::holds_alternative<prim::Contract>(node.op))
       if (auto chain = legality.chain(g, id)) f.chains.push_back(*std::move(chain));

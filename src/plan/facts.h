@@ -29,6 +29,9 @@ struct Facts {
   std::vector<bool> scattered;  ///< outputs that a main loop would store element by element
   std::vector<bool> written;    ///< live without alternatives
   std::vector<double> elements, bytes;
+  /// Bytes that what makes the value touches, from the last main loop on: some of them are in the
+  /// caches when it is there.
+  std::vector<double> made_among;
   /// Of main loops; empty: only as written.
   std::vector<std::vector<lower::contract::Algorithm>> algorithms;
   std::vector<Cluster> chains;                 ///< kernels of several contractions, sorted
