@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "driver/dump.h"
 #include "driver/safetensors.h"
@@ -254,6 +255,19 @@ std::map<std::string, Tensor> Trainer::weights() const {
   return out;
 }
 
+Status Trainer::want_numbers() const {
+  for (const Value& v : values_) {
+    if (v.kind != Value::Kind::weight || !is_float(v.tensor.dtype())) continue;
+    for (std::int64_t i = 0; i < v.tensor.count(); ++i)
+      if (std::isnan(v.tensor.at(i)))
+        return fail(
+            "after step {}: parameter '{}' holds NaN: a smaller --learning-rate or "
+            "--clip-norm may help; no file has been written since it did",
+            steps_, v.name);
+  }
+  return Ok{};
+}
+
 Status Trainer::save(const std::string& path) const {
   std::map<std::string, Tensor> all;
   for (const Value& v : values_)
@@ -290,15 +304,18 @@ Status Trainer::resume(const std::string& path) {
   for (Value& v : values_) {
     if (!v.saved()) continue;
     const auto it = file.tensors.find(v.name);
-    if (it == file.tensors.end()) return fail("{}: no tensor '{}'", path, v.name);
+    if (it == file.tensors.end())
+      return fail("{}: no tensor '{}': made with another model, optimizer, --freeze or --precision",
+                  path, v.name);
     if (it->second.type() != v.tensor.type())
       return fail("{}: tensor '{}' is {}, want {}", path, v.name, to_string(it->second.type()),
                   to_string(v.tensor.type()));
     fresh.emplace_back(&v, &it->second);
   }
   if (file.tensors.size() != fresh.size())
-    return fail("{}: {} tensors, want {}: of another model, optimizer or loss", path,
-                file.tensors.size(), fresh.size());
+    return fail(
+        "{}: {} tensors, want {}: made with another model, optimizer, --freeze or --precision",
+        path, file.tensors.size(), fresh.size());
   const std::string& steps = told["steps"];
   std::int64_t number = -1;
   const char *begin = steps.data(), *end = begin + steps.size();

@@ -53,6 +53,8 @@ class Trainer {
 
   /// Values of parameters and statistics, by name in the model.
   std::map<std::string, Tensor> weights() const;
+  /// Error: a parameter holds NaN (the loss of the next step would tell).
+  Status want_numbers() const;
   /// Writes everything that changes, and the number of steps, as safetensors; a reader sees the old
   /// file or the new one, never a part.
   Status save(const std::string& path) const;

@@ -287,6 +287,23 @@ TEST(Gradients, OfASaturatedSigmoidIsZero) {
   EXPECT_EQ(got.at(2), 0);
 }
 
+/// x/|x| of a row of zeros, whatever it is replaced by there: PyTorch's norms have no slope at 0.
+TEST(Gradients, OfANormOfZeroAreZero) {
+  Graph g;
+  Builder b(g);
+  const NodeId x = in(g, {2, 2}, DType::f64);
+  const NodeId norm = b.sqrt(b.reduce_sum(b.mul(x, x), {1}));
+  const auto dx = gradients(g, std::array{Seed{norm, b.full(g[norm].type, 1)}}, std::array{x});
+  ASSERT_TRUE(dx);
+  g.outputs = {{"dx", (*dx)[0]}};
+  Tensor at({DType::f64, {2, 2}});
+  for (const auto& [i, value] : {std::pair{0, 0.0}, {1, 0.0}, {2, 3.0}, {3, -4.0}})
+    at.set(i, value);
+  const Tensor got = (*prim::interpret(g, {at}))[0];
+  for (const auto& [i, value] : {std::pair{0, 0.0}, {1, 0.0}, {2, 0.6}, {3, -0.8}})
+    EXPECT_DOUBLE_EQ(got.at(i), value);
+}
+
 TEST(Gradients, OfConvolutionsAreContractions) {
   Graph g;
   Builder b(g);

@@ -55,6 +55,27 @@ void extreme(const Values& v, ScalarFn beats) {
   }
 }
 
+/// Σx², of which a norm is the root.
+bool is_sum_of_squares(const prim::Graph& g, NodeId id) {
+  const auto behind_views = [&](NodeId x) {
+    while (std::holds_alternative<prim::View>(g[x].op) && g[x].args.size() == 1) x = g[x].args[0];
+    return x;
+  };
+  const prim::Node& sum = g[behind_views(id)];
+  const auto* reduce = std::get_if<prim::Reduce>(&sum.op);
+  if (!reduce || reduce->fn != ir::Monoid::sum) return false;
+  const prim::Node& square = g[behind_views(sum.args[0])];
+  return prim::is_map(square, ScalarFn::mul) && square.args[0] == square.args[1];
+}
+
+/// A norm of 0 is flat there, as PyTorch's is: 1/0 would meet x = 0.
+void root(const Values& v) {
+  const NodeId partial = v.b.mul(v.recip(v.y), 0.5);
+  if (!is_sum_of_squares(v.c.g, v.x())) return v.add(partial);
+  const NodeId zero = v.zero(v.y);
+  v.add(v.b.select(v.compare(ScalarFn::equal, v.y, zero), zero, partial));
+}
+
 void power(const Values& v) {
   const NodeId base = v.x(0), exponent = v.x(1);
   if (v.c.wanted(0)) {
@@ -97,7 +118,7 @@ const Row kRows[] = {
     {ScalarFn::abs, [](const Values& v) { v.add(v.b.map(ScalarFn::sign, {v.x()})); }},
     {ScalarFn::exp, [](const Values& v) { v.add(v.y); }},
     {ScalarFn::log, [](const Values& v) { v.add(v.recip(v.x())); }},
-    {ScalarFn::sqrt, [](const Values& v) { v.add(v.b.mul(v.recip(v.y), 0.5)); }},
+    {ScalarFn::sqrt, root},
     {ScalarFn::rsqrt,
      [](const Values& v) { v.add(v.b.mul(v.b.mul(v.y, v.b.mul(v.y, v.y)), -0.5)); }},
     {ScalarFn::recip, reciprocal},

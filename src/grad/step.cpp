@@ -132,6 +132,13 @@ class Maker {
     const Loss& loss = *HEDDLE_TRY(loss_named(options_.loss));
     const auto& output = forward_outputs_[0];
     g().set_origin(prim::Origin{"Loss", std::string(loss.name)});
+    const TensorType& found = g()[output.node].type;
+    if (!is_float(found.dtype))
+      return fail("loss {} of output '{}': its type is {}, want a floating one", loss.name,
+                  output.name, name_of(found.dtype));
+    if (element_count(found.shape) == 0)
+      return fail("loss {} of output '{}': shape {}: the batch is empty", loss.name, output.name,
+                  to_string(found.shape));
     const auto type = loss.target(g()[output.node].type);
     if (!type)
       return fail("loss {} of output '{}': {}", loss.name, output.name, type.error().message);

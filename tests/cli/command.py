@@ -19,7 +19,7 @@ def heddle(*arguments, timeout=60):
 
 def model(nodes, inputs, outputs, initializers=()):
     def info(ports):
-        return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ports]
+        return [helper.make_tensor_value_info(n, *(type or [TensorProto.FLOAT]), s) for n, s, *type in ports]
     graph = helper.make_graph(nodes, "g", info(inputs), info(outputs), list(initializers))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 

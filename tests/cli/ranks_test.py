@@ -143,7 +143,7 @@ class RanksTest(CommandTest):
                           self.apart([flag, one], [flag, other]))
 
     def test_processes_with_other_rates(self):
-        for flag, one, other in (("--warmup", "0", "1"), ("--beta1", "0.8", "0.9")):
+        for flag, one, other in (("--warmup", "0", "1"), ("--momentum", "0.8", "0.9")):
             self.assertIn("processes 0 and 1 differ in rate, schedule, momentum, betas",
                           self.apart([flag, one], [flag, other]))
         self.assertIn("processes differ in --in-order: 1 in process 0, 0 in process 1",

@@ -1,6 +1,7 @@
 """heddle train: what a model's dropout does, resuming, and being killed."""
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import onnxruntime
-from onnx import helper
+from onnx import TensorProto, helper
 
 from command import HEDDLE, CommandTest, heddle, model
 
@@ -129,7 +130,8 @@ class TrainTest(CommandTest):
         for loss in ("bce", "bce_logits"):
             self.assert_fails(1, "y.npy: sample 0: 1.5, want 0 to 1", *self.arguments("--loss", loss))
         np.save(self.path / "x.npy", np.full((80, 6), np.nan, np.float32))
-        self.assert_fails(1, "the loss is nan: look at the data", *self.arguments("--loss", "mse"))
+        self.assert_fails(1, "the loss is nan: 'x' of this batch holds values that are not finite",
+                          *self.arguments("--loss", "mse"))
 
     def test_derivatives_at_zero(self):
         for kind, derivative in (("Softplus", 0.5), ("Elu", 1), ("Celu", 1), ("Selu", 1.67326319 * 1.05070102),
@@ -207,6 +209,77 @@ class TrainTest(CommandTest):
                 locked = self.path / "locked"
                 locked.mkdir(mode=0o500, exist_ok=True)
                 self.assert_fails(1, "cannot be written to", *self.arguments(flag, locked / "file"))
+
+    def test_no_file_takes_the_place_of_another(self):
+        given = (self.network, self.path / "x.npy", self.path / "y.npy")
+        before = [path.read_bytes() for path in map(pathlib.Path, given)]
+        for flag in ("--output", "--checkpoint"):
+            for path in given:
+                self.assert_fails(1, f"{flag} {path}: the same file is {path} already", *self.arguments(flag, path))
+            self.assert_fails(1, f"{flag} /dev/full: no regular file", *self.arguments(flag, "/dev/full"))
+        self.assertEqual(before, [path.read_bytes() for path in map(pathlib.Path, given)])
+        self.assert_fails(1, "the same file is", *self.arguments("-o", self.path / "z", "--checkpoint", self.path / "." / "z"))
+        (self.path / "link").symlink_to(self.path / "far.onnx")
+        self.train("-o", self.path / "link", "--steps", 1)
+        self.assertTrue((self.path / "link").is_symlink())
+        onnx.load(self.path / "far.onnx")
+        self.train("--checkpoint", self.path / "c", "--steps", 1)
+        done = heddle(*self.arguments("--checkpoint", self.path / "c", "--steps", 1))
+        self.assertIn("will be replaced", done.stderr)
+
+    def test_what_holds_nan_is_not_written(self):
+        # The root's slope at 0, in the third step, is infinite, and Adam divides it by itself; the loss is finite.
+        out, saved = self.path / "nan.onnx", self.path / "nan.safetensors"
+        network = self.save("power", model(
+            [helper.make_node("Pow", ["w", "x"], ["p"]), helper.make_node("ReduceSum", ["p"], ["y"], keepdims=0)],
+            [("x", [2])], [("y", [])], [onnx.numpy_helper.from_array(np.float32([0, 1]), "w")]))
+        np.save(self.path / "x.npy", np.float32([2, 2, 2, 2, 0.5, 2]))
+        done = heddle("train", network, "--data", f"x={self.path}/x.npy", "--loss", "output", "--optimizer", "adam", "--in-order",
+                      "--lr", "0", "--threads", "1", "-o", out, "--checkpoint", saved, "--save-every", "1")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("after step 3: parameter 'w' holds NaN", done.stderr)
+        self.assertFalse(out.exists())
+        self.assertIn(b'"steps":"2"', saved.read_bytes()[:2000])
+
+    def test_rows_that_there_are_not_are_named(self):
+        table = onnx.numpy_helper.from_array(np.ones((9, 4), np.float32), "table")
+        network = self.save("tokens", model([helper.make_node("Gather", ["table", "ids"], ["y"])],
+                                            [("ids", [2, 3], TensorProto.INT64)], [("y", [2, 3, 4])], [table]))
+        np.save(self.path / "t.npy", np.zeros((6, 3, 4), np.float32))
+        for found, good in ((8, True), (-9, True), (9, False), (-10, False)):
+            ids = np.zeros((6, 3), np.int64)
+            ids[4, 1] = found
+            np.save(self.path / "ids.npy", ids)
+            arguments = ("train", network, "--data", f"ids={self.path}/ids.npy", "--target", self.path / "t.npy", "--loss", "mse",
+                         "--threads", "1")
+            if good:
+                self.assertEqual(heddle(*arguments).returncode, 0)
+            else:
+                self.assert_fails(1, f"'ids': sample 4: found {found}, want a row of 9 (-9 to 8)", *arguments)
+
+    def test_outputs_that_no_loss_is_of(self):
+        network = self.save("top", model(
+            [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("ArgMax", ["m"], ["y"], axis=1)],
+            [("x", [8, 6])], [("y", [8, 1], TensorProto.INT64)],
+            [onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")]))
+        for loss in ("cross_entropy", "bce", "kl", "mse", "nll"):
+            self.assert_fails(1, f"loss {loss} of output 'y': its type is i64, want a floating one", "train", network,
+                              "--data", f"x={self.path}/x.npy", "--target", f"{self.path}/y.npy", "--loss", loss)
+
+    def test_skipped_steps_are_told(self):
+        half = self.arguments("--precision", "f16", "--loss-scale", "1e30", "-o", self.path / "o.onnx")
+        self.assert_fails(1, "all 4 steps were skipped", *half, "--steps", "4")
+        self.assertFalse((self.path / "o.onnx").exists())
+        done = heddle(*self.arguments("--precision", "f16", "--loss-scale", "1e8", "--steps", "30"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"[1-9]\d* of 30 steps skipped: a gradient was infinite")
+
+    def test_options_without_effect_are_refused(self):
+        for flag, value, *more in (("--momentum", ".5"), ("--momentum", ".5", "--optimizer", "adam"),
+                                   ("--beta1", ".5", "--optimizer", "sgd"), ("--loss-scale", "8")):
+            self.assert_fails(2, f"{flag}: has no effect with --optimizer", *self.arguments(flag, value, *more))
+        for seed in ("-1", "99999999999999999999999", "1.5"):
+            self.assert_fails(2, "want a whole number from 0", *self.arguments(f"--seed={seed}"))
 
     def initializers(self, path):
         return {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}

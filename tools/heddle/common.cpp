@@ -4,6 +4,7 @@
 #include "step.h"
 
 #include <unistd.h>
+#include <charconv>
 
 #include <algorithm>
 #include <cmath>
@@ -29,6 +30,20 @@ CLI::Validator number(const std::string& want, bool (*holds)(double)) {
     return good ? std::string() : fmt::format("found {}, want {}", text, want);
   };
   return CLI::Validator(check, want);
+}
+
+/// Of 64 bits; CLI11 alone takes -1 for the largest, and the largest for what is larger.
+static CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, value);
+        return error == std::errc() && rest == end
+                   ? ""
+                   : fmt::format("found '{}', want a whole number from 0 to 2^64 - 1", text);
+      },
+      "UINT");
 }
 
 void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
@@ -88,7 +103,8 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
       ->check(CLI::PositiveNumber);
   verb.add_option("--seed", flags.seed,
                   "random inputs of this seed, even where the folder has test data (default: its "
-                  "test data, else seed 0)");
+                  "test data, else seed 0)")
+      ->check(whole_number());
   verb.add_option("--input,--loadInputs", flags.inputs, "NAME=FILE (.npy or .pb) for an input");
   verb.add_flag("--json", flags.json, "print JSON");
 }

@@ -9,16 +9,15 @@
 #include <filesystem>
 #include <numbers>
 #include <numeric>
-#include <random>
 #include <set>
 
 #include "common.h"
 #include "driver/report.h"
 #include "grad/losses.h"
-#include "onnx/tensor_file.h"
 #include "ranks.h"
 #include "support/hash.h"
 #include "support/log.h"
+#include "training_checks.h"
 
 namespace heddle::tool {
 namespace {
@@ -30,49 +29,8 @@ struct TrainFlags : ModelFlags {
   double rate = 1e-3;
   std::int64_t epochs = 1, steps = 0, stop_after = 0, warmup = 0, save_every = 100;
   bool resume = false, ordered = false;
+  std::vector<std::string> given;  ///< of the options that not every optimiser or type has
 };
-
-/// The whole of a data set, a tensor for each port of a batch, first dimension: samples.
-struct Data {
-  std::vector<Tensor> tensors;
-  std::int64_t samples = 0, batch = 0;
-};
-
-Result<Tensor> read_samples(const std::string& path, const runtime::Port& port) {
-  Tensor t = HEDDLE_TRY(onnx::read_tensor(path));
-  Shape want = port.type.shape;
-  if (want.empty()) return fail("input '{}' has no dimension to hold samples", port.name);
-  if (t.shape().empty() ||
-      !std::equal(want.begin() + 1, want.end(), t.shape().begin() + 1, t.shape().end()))
-    return fail("{}: shape {}, want [samples, …] of batches {} for '{}'", path,
-                to_string(t.shape()), to_string(want), port.name);
-  if (t.dtype() != port.type.dtype)
-    return fail("{}: type {}, want {} for '{}'", path, name_of(t.dtype()), name_of(port.type.dtype),
-                port.name);
-  return t;
-}
-
-Result<Data> read_data(const driver::Trainer& trainer, const TrainFlags& flags) {
-  Data data;
-  for (const runtime::Port& port : trainer.batch_ports()) {
-    std::string path = port.name == "target" ? flags.target : "";
-    for (const std::string& text : flags.inputs)
-      if (text.starts_with(port.name + "=")) path = text.substr(port.name.size() + 1);
-    if (path.empty())
-      return fail(ErrorCode::usage, "no data for '{}', want {}", port.name,
-                  port.name == "target" ? "--target FILE" : "--data " + port.name + "=FILE");
-    data.tensors.push_back(HEDDLE_TRY(read_samples(path, port)));
-    const std::int64_t samples = data.tensors.back().shape()[0], batch = port.type.shape[0];
-    if (data.tensors.size() > 1 && (samples != data.samples || batch != data.batch))
-      return fail("'{}' has {} samples in batches of {}, others {} in batches of {}", port.name,
-                  samples, batch, data.samples, data.batch);
-    data.samples = samples;
-    data.batch = batch;
-  }
-  if (data.batch < 1 || data.samples < data.batch)
-    return fail("{} samples, want at least a batch of {}", data.samples, data.batch);
-  return data;
-}
 
 /// Every --data has to name an input: a typing error would be passed over.
 Status want_inputs(const onnx::TrainingModel& model, const TrainFlags& flags) {
@@ -103,76 +61,6 @@ std::optional<std::int64_t> classes_of(const onnx::TrainingModel& model, const T
   const Shape& shape = model.graph[model.graph.outputs[0].node].type.shape;
   if (shape.size() < 2) return {};  // the loss refuses it
   return shape[1];
-}
-
-/// The loss of a class that there is not would be that of none, a wrong number without a word.
-Status want_classes(const Data& data, const std::vector<runtime::Port>& ports, std::int64_t classes,
-                    std::optional<std::int64_t> ignored, const std::string& path) {
-  for (std::size_t p = 0; p < ports.size(); ++p) {
-    if (ports[p].name != "target") continue;
-    const Tensor& target = data.tensors[p];
-    for (std::int64_t i = 0; i < target.count(); ++i)
-      if (const std::int64_t found = target.int_at(i);
-          (found < 0 || found >= classes) && found != ignored)
-        return fail("{}: sample {}: class {}, want 0 to {}", path,
-                    i / (target.count() / data.samples), found, classes - 1);
-  }
-  return Ok{};
-}
-
-/// Probabilities beyond 0 and 1 have no cross entropy, but it gives a number.
-Status want_probabilities(const Data& data, const std::vector<runtime::Port>& ports,
-                          const std::string& path) {
-  for (std::size_t p = 0; p < ports.size(); ++p) {
-    if (ports[p].name != "target") continue;
-    const Tensor& target = data.tensors[p];
-    for (std::int64_t i = 0; i < target.count(); ++i)
-      if (const double found = target.at(i); !(found >= 0 && found <= 1))
-        return fail("{}: sample {}: {}, want 0 to 1", path, i / (target.count() / data.samples),
-                    found);
-  }
-  return Ok{};
-}
-
-/// Hours of training should not end in a file that cannot be written.
-Status want_writable(const char* flag, const std::string& path) {
-  namespace fs = std::filesystem;
-  if (path.empty()) return Ok{};
-  std::error_code failed;
-  if (fs::is_directory(path, failed)) return fail("{} {}: a folder, want a file", flag, path);
-  const fs::path parent = fs::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (!fs::is_directory(folder, failed))
-    return fail("{} {}: '{}' is no folder", flag, path, folder);
-  if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    return fail("{} {}: folder '{}' cannot be written to: {}", flag, path, folder,
-                std::strerror(errno));
-  return Ok{};
-}
-
-/// Rows `order[first..]` of a data set as one batch.
-driver::Batch batch_of(const Data& data, const std::vector<runtime::Port>& ports,
-                       const std::vector<std::int64_t>& order, std::int64_t first) {
-  driver::Batch batch;
-  for (std::size_t i = 0; i < ports.size(); ++i) {
-    batch.emplace_back(ports[i].type);
-    const auto row = static_cast<std::size_t>(batch[i].bytes() / data.batch);
-    for (std::int64_t r = 0; r < data.batch; ++r)
-      std::memcpy(batch[i].mutable_data() + static_cast<std::size_t>(r) * row,
-                  data.tensors[i].data() +
-                      static_cast<std::size_t>(order[static_cast<std::size_t>(first + r)]) * row,
-                  row);
-  }
-  return batch;
-}
-
-/// The samples in the order of an epoch: a function of seed and epoch, so that resuming repeats it.
-std::vector<std::int64_t> order_of(std::int64_t samples, std::uint64_t seed, std::int64_t epoch) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(samples));
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937_64 random(seed * 1000003 + static_cast<std::uint64_t>(epoch));
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-  return order;
 }
 
 double rate_at(const TrainFlags& flags, std::int64_t step, std::int64_t steps) {
@@ -267,6 +155,15 @@ bool hopeless(const driver::Trainer& trainer, const TrainFlags& flags, double lo
   return !std::isfinite(loss) && (flags.precision != "f16" || trainer.skipped() > kHalvings);
 }
 
+std::string why_not_finite(const std::vector<driver::Batch>& batches,
+                           const std::vector<runtime::Port>& ports, std::int64_t step) {
+  for (const driver::Batch& batch : batches)
+    if (const std::string name = name_of_not_finite(batch, ports); !name.empty())
+      return fmt::format("'{}' of this batch holds values that are not finite", name);
+  return step == 0 ? "look at the data and the weights: nothing has been trained yet"
+                   : "a smaller --learning-rate or --clip-norm may help";
+}
+
 /// Of what changes the update but not the graph's names.
 std::int64_t hash_of_options(const TrainFlags& flags) {
   const grad::StepOptions& step = flags.train.step;
@@ -301,6 +198,9 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
     return fail("{} samples, want at least one step of {} batches of {}", data.samples,
                 flags.train.accumulate * (flags.train.group ? flags.train.group->size() : 1),
                 data.batch);
+  if (flags.warmup >= course.steps && course.speaks())
+    log(LogLevel::warning, "--warmup {}: in {} steps the rate does not reach {}", flags.warmup,
+        course.steps, flags.rate);
   const std::int64_t first = trainer.steps();
   if (first >= course.steps && course.speaks())
     fmt::print("nothing is left to do: {} of {} steps are done\n", first, course.steps);
@@ -309,12 +209,12 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
     const double loss = HEDDLE_TRY(trainer.step(batches, rate_at(flags, step, course.steps)));
     if (hopeless(trainer, flags, loss))
       return fail("step {}: the loss is {}: {}", step + 1, loss,
-                  step == 0 ? "look at the data and the weights: nothing has been trained yet"
-                            : "a smaller --learning-rate or --clip-norm may help");
+                  why_not_finite(batches, trainer.batch_ports(), step));
     losses.push_back(loss);
     const bool last = step + 1 == course.steps || step + 1 - first == flags.stop_after;
     course.tell(step, loss);
     const bool due = (step + 1) % flags.save_every == 0 || last;
+    if (due) HEDDLE_TRY(trainer.want_numbers());
     if (!flags.checkpoint.empty() && due && course.saves())
       HEDDLE_TRY(trainer.save(flags.checkpoint));
     if (last) break;
@@ -322,14 +222,48 @@ Status loop(driver::Trainer& trainer, const Data& data, const TrainFlags& flags,
   return Ok{};
 }
 
+/// Of f16: steps that changed nothing, as a gradient was infinite.
+Status tell_skipped(std::int64_t steps, std::int64_t skipped, bool speaks) {
+  if (skipped > 0 && skipped == steps)
+    return fail(
+        "all {} steps were skipped: gradients were infinite, nothing has been trained; "
+        "want a smaller --loss-scale or more steps, each of which halves it",
+        steps);
+  if (skipped > 0 && speaks)
+    fmt::print("{} of {} steps skipped: a gradient was infinite\n", skipped, steps);
+  return Ok{};
+}
+
+/// Options of other optimisers and types have no effect: who gives them expects one.
+Status want_used(const TrainFlags& flags) {
+  const std::string& optimizer = flags.train.step.optimizer;
+  for (const std::string& name : flags.given) {
+    const bool moments = optimizer.starts_with("adam");
+    const bool used = name == "--loss-scale" ? flags.precision == "f16"
+                      : name == "--momentum" ? optimizer == "momentum" || optimizer == "nesterov"
+                                             : moments;
+    if (!used)
+      return fail(ErrorCode::usage, "{}: has no effect with --optimizer {} and --precision {}",
+                  name, optimizer, flags.precision);
+  }
+  return Ok{};
+}
+
 Status run(TrainFlags& flags) {
   HEDDLE_TRY(want_one_size(flags, "train"));
+  HEDDLE_TRY(want_used(flags));
   flags.train.step.seed = flags.seed.value_or(0);
   const auto& group = flags.train.group;
   const bool speaks = !group || group->rank() == 0;
   if (speaks) {  // the others write nothing
-    HEDDLE_TRY(want_writable("--output", flags.output));
-    HEDDLE_TRY(want_writable("--checkpoint", flags.checkpoint));
+    std::vector<std::string> read{flags.model, flags.target};
+    for (const std::string& text : flags.inputs) read.push_back(text.substr(text.find('=') + 1));
+    HEDDLE_TRY(want_writable("--output", flags.output, read));
+    read.push_back(flags.output);
+    HEDDLE_TRY(want_writable("--checkpoint", flags.checkpoint, read));
+    if (!flags.resume && std::filesystem::exists(flags.checkpoint))
+      log(LogLevel::warning, "--checkpoint {}: will be replaced; want --resume to go on from it",
+          flags.checkpoint);
   }
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::ImportOptions import;
@@ -338,6 +272,7 @@ Status run(TrainFlags& flags) {
       HEDDLE_TRY(onnx::import_for_training(flags.model, import, flags.frozen));
   HEDDLE_TRY(want_inputs(model, flags));
   const std::optional<std::int64_t> classes = classes_of(model, flags);
+  const auto positions = positions_of(model.graph);
   const std::size_t parameters = model.parameters.size();
   std::int64_t numbers = 0;
   for (const auto& p : model.parameters) numbers += p.value.count();
@@ -348,19 +283,23 @@ Status run(TrainFlags& flags) {
       return fail(ErrorCode::usage, "--resume: found no --checkpoint to go on from");
     if (std::filesystem::exists(flags.checkpoint)) HEDDLE_TRY(trainer.resume(flags.checkpoint));
   }
-  const Data data = HEDDLE_TRY(read_data(trainer, flags));
+  const Data data = HEDDLE_TRY(read_data(trainer.batch_ports(), flags.inputs, flags.target));
   if (classes)
     HEDDLE_TRY(want_classes(data, trainer.batch_ports(), *classes, flags.train.step.ignore_index,
                             flags.target));
   if (flags.train.step.loss.starts_with("bce"))
     HEDDLE_TRY(want_probabilities(data, trainer.batch_ports(), flags.target));
+  HEDDLE_TRY(want_positions(data, trainer.batch_ports(), positions));
   if (!flags.json && speaks)
     fmt::print("{} parameters ({} numbers), {} kernels a step, {} samples in batches of {}{}\n",
                parameters, numbers, trainer.compiled().program->launches.size(), data.samples,
                data.batch,
                trainer.steps() > 0 ? fmt::format(", resumed after step {}", trainer.steps()) : "");
   nlohmann::json losses = nlohmann::json::array();
+  const std::int64_t steps = trainer.steps(), skipped = trainer.skipped();
   HEDDLE_TRY(loop(trainer, data, flags, losses));
+  HEDDLE_TRY(
+      tell_skipped(trainer.steps() - steps, trainer.skipped() - skipped, !flags.json && speaks));
   if (group && speaks && !flags.json) {
     const auto times = group->times();
     fmt::print("sums over {} processes: {:.3f} s, {:.3f} s of it waited for\n", group->size(),
@@ -444,7 +383,9 @@ Verb add_train(CLI::App& verb) {
   const CLI::Validator above_0 = number("a number above 0", [](double v) { return v > 0; });
   constexpr int kMost = 1'000'000'000;
   const CLI::Range from_1(1, kMost), from_0(0, kMost);
-  verb.add_option("--data", flags->inputs, "NAME=FILE.npy: samples of an input, first dimension");
+  verb.remove_option(verb.get_option("--input"));
+  verb.add_option("--data,--input", flags->inputs,
+                  "NAME=FILE.npy: samples of an input, first dimension");
   verb.add_option("--target", flags->target, "FILE.npy: what the first output should be");
   auto* step = &flags->train.step;
   verb.add_option("--loss", step->loss, names_of(grad::losses()))->capture_default_str();
@@ -492,7 +433,11 @@ Verb add_train(CLI::App& verb) {
       ->capture_default_str();
   verb.add_flag("--resume", flags->resume, "go on from the checkpoint if it is there");
   verb.add_option("-o,--output", flags->output, "write the trained model (ONNX)");
-  return [flags] { return run_in_group(*flags); };
+  return [flags, &verb] {
+    for (const char* name : {"--momentum", "--beta1", "--beta2", "--epsilon", "--loss-scale"})
+      if (verb.get_option(name)->count() > 0) flags->given.emplace_back(name);
+    return run_in_group(*flags);
+  };
 }
 
 }  // namespace heddle::tool
