@@ -62,7 +62,7 @@ class Collector {
         [&](const Copy& x) { add(x.from, false, x.from_offset, {}, x.count); },
         [&](const TileCopy& x) { whole(x.from, false); },
         [&](const TileProduct& x) {
-          add(x.a.buffer, false, x.a.offset, {}, x.a_span());
+          add(x.a.buffer, false, x.a.offset, {}, x.a_span(k_.buffers[x.a.buffer].dtype));
           add(x.b.buffer, false, x.b.offset, {}, x.b_span());
         },
         [&](const Routine& x) {

@@ -55,28 +55,39 @@ class Interpreter : Memory {
         [](const Prefetch&) {}, [&](const TileProduct& x) { multiply(x); });
   }
 
+  /// Element `at` of an operand of a product of tiles, of which words hold several.
+  Scalar part_of_tile(const TileProduct::Operand& o, std::int64_t at, int parts) {
+    if (k_.buffers[o.buffer].dtype != DType::i32) return read(o.buffer, at);
+    const auto word = static_cast<std::uint32_t>(read(o.buffer, at / parts).integer);
+    const std::uint32_t bits = word >> (32 / parts * (at % parts));
+    if (o.type == DType::bf16) return {std::bit_cast<float>(bits << 16), 0};
+    if (o.type == DType::u8) return {0, static_cast<std::uint8_t>(bits)};
+    return {0, static_cast<std::int8_t>(bits)};
+  }
+
   void multiply(const TileProduct& x) {
-    constexpr int kR = TileProduct::kRows, kC = TileProduct::kColumns, kD = TileProduct::kDepth;
+    constexpr int kR = TileProduct::kRows, kC = TileProduct::kColumns;
+    const int deep = x.tile_depth(), parts = x.parts();
+    const int a_parts = k_.buffers[x.a.buffer].dtype == DType::i32 ? parts : 1;
     const std::int64_t a = ir::evaluate(x.a.offset, vars_), b = ir::evaluate(x.b.offset, vars_);
-    const std::int64_t begin = x.along ? ir::evaluate(Expr(*x.along), vars_) * kD : 0,
-                       end = x.along ? begin + kD : x.depth;
-    const auto half = [&](std::int64_t word, std::int64_t which) {
-      const auto bits = static_cast<std::uint32_t>(word);
-      return std::bit_cast<float>(which == 0 ? bits << 16 : bits & 0xffff0000U);
-    };
+    const std::int64_t begin = x.along ? ir::evaluate(Expr(*x.along), vars_) * deep : 0,
+                       end = x.along ? begin + deep : x.depth;
     for (int r = 0; r < x.rows; ++r)
       for (int c = 0; c < x.columns; ++c) {
         const std::int64_t to = ir::evaluate(x.to, vars_) + r * x.columns + c;
-        double sum = x.add || begin > 0 ? read(x.acc, to).real : 0;
+        Scalar sum = x.add || begin > 0 ? read(x.acc, to) : Scalar{};
         for (const TileProduct::Term& term : x.terms)
           for (std::int64_t t = begin; t < end; ++t) {
-            const std::int64_t from_a =
-                a + term.a + r / kR * x.a.block + t / kD * x.a.step + r % kR * kD + t % kD;
-            const std::int64_t from_b =
-                b + term.b + c / kC * x.b.block + t / kD * x.b.step + t % kD / 2 * kC + c % kC;
-            sum += read(x.a.buffer, from_a).real * half(read(x.b.buffer, from_b).integer, t % 2);
+            const std::int64_t row =
+                a + term.a + r / kR * x.a.block + t / deep * x.a.step + r % kR * x.a_row;
+            const std::int64_t word = b + term.b + c / kC * x.b.block + t / deep * x.b.step +
+                                      t % deep / parts * kC + c % kC;
+            const Scalar p = part_of_tile(x.a, row * a_parts + t % deep, parts),
+                         q = part_of_tile(x.b, word * parts + t % parts, parts);
+            sum.real += p.real * q.real;
+            sum.integer += p.integer * q.integer;
           }
-        write(x.acc, to, {sum, 0}, DType::f32);
+        write(x.acc, to, sum, k_.buffers[x.acc].dtype);
       }
   }
 

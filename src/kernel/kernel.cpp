@@ -118,26 +118,18 @@ int fragment_column(const Mma& x, int thread, int element) {
   return (warp % x.warps_n * x.tiles_n + tile % x.tiles_n) * 8 + lane % 4 * 2 + element % 2;
 }
 
-namespace {
-
-std::int64_t span_of(const TileProduct& x, std::int64_t block, std::int64_t step, int blocks,
-                     std::int64_t last, std::int64_t furthest) {
-  return furthest + (blocks - 1) * block + (x.depth / TileProduct::kDepth - 1) * step + last;
-}
-
-}  // namespace
-
-std::int64_t TileProduct::a_span() const {
+std::int64_t TileProduct::a_span(DType buffer) const {
   std::int64_t furthest = 0;
   for (const Term& t : terms) furthest = std::max(furthest, t.a);
   const int in_last = rows - (tile_rows() - 1) * kRows;
-  return span_of(*this, a.block, a.step, tile_rows(), in_last * kDepth, furthest);
+  return furthest + (tile_rows() - 1) * a.block + (steps() - 1) * a.step + (in_last - 1) * a_row +
+         kRowBytes / size_of(buffer);
 }
 
 std::int64_t TileProduct::b_span() const {
   std::int64_t furthest = 0;
   for (const Term& t : terms) furthest = std::max(furthest, t.b);
-  return span_of(*this, b.block, b.step, tile_columns(), kColumns * kDepth / 2, furthest);
+  return furthest + (tile_columns() - 1) * b.block + (steps() - 1) * b.step + kColumns * kColumns;
 }
 
 bool is_collective(const Stmt& s) {

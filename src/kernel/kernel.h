@@ -209,31 +209,36 @@ struct Mma {
 };
 
 /// acc = a·b in a processor's tile registers (x86 AMX), on a CPU: acc[to + r·columns + c] becomes,
-/// or grows by, the sum over `terms` and t < depth of a(r, t)·b(t, c), in f32 (which takes
-/// denormals for zeros). Both operands are bf16 in tiles of 512: a(r, t), of a buffer of bf16, is
-/// element t%32 of row r%16 of tile (r/16, t/32); b(t, c), of a buffer of i32, is half t%2 of word
-/// c%16 of row t%32/2 of tile (t/32, c/16). Tiles are `step` apart along t and `block` across,
-/// terms begin so much later, in elements of the buffers. What lies in the last rows' tile beyond
-/// `rows` is not read.
+/// or grows by, the sum over `terms` and t < depth of a(r, t)·b(t, c). Elements are of 16 bits
+/// (bf16, with sums in f32, which take denormals for zeros) or bytes (of either sign, with sums in
+/// i32); a tile has 64 bytes of them along t, `tile_depth` terms. Neighbours along t share words of
+/// b's buffer, of i32: b(t, c) is a part of word c%16 of row t%tile_depth/parts of tile
+/// (t/tile_depth, c/16). a(r, t) lies t%tile_depth elements behind row r%16, of rows `a_row` apart,
+/// of tile (r/16, t/tile_depth), in a buffer of its type or, of bytes, of words of four. Tiles are
+/// `step` apart along t and `block` across, terms begin so much later, in elements of the buffers.
+/// What lies in the last rows' tile beyond `rows` is not read.
 struct TileProduct {
   struct Operand {
     BufferId buffer;
     Expr offset;
     std::int64_t step = 0, block = 0;
+    DType type = DType::bf16;  ///< of its elements; u8 or i8 of both
   };
   struct Term {
     std::int64_t a = 0, b = 0;
     bool operator==(const Term&) const = default;
   };
-  BufferId acc;  ///< block scope, f32
+  BufferId acc;  ///< block scope, f32 or i32
   Expr to = 0;
   bool add = false;  ///< to what acc holds
   Operand a, b;
+  std::int64_t a_row = 32;
   int rows = 16, columns = 16;  ///< columns: a multiple of 16
-  std::int64_t depth = 32;      ///< a multiple of 32
+  std::int64_t depth = 32;      ///< a multiple of tile_depth
   std::vector<Term> terms;
-  /// One step of the product, 32 along t: the variable of the serial loop around it, whose first
-  /// statement it is. Between the steps the sums are in registers; acc has them after the loop.
+  /// One step of the product, a tile along t: the variable of the serial loop around it, whose
+  /// first statement it is. Between the steps the sums are in registers; acc has them after the
+  /// loop.
   std::optional<Var> along;
   /// Hints, as Prefetch, spread over the steps along the depth: rows that lie `pitch` elements
   /// apart, so many lines of each.
@@ -243,20 +248,22 @@ struct TileProduct {
     std::int64_t rows = 1, pitch = 0;
     int lines = 1;
     /// In each step, the last ones of which may fetch what lies behind the rows.
-    std::int64_t rows_of_step(std::int64_t depth) const {
-      return (rows * kDepth + depth - 1) / depth;
-    }
+    std::int64_t rows_of_step(std::int64_t steps) const { return (rows + steps - 1) / steps; }
   };
   std::vector<Fetch> fetches;
 
-  static constexpr int kRows = 16, kColumns = 16, kDepth = 32;  ///< of a tile
+  static constexpr int kRows = 16, kColumns = 16, kRowBytes = 64;  ///< of a tile
   static constexpr int kRegisters = 8;
+  bool bytes() const { return a.type != DType::bf16; }
+  int parts() const { return bytes() ? 4 : 2; }  ///< of a word
+  int tile_depth() const { return kColumns * parts(); }
+  std::int64_t steps() const { return depth / tile_depth(); }
   int tile_rows() const { return (rows + kRows - 1) / kRows; }
   int tile_columns() const { return columns / kColumns; }
   /// Accumulators, the rows' tiles and one of the columns' must fit.
   bool fits() const { return tile_rows() * tile_columns() + tile_rows() + 1 <= kRegisters; }
-  /// Elements of an operand from its offset to behind its last one.
-  std::int64_t a_span() const;
+  /// Elements of an operand's buffer, of that type, from its offset to behind its last one.
+  std::int64_t a_span(DType buffer) const;
   std::int64_t b_span() const;
 };
 

@@ -294,6 +294,45 @@ TEST(TileProduct, AlongALoop) {
   EXPECT_EQ(y, want);
 }
 
+/// Bytes of either sign, rows where they lie or in words; sums in i32.
+TEST(TileProduct, OfBytes) {
+  std::vector<std::uint8_t> a(3000), b(2048);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<std::uint8_t>(i * 37 % 256);
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<std::uint8_t>(i * 91 % 251);
+  const auto value = [](std::string_view type, std::uint8_t x) {
+    return type == "u8" ? int{x} : int{static_cast<std::int8_t>(x)};
+  };
+  for (const std::string_view type_a : {"u8", "i8"})
+    for (const std::string_view type_b : {"u8", "i8"})
+      for (const bool words : {false, true}) {
+        const Kernel k = parsed(fmt::format(
+            R"(kernel "product" vars=4 {{
+  buffer b0 "a" {} grid arg=0
+  buffer b1 "b" i32[512] grid arg=1
+  buffer b2 "y" i32[320] grid arg=2 written
+  buffer b3 "acc" i32[320] block
+  for grid d0 in 0..1 {{
+    tiles b3[0] = {} b0[{}] * {} b1[0 by 256, 256] rows 20 by {} columns 16 depth 128 terms 0 0
+    for serial d1 in 0..20 {{ for vector d2 in 0..16 {{ b2[d1*16 + d2] = load.i32 b3[d1*16 + d2] }} }}
+  }}
+}})",
+            words ? "i32[750]" : fmt::format("{}[3000]", type_a), type_a,
+            words ? "1 by 16, 560" : "4 by 64, 2240", type_b, words ? 35 : 140));
+        ASSERT_TRUE(verify(k).ok()) << verify(k).error().message;
+        EXPECT_EQ(to_string(*parse_kernel(to_string(k))), to_string(k));
+        std::vector<std::int32_t> y(320);
+        ASSERT_TRUE(interpret(k, {bytes(a), bytes(b), bytes(y)}).ok());
+        for (std::size_t r = 0; r < 20; ++r)
+          for (std::size_t c = 0; c < 16; ++c) {
+            int want = 0;
+            for (std::size_t t = 0; t < 128; ++t)
+              want += value(type_a, a[4 + r * 140 + t]) *
+                      value(type_b, b[(t / 4 * 16 + c) * 4 + t % 4]);
+            EXPECT_EQ(y[r * 16 + c], want) << r << " " << c;
+          }
+      }
+}
+
 TEST(TileProduct, Refuses) {
   for (const auto& [why, statement] : {
            std::pair{
@@ -327,6 +366,12 @@ TEST(TileProduct, Refuses) {
            {"fetches",
             "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 "
             "depth 64 terms 0 0 fetch b0[0] rows 9 by 32 lines 1000000"},
+           {"as the product",
+            "tiles b3[0] = u8 b0[0 by 1024, 2048] * u8 b1[0 by 512, 256] rows 20 columns 16 "
+            "depth 64 terms 0 0"},
+           {"as the product",
+            "tiles b3[0] = b0[0 by 1024, 2048] * i8 b1[0 by 512, 256] rows 20 columns 16 "
+            "depth 64 terms 0 0"},
            {"as the product",
             "tiles b2[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 "
             "columns 16 depth 64 terms 0 0"},

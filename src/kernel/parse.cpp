@@ -351,7 +351,8 @@ class Parser : Lexer {
     return {x};
   }
   TileProduct::Operand tiles_of() {
-    TileProduct::Operand o{buffer_id(), 0, 0, 0};
+    const DType type = accept("u8") ? DType::u8 : accept("i8") ? DType::i8 : DType::bf16;
+    TileProduct::Operand o{buffer_id(), 0, 0, 0, type};
     expect("[");
     o.offset = expr();
     expect("by");
@@ -371,6 +372,7 @@ class Parser : Lexer {
     x.b = tiles_of();
     expect("rows");
     x.rows = static_cast<int>(integer(1, 256));
+    if (accept("by")) x.a_row = integer(0, INT32_MAX);
     expect("columns");
     x.columns = static_cast<int>(integer(1, 256));
     expect("depth");

@@ -123,12 +123,14 @@ class Printer {
 
   static std::string product(const TileProduct& x) {
     const auto operand = [](const TileProduct::Operand& o) {
-      return fmt::format("b{}[{} by {}, {}]", o.buffer.value, ir::to_string(o.offset), o.step,
-                         o.block);
+      const std::string type = o.type == DType::bf16 ? "" : fmt::format("{} ", name_of(o.type));
+      return fmt::format("{}b{}[{} by {}, {}]", type, o.buffer.value, ir::to_string(o.offset),
+                         o.step, o.block);
     };
-    std::string text = fmt::format("tiles b{}[{}] {} {} * {} rows {} columns {} depth {} terms",
+    const std::string rows = x.a_row == TileProduct{}.a_row ? "" : fmt::format(" by {}", x.a_row);
+    std::string text = fmt::format("tiles b{}[{}] {} {} * {} rows {}{} columns {} depth {} terms",
                                    x.acc.value, ir::to_string(x.to), x.add ? "+=" : "=",
-                                   operand(x.a), operand(x.b), x.rows, x.columns, x.depth);
+                                   operand(x.a), operand(x.b), x.rows, rows, x.columns, x.depth);
     for (const TileProduct::Term& t : x.terms)
       text += fmt::format("{} {} {}", &t == &x.terms[0] ? "" : ",", t.a, t.b);
     if (x.along) text += fmt::format(" along d{}", x.along->index);

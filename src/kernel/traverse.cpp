@@ -142,7 +142,7 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
         out.to = map_expr(out.to, m);
         // The loop of a single step is none.
         if (x.along) out.along = map_expr(Expr(*x.along), m).variable();
-        HEDDLE_CHECK(!x.along || out.along || x.depth == TileProduct::kDepth,
+        HEDDLE_CHECK(!x.along || out.along || x.steps() == 1,
                      "the step of a product of tiles is no loop's");
         for (TileProduct::Fetch& f : out.fetches) {
           f.buffer = map_buffer(f.buffer, m);

@@ -211,9 +211,9 @@ class Verifier {
   void along(const TileProduct& x, const For& parent) {
     const bool first = std::get_if<TileProduct>(&parent.body->front().op) == &x;
     if (!first || parent.var != *x.along || parent.binding != Binding::serial ||
-        parent.begin != 0 || parent.end != x.depth / TileProduct::kDepth)
+        parent.begin != 0 || parent.end != x.steps())
       broken("a step along d{} of a product of tiles, which is not the first of its loop's {}",
-             x.along->index, x.depth / TileProduct::kDepth);
+             x.along->index, x.steps());
     for (const Expr* e : {&x.to, &x.a.offset, &x.b.offset})
       if (ir::depends_on(*e, *x.along))
         broken("a product of tiles moves along d{}", x.along->index);
@@ -222,29 +222,34 @@ class Verifier {
   void tiles(const TileProduct& x, const For& parent, const Conditions& under) {
     for (const BufferId id : {x.acc, x.a.buffer, x.b.buffer}) known(id);
     const Buffer &acc = k_.buffers[x.acc], &a = k_.buffers[x.a.buffer], &b = k_.buffers[x.b.buffer];
+    const auto is_byte = [](DType t) { return t == DType::u8 || t == DType::i8; };
+    const bool halves = x.b.type == DType::bf16 && a.dtype == x.a.type && acc.dtype == DType::f32,
+               bytes = is_byte(x.a.type) && is_byte(x.b.type) && acc.dtype == DType::i32 &&
+                       (a.dtype == x.a.type || a.dtype == DType::i32);
     if (threads_ > 0 || parent.binding == Binding::vector || acc.scope != Scope::block ||
-        acc.dtype != DType::f32 || a.dtype != DType::bf16 || b.dtype != DType::i32 ||
-        a.scope == Scope::lane || b.scope == Scope::lane)
+        !(x.bytes() ? bytes : halves) || b.dtype != DType::i32 || a.scope == Scope::lane ||
+        b.scope == Scope::lane)
       broken("'{}' as the product of tiles of '{}' and '{}'", acc.name, a.name, b.name);
     if (x.rows < 1 || x.columns < 1 || x.columns % TileProduct::kColumns != 0 || !x.fits() ||
-        x.depth < 1 || x.depth % TileProduct::kDepth != 0 || x.terms.empty())
+        x.depth < 1 || x.depth % x.tile_depth() != 0 || x.terms.empty())
       broken("tiles of {} rows, {} columns, depth {}, {} terms", x.rows, x.columns, x.depth,
              x.terms.size());
     if (x.along) along(x, parent);
     for (const TileProduct::Operand* o : {&x.a, &x.b})
-      if (o->step < 0 || o->block < 0 || (o->step == 0 && x.depth > TileProduct::kDepth))
+      if (o->step < 0 || o->block < 0 || (o->step == 0 && x.steps() > 1))
         broken("tiles {} and {} apart", o->step, o->block);
+    if (x.a_row < 0) broken("rows of tiles {} apart", x.a_row);
     for (const TileProduct::Term& t : x.terms)
       if (t.a < 0 || t.b < 0) broken("terms at {} and {}", t.a, t.b);
     for (const TileProduct::Fetch& f : x.fetches) {
       known(f.buffer);
       expr(f.offset);
       if (k_.buffers[f.buffer].scope != Scope::grid || f.rows < 1 || f.pitch < 0 || f.lines < 1 ||
-          f.lines > kMostFetched || f.rows_of_step(x.depth) > kMostFetched / f.lines)
+          f.lines > kMostFetched || f.rows_of_step(x.steps()) > kMostFetched / f.lines)
         broken("a product that fetches {} lines of {} rows", f.lines, f.rows);
     }
     access(x.acc, x.to, {}, under, std::int64_t{x.rows} * x.columns);
-    access(x.a.buffer, x.a.offset, {}, under, x.a_span());
+    access(x.a.buffer, x.a.offset, {}, under, x.a_span(a.dtype));
     access(x.b.buffer, x.b.offset, {}, under, x.b_span());
   }
 

@@ -250,6 +250,42 @@ TEST(TileProduct, AsTheInterpreterHasIt) {
   }
 }
 
+/// Bytes: each pair of signs, rows where they lie, sums that go on.
+TEST(TileProduct, OfBytesAsTheInterpreterHasIt) {
+  for (const auto& [a, b] : {std::pair{"u8", "i8"}, {"i8", "u8"}, {"u8", "u8"}, {"i8", "i8"}}) {
+    const kernel::Kernel k = parsed(fmt::format(
+        R"(kernel "product" vars=5 {{
+  buffer b0 "a" {0}[8192] grid arg=0
+  buffer b1 "b" i32[2048] grid arg=1
+  buffer b2 "y" i32[640] grid arg=2 written
+  buffer b3 "acc" i32[640] block
+  for grid d0 in 0..1 {{
+    tiles b3[0] = {0} b0[3 by 64, 3200] * {1} b1[0 by 512, 256] rows 20 by 200 columns 32 depth 128 terms 0 0
+    tiles b3[0] += {0} b0[70 by 64, 3200] * {1} b1[512 by 512, 256] rows 20 by 200 columns 32 depth 192 terms 0 0
+    for serial d3 in 0..40 {{ for vector d4 in 0..16 {{ b2[d3*16 + d4] = load.i32 b3[d3*16 + d4] }} }}
+  }}
+}})",
+        a, b));
+    ASSERT_TRUE(kernel::verify(k).ok()) << kernel::verify(k).error().message;
+#if defined(__x86_64__)
+    const auto text = to_assembly_text(k, *machine_named("sapphirerapids"));
+    EXPECT_NE(
+        text->find(fmt::format("tdpb{}{}d", a[0] == 'u' ? 'u' : 's', b[0] == 'u' ? 'u' : 's')),
+        std::string::npos);
+#endif
+    if (!host_machine().tiles) continue;
+    std::vector<std::uint8_t> rows(8192), columns(8192);
+    std::mt19937 random(3);
+    for (std::uint8_t& x : rows) x = static_cast<std::uint8_t>(random());
+    for (std::uint8_t& x : columns) x = static_cast<std::uint8_t>(random());
+    std::vector<std::int32_t> y(640), want(640);
+    Compiled(k).run({rows.data(), columns.data(), y.data()});
+    const auto bytes = [](auto& v) { return std::as_writable_bytes(std::span(v)); };
+    ASSERT_TRUE(kernel::interpret(k, {bytes(rows), bytes(columns), bytes(want)}).ok());
+    EXPECT_EQ(y, want) << a << " by " << b;
+  }
+}
+
 /// Buffers x (f32[256], or `in`) and y (f32[256], written), and one grid loop of three tasks d0.
 std::string kernel_text(const std::string& buffers, const std::string& body, int vars = 12) {
   return fmt::format("kernel \"case\" vars={} {{\n{}\nfor grid d0 in 0..3 {{\n{}\n}}\n}}", vars,

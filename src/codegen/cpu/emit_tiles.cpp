@@ -6,6 +6,8 @@
 #include <array>
 
 #include "codegen/cpu/emitter.h"
+#include "codegen/cpu/target.h"
+#include "kernel/traverse.h"
 
 namespace heddle::codegen::cpu {
 
@@ -13,7 +15,7 @@ using namespace kernel;
 
 namespace {
 
-constexpr int kRowBytes = 64;  // of a tile register
+constexpr int kRowBytes = TileProduct::kRowBytes;
 
 /// Which tile register holds what: accumulators row by row, then the rows' tiles, then the columns'
 /// in turn.
@@ -25,14 +27,19 @@ struct Registers {
   int b(int j) const { return rows * columns + rows + j % free(); }
 };
 
+llvm::Intrinsic::ID product_of(DType a, DType b) {
+  if (a == DType::bf16) return llvm::Intrinsic::x86_tdpbf16ps;
+  if (a == DType::u8)
+    return b == DType::u8 ? llvm::Intrinsic::x86_tdpbuud : llvm::Intrinsic::x86_tdpbusd;
+  return b == DType::u8 ? llvm::Intrinsic::x86_tdpbsud : llvm::Intrinsic::x86_tdpbssd;
+}
+
 int rows_of(const TileProduct& x, int tile) {
   return std::min(TileProduct::kRows, x.rows - tile * TileProduct::kRows);
 }
 
-}  // namespace
-
 /// The 64 bytes that LDTILECFG reads, palette 1.
-Emitter::V Emitter::tile_configuration(const TileProduct& x) {
+std::array<std::uint8_t, 64> configuration_of(const TileProduct& x) {
   constexpr std::size_t kWidths = 16, kHeights = 48;  // first byte of each
   const Registers reg{x.tile_rows(), x.tile_columns()};
   std::array<std::uint8_t, 64> bytes{};
@@ -45,13 +52,37 @@ Emitter::V Emitter::tile_configuration(const TileProduct& x) {
     for (int j = 0; j < reg.columns; ++j) set(reg.acc(i, j), rows_of(x, i));
     set(reg.a(i), rows_of(x, i));
   }
-  for (int j = 0; j < std::min(reg.columns, reg.free()); ++j)
-    set(reg.b(j), TileProduct::kDepth / 2);
-  auto* data = llvm::ConstantDataArray::get(module_.getContext(), bytes);
+  for (int j = 0; j < std::min(reg.columns, reg.free()); ++j) set(reg.b(j), kRowBytes / 4);
+  return bytes;
+}
+
+}  // namespace
+
+void Emitter::configure_tiles(const TileProduct& x) {
+  const std::array<std::uint8_t, 64> bytes = configuration_of(x);
+  auto* data =
+      llvm::ConstantDataArray::get(module_.getContext(), llvm::ArrayRef<std::uint8_t>(bytes));
   auto* global = new llvm::GlobalVariable(module_, data->getType(), true,
                                           llvm::GlobalValue::PrivateLinkage, data, "tiles");
   global->setAlignment(llvm::Align(64));
-  return global;
+  b_.CreateIntrinsic(llvm::Intrinsic::x86_ldtilecfg, {}, {llvm::cast<llvm::Value>(global)});
+}
+
+void Emitter::release_tiles() { b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {}); }
+
+/// Products of one shape share a configuration, which takes as long as many products of tiles.
+void Emitter::prepare_tiles(const Body& body) {
+  std::vector<const TileProduct*> all;
+  for_each_stmt(body, [&](const Stmt& s) {
+    if (const auto* x = std::get_if<TileProduct>(&s.op)) all.push_back(x);
+  });
+  if (all.empty()) return;
+  b_.CreateCall(
+      module_.getOrInsertFunction(kPermitTiles, llvm::FunctionType::get(b_.getVoidTy(), false)));
+  tiles_configured_ = std::all_of(all.begin(), all.end(), [&](const TileProduct* x) {
+    return configuration_of(*x) == configuration_of(*all.front());
+  });
+  if (tiles_configured_) configure_tiles(*all.front());
 }
 
 /// The accumulators: zeros, or what memory has of them, in registers; and back.
@@ -76,13 +107,13 @@ void Emitter::move_sums(const TileProduct& x, bool load) {
 
 void Emitter::begin_tiles(const TileProduct& x) {
   HEDDLE_CHECK(!vector_, "'{}': tiles in a vector loop", k_.name);
-  b_.CreateIntrinsic(llvm::Intrinsic::x86_ldtilecfg, {}, {tile_configuration(x)});
+  if (!tiles_configured_) configure_tiles(x);
   move_sums(x, true);
 }
 
 void Emitter::end_tiles(const TileProduct& x) {
   move_sums(x, false);
-  b_.CreateIntrinsic(llvm::Intrinsic::x86_tilerelease, {}, {});
+  if (!tiles_configured_) release_tiles();
   touch({x.acc.value});
 }
 
@@ -98,32 +129,35 @@ void Emitter::step_of_tiles(const TileProduct& x, V a, V b, V step) {
     return b_.CreateInBoundsGEP(b_.getInt8Ty(), base,
                                 b_.CreateMul(step, b_.getInt64(static_cast<std::uint64_t>(apart))));
   };
-  V a_here = at(a, x.a.step * 2), b_here = at(b, x.b.step * 4);
-  const auto load = [&](int number, V base, std::int64_t offset) {
-    b_.CreateIntrinsic(llvm::Intrinsic::x86_tileloadd64, {},
-                       {tile(number), bytes_from(base, offset), b_.getInt64(kRowBytes)});
+  const std::int64_t a_bytes = size_of(buffer(x.a.buffer.value).dtype);
+  V a_here = at(a, x.a.step * a_bytes), b_here = at(b, x.b.step * 4);
+  const auto load = [&](int number, V base, std::int64_t offset, std::int64_t pitch) {
+    b_.CreateIntrinsic(
+        llvm::Intrinsic::x86_tileloadd64, {},
+        {tile(number), bytes_from(base, offset), b_.getInt64(static_cast<std::uint64_t>(pitch))});
   };
   std::vector<std::pair<V, std::int64_t>> lines;
   for (const TileProduct::Fetch& f : x.fetches) {
-    const std::int64_t rows = f.rows_of_step(x.depth),
+    const std::int64_t rows = f.rows_of_step(x.steps()),
                        pitch = f.pitch * size_of(buffer(f.buffer.value).dtype);
     V first = at(address(f.buffer.value, bound(f.offset)), rows * pitch);
     for (std::int64_t row = 0; row < rows; ++row)
       for (int line = 0; line < f.lines; ++line)
         lines.emplace_back(first, row * pitch + line * kRowBytes);
   }
+  const llvm::Intrinsic::ID multiply = product_of(x.a.type, x.b.type);
   std::size_t fetched = 0, done = 0;
   const auto products = x.terms.size() * static_cast<std::size_t>(reg.columns);
   const TileProduct::Term* last = nullptr;
   for (const TileProduct::Term& t : x.terms) {
     if (!last || last->a != t.a)
-      for (int i = 0; i < reg.rows; ++i) load(reg.a(i), a_here, (t.a + i * x.a.block) * 2);
+      for (int i = 0; i < reg.rows; ++i)
+        load(reg.a(i), a_here, (t.a + i * x.a.block) * a_bytes, x.a_row * a_bytes);
     for (int j = 0; j < reg.columns; ++j) {
       if (!last || last->b != t.b || reg.columns > reg.free())
-        load(reg.b(j), b_here, (t.b + j * x.b.block) * 4);
+        load(reg.b(j), b_here, (t.b + j * x.b.block) * 4, kRowBytes);
       for (int i = 0; i < reg.rows; ++i)
-        b_.CreateIntrinsic(llvm::Intrinsic::x86_tdpbf16ps, {},
-                           {tile(reg.acc(i, j)), tile(reg.a(i)), tile(reg.b(j))});
+        b_.CreateIntrinsic(multiply, {}, {tile(reg.acc(i, j)), tile(reg.a(i)), tile(reg.b(j))});
       for (++done; fetched < lines.size() * done / products; ++fetched)
         prefetch(bytes_from(lines[fetched].first, lines[fetched].second), 3);
     }
@@ -137,7 +171,7 @@ void Emitter::tiles(const TileProduct& x) {
   };
   V a = operand(x.a), b = operand(x.b);
   // A single step is no loop's, but the product.
-  if (x.along && x.depth > TileProduct::kDepth)
+  if (x.along && x.steps() > 1)
     return step_of_tiles(x, a, b, phis_[static_cast<std::size_t>(x.along->index)]);
   begin_tiles(x);
   auto* from = b_.GetInsertBlock();
@@ -150,7 +184,7 @@ void Emitter::tiles(const TileProduct& x) {
   V next = b_.CreateAdd(step, b_.getInt64(1), "", true, true);
   step->addIncoming(b_.getInt64(0), from);
   step->addIncoming(next, block);
-  const auto steps = static_cast<std::uint64_t>(x.depth / TileProduct::kDepth);
+  const auto steps = static_cast<std::uint64_t>(x.steps());
   b_.CreateCondBr(b_.CreateICmpULT(next, b_.getInt64(steps)), block, exit);
   b_.SetInsertPoint(exit);
   end_tiles(x);

@@ -17,16 +17,6 @@ std::size_t Emitter::ValueKeyHash::operator()(const ValueKey& k) const {
   return h;
 }
 
-namespace {
-
-bool uses_tiles(const Body& body) {
-  bool found = false;
-  for_each_stmt(body, [&](const Stmt& s) { found |= std::holds_alternative<TileProduct>(s.op); });
-  return found;
-}
-
-}  // namespace
-
 Emitter::Emitter(llvm::Module& module, const Kernel& k, const Machine& m, Analysis& analysis)
     : module_(module),
       k_(k),
@@ -71,9 +61,7 @@ llvm::Function* Emitter::emit(const For& grid, const std::string& name,
                                      llvm::Function::InternalLinkage, name, module_);
   b_.SetInsertPoint(llvm::BasicBlock::Create(module_.getContext(), "entry", function_));
   scopes_ = {std::make_shared<Scope>()};
-  if (uses_tiles(*grid.body))
-    b_.CreateCall(
-        module_.getOrInsertFunction(kPermitTiles, llvm::FunctionType::get(b_.getVoidTy(), false)));
+  prepare_tiles(*grid.body);
   bind_parameters(function_, buffers);
   V begin = function_->getArg(static_cast<unsigned>(types.size()) - 2);
   V end = function_->getArg(static_cast<unsigned>(types.size()) - 1);
@@ -85,6 +73,7 @@ llvm::Function* Emitter::emit(const For& grid, const std::string& name,
       counted(grid.var, b_.CreateAdd(begin, offset), b_.CreateAdd(end, offset), *grid.body);
     });
   }
+  if (tiles_configured_) release_tiles();
   b_.CreateRetVoid();
   return function_;
 }

@@ -175,7 +175,9 @@ class Emitter {
   void move_sums(const kernel::TileProduct& x, bool load);
   void step_of_tiles(const kernel::TileProduct& x, V a, V b, V step);
   V bytes_from(V from, std::int64_t count);
-  V tile_configuration(const kernel::TileProduct& x);
+  void prepare_tiles(const kernel::Body& body);
+  void configure_tiles(const kernel::TileProduct& x);
+  void release_tiles();
 
   // emit_transpose.cpp: columns of blocks
   V load_column(std::int32_t buffer, const Expr& offset,
@@ -208,6 +210,7 @@ class Emitter {
   std::vector<std::int64_t> stored_;  ///< by buffer: time of the last store
   std::int64_t time_ = 0;
   std::vector<std::int32_t> streamed_;
+  bool tiles_configured_ = false;  ///< for the whole function
   std::optional<Vector> vector_;
   bool crowded_ = false;  ///< one lane buffer takes more than half of the vector registers
 };

@@ -156,6 +156,7 @@ class Emitter {
 
   // A product in tile registers (emit_pieces.cpp, emit_columns.cpp).
   void plan_pieces();
+  kernel::Value zero() const;
   void plan_column_terms();
   ir::Expr in_block(std::size_t level, const ir::Expr& position) const;
   ir::Expr piece_place(const ir::Expr& slot, const ir::Expr& vector) const;
@@ -195,6 +196,8 @@ class Emitter {
   kernel::Body turn();
 
   std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
+  std::int64_t part_distance() const;
+  std::uint32_t word_at(const Tensor& source, std::int64_t offset, std::int64_t next) const;
   const Tensor& constant_operand(const kernel::Load& load) const;
   const kernel::Load& operand_load() const;
 

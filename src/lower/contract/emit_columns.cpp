@@ -1,4 +1,5 @@
-// The columns of a product in tile registers: pairs of terms, as its tiles have them.
+// The columns of a product in tile registers: pairs of terms or words of bytes, as its tiles have
+// them.
 #include <algorithm>
 
 #include "kernel/traverse.h"
@@ -93,8 +94,8 @@ void Emitter::fetch_rows(const Variant& v, Tile& x) const {
 }
 
 /// A vector of columns from n (`some`: the last ones, not all of them there), sixteen terms of it
-/// (`terms` of them, then zeros) from `first`, to where `place` has the pair of a piece. Memory may
-/// run along either: in between the terms are registers.
+/// (`terms` of them, then zeros) from `first`, to where `place` has the pair of a piece, or a word
+/// of bytes. Memory may run along either: in between the terms are registers.
 Body Emitter::split_columns(Env env, const Expr& n, const Expr& first, std::int64_t terms,
                             bool some, const PairPlace& place) {
   const kernel::BufferId kept = scratch("terms", kHalf * lanes_, Scope::lane, lanes_);
@@ -108,7 +109,7 @@ Body Emitter::split_columns(Env env, const Expr& n, const Expr& first, std::int6
     rest = ir::floor_div(rest, axis.extent);
   }
   Value value = at(b_main_, env);
-  if (some) value = kernel::guard({{column, 0, p_.extents.n}}, value, kernel::imm(DType::f32, 0));
+  if (some) value = kernel::guard({{column, 0, p_.extents.n}}, value, zero());
   const auto keep = [&](Var at, std::int64_t begin, std::int64_t end, const Value& v, Var in) {
     return kernel::loop(
         at, begin, end, Binding::unroll,
@@ -116,9 +117,17 @@ Body Emitter::split_columns(Env env, const Expr& n, const Expr& first, std::int6
                       {kernel::store(kept, Expr(at) * Expr(lanes_) + Expr(in), v)})});
   };
   Body out{keep(u, 0, terms, value, l)};
-  if (terms < kHalf)
-    out.push_back(keep(k_.new_var(), terms, kHalf, kernel::imm(DType::f32, 0), k_.new_var()));
+  if (terms < kHalf) out.push_back(keep(k_.new_var(), terms, kHalf, zero(), k_.new_var()));
   const Var to = k_.new_var();
+  if (pieces_->bytes) {
+    const Value word =
+        kernel::load(kept, Expr(pair) * Expr(lanes_) + Expr(to), p_.problem.element());
+    out.push_back(kernel::loop(
+        pair, 0, kHalf, Binding::unroll,
+        {kernel::loop(to, 0, lanes_, Binding::vector,
+                      {kernel::store(b_buffer_, place(Expr(pair), 0) + Expr(to), word)})}));
+    return out;
+  }
   std::vector<std::vector<Value>> halves;
   for (int i = 0; i < 2; ++i)
     halves.push_back(split(
@@ -147,8 +156,9 @@ kernel::Stmt Emitter::columns_of_terms(const Env& env, const Expr& panel, const 
   const Expr n = panel * Expr(s_.nv * lanes_) + Expr(c) * Expr(lanes_);
   const Expr number = ir::floor_div(linear(b_terms_, env), kHalf);
   const auto place = [&](const Expr& pair, int piece) {
-    return base + ir::floor_div(number, 2) * Expr(pieces_->b * s_.nv * kWords) +
-           (ir::floor_mod(number, 2) * Expr(kHalf / 2) + pair) * Expr(lanes_) +
+    const std::int64_t vectors = pieces_->vectors();
+    return base + ir::floor_div(number, vectors) * Expr(pieces_->b * s_.nv * kWords) +
+           (ir::floor_mod(number, vectors) * Expr(kHalf / 2) + pair) * Expr(lanes_) +
            Expr(c) * Expr(kWords) + Expr(piece * s_.nv * kWords);
   };
   // The last vectors may lack columns; the others need no tests.
@@ -165,7 +175,8 @@ kernel::Stmt Emitter::columns_of_terms(const Env& env, const Expr& panel, const 
 
 /// Zeros for the half of a panel's last step that has no terms.
 std::optional<kernel::Stmt> Emitter::columns_without_terms(const Expr& base) {
-  if ((p_.extents.k + kHalf - 1) / kHalf == 2 * pieces_->steps) return std::nullopt;
+  if ((p_.extents.k + kHalf - 1) / kHalf == pieces_->vectors() * pieces_->steps)
+    return std::nullopt;
   const Var c = k_.new_var(), row = k_.new_var(), l = k_.new_var();
   const Expr last = base + Expr((pieces_->steps - 1) * pieces_->b * s_.nv * kWords + kWords / 2);
   Body zeros;
@@ -246,23 +257,31 @@ Tensor Emitter::pack_pieces() const {
                           {static_cast<std::int64_t>(ob.size()), s_.panels, panel_size_}};
   if (!p_.request.contents) return {packed, nullptr, nullptr};
   Tensor out(packed);  // zeros
-  auto* to = reinterpret_cast<std::uint16_t*>(out.mutable_data());
-  std::fill_n(to, 2 * out.count(), std::uint16_t{0});
-  const std::int64_t width = s_.nv * lanes_, piece = s_.nv * kWords;
+  auto* to = reinterpret_cast<std::uint32_t*>(out.mutable_data());
+  std::fill_n(to, out.count(), 0U);
+  const std::int64_t width = s_.nv * lanes_, piece = s_.nv * kWords, depth = pieces_->depth();
+  const std::int64_t next = part_distance();
+  const std::int64_t in_word = pieces_->bytes ? 1 : 2;  // terms
+  const auto split = [&](std::uint32_t* word, std::int64_t k, std::int64_t from) {
+    auto rest = static_cast<float>(source.at(from));
+    for (int part = 0; part < pieces_->b; ++part, word += piece) {
+      const std::uint16_t bits = piece_of(rest);
+      *word |= static_cast<std::uint32_t>(bits) << (k % 2 * 16);
+      rest -= bf16_to_f32(bits);
+    }
+  };
   for (const std::int64_t batch : ob)
-    for (std::int64_t panel = 0; panel < s_.panels; ++panel, to += 2 * panel_size_)
+    for (std::int64_t panel = 0; panel < s_.panels; ++panel, to += panel_size_)
       for (std::int64_t k = 0; k < p_.extents.k; ++k)
         for (std::int64_t i = 0; i < std::min(width, p_.extents.n - panel * width); ++i) {
-          auto rest =
-              static_cast<float>(source.at(zero + batch + ok[static_cast<std::size_t>(k)] +
-                                           on[static_cast<std::size_t>(panel * width + i)]));
-          const std::int64_t word = k / Tile::kDepth * pieces_->b * piece + i / lanes_ * kWords +
-                                    k % Tile::kDepth / 2 * lanes_ + i % lanes_;
-          for (int part = 0; part < pieces_->b; ++part) {
-            const std::uint16_t bits = piece_of(rest);
-            to[2 * (word + part * piece) + k % 2] = bits;
-            rest -= bf16_to_f32(bits);
-          }
+          const std::int64_t from = zero + batch + ok[static_cast<std::size_t>(k)] +
+                                    on[static_cast<std::size_t>(panel * width + i)];
+          std::uint32_t* word = to + k / depth * pieces_->b * piece + i / lanes_ * kWords +
+                                k % depth / in_word * lanes_ + i % lanes_;
+          if (pieces_->bytes)
+            *word = word_at(source, from, next);
+          else
+            split(word, k, from);
         }
   return out;
 }

@@ -382,6 +382,20 @@ std::uint32_t bits_at(const Tensor& t, std::int64_t i) {
 
 }  // namespace
 
+/// From a part of a word of the constant operand to the next.
+std::int64_t Emitter::part_distance() const {
+  return p_.problem.parts ? *kernel::distance_of_parts(kernel::parts_of(p_.b))->constant() : 0;
+}
+
+/// The word of parts, the first of which is at `offset`.
+std::uint32_t Emitter::word_at(const Tensor& source, std::int64_t offset, std::int64_t next) const {
+  const auto parts = static_cast<std::uint32_t>(p_.problem.parts->count), bits = 32 / parts;
+  std::uint32_t word = 0;
+  for (std::uint32_t part = parts; part-- > 0;)
+    word = (word << bits) | (bits_at(source, offset + next * part) << (32 - bits) >> (32 - bits));
+  return word;
+}
+
 std::vector<std::int64_t> Emitter::offsets_of(const kernel::Load& load,
                                               const std::vector<Axis>& axes) const {
   std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
@@ -431,18 +445,11 @@ Tensor Emitter::pack_constant() const {
     auto* to = reinterpret_cast<Bits*>(out.mutable_data());
     fill([=](std::int64_t i, std::int64_t offset) { to[i] = from[offset]; });
   };
-  if (const auto parts = kernel::parts_of(p_.b); !parts.empty()) {
-    const std::int64_t next = *kernel::distance_of_parts(parts)->constant();
-    const std::size_t bits = 32 / parts.size();
-    fill([&](std::int64_t i, std::int64_t offset) {
-      std::uint32_t word = 0;
-      for (std::size_t part = parts.size(); part-- > 0;) {
-        const auto at = offset + next * static_cast<std::int64_t>(part);
-        word = (word << bits) | (bits_at(*source, at) << (32 - bits) >> (32 - bits));
-      }
-      out.set_int(i, static_cast<std::int32_t>(word));
+  if (p_.problem.parts)
+    fill([&, next = part_distance()](std::int64_t i, std::int64_t offset) {
+      out.set_int(i, static_cast<std::int32_t>(word_at(*source, offset, next)));
     });
-  } else if (source->dtype() == type && size_of(type) == 4)
+  else if (source->dtype() == type && size_of(type) == 4)
     fill_bits(std::uint32_t{});
   else if (source->dtype() == type && size_of(type) == 2)
     fill_bits(std::uint16_t{});

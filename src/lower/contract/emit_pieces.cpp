@@ -11,8 +11,8 @@ using kernel::Scope;
 using kernel::Value;
 using Tile = kernel::TileProduct;
 
-/// Buffers: of a task's rows [tile of rows][step][piece] tiles of bf16; of all columns, or of one
-/// panel of them, [panel][step][piece][vector] tiles of pairs.
+/// Buffers: of a task's rows [tile of rows][step][piece] tiles; of all columns, or of one panel of
+/// them, [panel][step][piece][vector] tiles of words.
 void Emitter::plan_pieces() {
   for (const Axis& axis : k_axes_) set(env_, axis.var, Expr(0));  // those that are merged
   a_terms_ = merged_reductions(p_, expressions_of(p_.a));
@@ -21,9 +21,9 @@ void Emitter::plan_pieces() {
   slot_ = k_.new_var();
   const std::int64_t slots = s_.beside ? 2 : s_.rows_per_task * s_.tiles_per_task;
   steps_ = pieces_->steps / s_.depth;
-  a_block_ = steps_ * pieces_->a * kElements;
+  a_block_ = steps_ * pieces_->a * pieces_->elements();
   a_buffer_ = scratch("pieces", slots * ((s_.mr + Tile::kRows - 1) / Tile::kRows) * a_block_,
-                      Scope::block, 1, DType::bf16);
+                      Scope::block, 1, pieces_->type());
   panel_size_ = pieces_->steps * pieces_->b * s_.nv * kWords;
   std::int64_t batches = 1;
   for (const Axis& axis : b_batch_) batches *= axis.extent;
@@ -35,18 +35,22 @@ void Emitter::plan_pieces() {
   acc_ = scratch("tile", tiles * s_.mr * s_.nv * lanes_, Scope::block);
 }
 
+Value Emitter::zero() const {
+  return pieces_->bytes ? kernel::imm_int(DType::i32, 0) : kernel::imm(DType::f32, 0);
+}
+
 /// Where a row has the first term of a vector of `kHalf`.
 Expr Emitter::piece_place(const Expr& slot, const Expr& vector) const {
   const std::int64_t blocks = (s_.mr + Tile::kRows - 1) / Tile::kRows;
   const Expr tile = ir::floor_div(slot, s_.mr), row = ir::floor_mod(slot, s_.mr);
   return (tile * Expr(blocks) + ir::floor_div(row, Tile::kRows)) * Expr(a_block_) +
-         ir::floor_mod(row, Tile::kRows) * Expr(Tile::kDepth) +
-         ir::floor_div(vector, 2) * Expr(pieces_->a * kElements) +
-         ir::floor_mod(vector, 2) * Expr(kHalf);
+         ir::floor_mod(row, Tile::kRows) * Expr(pieces_->depth()) +
+         ir::floor_div(vector, pieces_->vectors()) * Expr(pieces_->a * pieces_->elements()) +
+         ir::floor_mod(vector, pieces_->vectors()) * Expr(kHalf);
 }
 
 /// Splits `lanes` terms of a row, from the first lane of `vector`; the rest of the vector becomes
-/// zeros. More than its lanes are two of them, which share a row of a tile.
+/// zeros. More than its lanes are two of them, which share a row of a tile. Bytes are copied.
 Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
                           std::int64_t lanes) {
   const Expr place = piece_place(slot, vector);
@@ -56,19 +60,21 @@ Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
   if (lanes > 0) {
     const Var inner = a_terms_.back().var;
     set(here, inner, at(Expr(inner), env) + Expr(l));
-    const std::vector<Value> parts = split(at(p_.a, here), pieces_->a);
+    const Value value = at(p_.a, here);
+    const std::vector<Value> parts = pieces_->bytes ? std::vector{value} : split(value, pieces_->a);
     Body stores;
     for (std::size_t i = 0; i < parts.size(); ++i)
-      stores.push_back(
-          kernel::store(a_buffer_, place + Expr(static_cast<std::int64_t>(i) * kElements) + Expr(l),
-                        kernel::apply(ir::ScalarFn::bitcast, {parts[i]}, DType::f32)));
+      stores.push_back(kernel::store(
+          a_buffer_, place + Expr(static_cast<std::int64_t>(i) * pieces_->elements()) + Expr(l),
+          pieces_->bytes ? parts[i]
+                         : kernel::apply(ir::ScalarFn::bitcast, {parts[i]}, DType::f32)));
     out.push_back(kernel::loop(l, 0, lanes, Binding::vector, std::move(stores)));
   }
   if (lanes >= kHalf) return out;
   Body zeros;
   for (int i = 0; i < pieces_->a; ++i)
-    zeros.push_back(kernel::store(a_buffer_, place + Expr(i * kElements + lanes) + Expr(z),
-                                  kernel::imm(DType::f32, 0)));
+    zeros.push_back(
+        kernel::store(a_buffer_, place + Expr(i * pieces_->elements() + lanes) + Expr(z), zero()));
   out.push_back(kernel::loop(z, 0, kHalf - lanes, Binding::vector, std::move(zeros)));
   return out;
 }
@@ -101,7 +107,7 @@ Body Emitter::pieces_of_row(const Expr& slot, std::size_t level, Env env, Env pl
                std::make_move_iterator(body.end()));
   };
   // Of one axis all are halves of a tile's row in turn, of several only where none is left.
-  const bool pairs = a_terms_.size() == 1 || vectors % 2 == 0;
+  const bool pairs = pieces_->vectors() == 2 && (a_terms_.size() == 1 || vectors % 2 == 0);
   const std::int64_t together = pairs ? 2 : 1;
   if (vectors >= together)
     out.push_back(kernel::loop(x, 0, vectors / together, Binding::serial,
@@ -120,9 +126,9 @@ void Emitter::copy_rows_of_pieces(Body& body) {
   const std::int64_t vectors = a_terms_.back().extent / kHalf,
                      rest = a_terms_.back().extent % kHalf;
   const auto zeros = [&](const Env& env, const Expr& slot) {
-    return split_terms(slot, Expr(2 * steps_ - 1), env, 0);
+    return split_terms(slot, Expr(pieces_->vectors() * steps_ - 1), env, 0);
   };
-  const bool half = (p_.extents.k / s_.depth + kHalf - 1) / kHalf < 2 * steps_;
+  const bool half = (p_.extents.k / s_.depth + kHalf - 1) / kHalf < pieces_->vectors() * steps_;
   const PerTile plain = [](Env env, const Rows& inside) { return inside(std::move(env)); };
   if (!blocks_of_rows()) {
     return rows(plain, [&](const Env& env, const Expr& slot) {
@@ -193,13 +199,20 @@ Tile Emitter::pieces_product(const Variant& v) const {
   const std::int64_t step = pieces_->b * s_.nv * kWords;
   const Expr before = block_ * Expr(steps_ * step);
   const Expr slot = s_.beside ? ir::floor_mod(tile, 2) : tile;
-  x.a = {a_buffer_, slot * Expr(blocks * a_block_), pieces_->a * kElements, a_block_};
+  x.a = {a_buffer_, slot * Expr(blocks * a_block_), pieces_->a * pieces_->elements(), a_block_};
   x.b = {b_buffer_, panel * Expr(panel_size_) + before, step, kWords};
-  x.rows = static_cast<int>(v.mr);
-  x.columns = static_cast<int>(v.nv * lanes_);
-  x.depth = steps_ * Tile::kDepth;
+  x.a_row = pieces_->depth();
+  if (pieces_->bytes) {
+    x.a.type = (*p_.request.graph)[p_.problem.a].type.dtype;
+    x.b.type = (*p_.request.graph)[p_.problem.b].type.dtype;
+  }
+  // Tiles that lack a row or columns are computed as whole ones: of one shape, all have one
+  // configuration of the registers.
+  x.rows = static_cast<int>(s_.mr);
+  x.columns = static_cast<int>(s_.nv * lanes_);
+  x.depth = steps_ * x.tile_depth();
   for (const auto& [a, b] : pieces_->products())
-    x.terms.push_back({a * kElements, b * s_.nv * kWords});
+    x.terms.push_back({a * pieces_->elements(), b * s_.nv * kWords});
   if (s_.b != BSource::task && s_.panels > 1 && !panels_stay()) {
     // The next panel comes from memory while the tiles of this one compute, a share in each.
     constexpr std::int64_t kLine = 16;
@@ -245,9 +258,9 @@ void Emitter::fetch_results(const Variant& v, Tile& x) const {
 Body Emitter::pieces_by_depth() {
   const Var depth = k_.new_var(), zero = k_.new_var(), l = k_.new_var();
   const std::int64_t vectors = k_.buffers[acc_].size / lanes_;
-  Body zeros{kernel::loop(
-      l, 0, lanes_, Binding::vector,
-      {kernel::store(acc_, Expr(zero) * Expr(lanes_) + Expr(l), kernel::imm(DType::f32, 0))})};
+  Body zeros{
+      kernel::loop(l, 0, lanes_, Binding::vector,
+                   {kernel::store(acc_, Expr(zero) * Expr(lanes_) + Expr(l), this->zero())})};
   Body out{kernel::loop(zero, 0, vectors, Binding::serial, std::move(zeros))};
   block_ = Expr(depth);
   Body block;

@@ -271,13 +271,13 @@ Body Emitter::epilogue(const Variant& v, BufferId acc, const std::optional<Expr>
       return kernel::store(source, offset, kernel::load(acc, offset, p_.problem.type));
     }));
   }
-  const std::int64_t whole = v.tail ? v.nv - 1 : v.nv;
+  const std::int64_t whole = v.tail ? v.nv - 1 : v.nv, stride = in_memory ? s_.nv : v.nv;
   const Var r = k_.new_var(), c = k_.new_var();
   Env env = env_;
   if (p_.tile) set(env, p_.tile->var, v.first_row + Expr(r));
   const auto vector = [&](const Expr& column, std::int64_t lanes) {
     return results(env, source,
-                   in_memory.value_or(0) + (Expr(r) * Expr(v.nv) + column) * Expr(lanes_), column,
+                   in_memory.value_or(0) + (Expr(r) * Expr(stride) + column) * Expr(lanes_), column,
                    lanes);
   };
   Body row = zero_row_sums();

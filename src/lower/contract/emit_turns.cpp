@@ -74,10 +74,10 @@ Body Emitter::results_of_turn(const Expr& number, std::optional<Var> step) {
   return {kernel::let(n, number, 0, turns(), std::move(out))};
 }
 
-/// 32 terms, the `step`th, of a row of a tile that the task has next.
+/// The terms of a tile, the `step`th, of a row of a tile that the task has next.
 Body Emitter::terms_ahead(const Expr& row, const Expr& step, const Expr& tile, bool big) {
-  constexpr std::int64_t kDepth = kernel::TileProduct::kDepth;
-  const std::int64_t whole = p_.extents.k / kDepth, rest = p_.extents.k % kDepth;
+  const std::int64_t depth = pieces_->depth(), whole = p_.extents.k / depth,
+                     rest = p_.extents.k % depth;
   const Expr slot = ir::floor_mod(Expr(tile_loop_) + Expr(1), 2) * Expr(s_.mr) + row;
   Env env = env_;
   set(env, p_.tile->var, row + (big ? tile * Expr(s_.mr) : tile * Expr(s_.mr - 1) + Expr(s_.big)));
@@ -86,13 +86,13 @@ Body Emitter::terms_ahead(const Expr& row, const Expr& step, const Expr& tile, b
     return split_terms(slot, ir::floor_div(first, kHalf), env, terms);
   };
   Body out;
-  if (whole > 0)
-    out.push_back(kernel::when({{step, 0, whole}}, split(step * Expr(kDepth), kDepth)));
+  if (whole > 0) out.push_back(kernel::when({{step, 0, whole}}, split(step * Expr(depth), depth)));
   if (rest == 0) return out;
-  Body last = split(Expr(whole * kDepth), std::min(rest, kHalf));  // then zeros
-  for (kernel::Stmt& s :
-       split(Expr(whole * kDepth + kHalf), std::max<std::int64_t>(rest - kHalf, 0)))
-    last.push_back(std::move(s));
+  Body last;  // and zeros behind them
+  for (std::int64_t first = 0; first < depth; first += kHalf)
+    for (kernel::Stmt& s :
+         split(Expr(whole * depth + first), std::clamp<std::int64_t>(rest - first, 0, kHalf)))
+      last.push_back(std::move(s));
   out.push_back(kernel::when({{step, whole, whole + 1}}, std::move(last)));
   return out;
 }

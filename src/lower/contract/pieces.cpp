@@ -41,7 +41,7 @@ double times_copied(const Product& p, NodeId operand, Role role) {
   const Problem& x = p.problem;
   return times_copied(*p.request.graph, operand,
                       static_cast<double>(x.count(Role::batch) * x.count(role)),
-                      static_cast<double>(x.count(Role::k)));
+                      static_cast<double>(x.count(Role::k) * (x.parts ? x.parts->count : 1)));
 }
 
 bool runs_along(const kernel::Value& v, ir::Var x) {
@@ -57,6 +57,18 @@ std::optional<int> pieces_in(DType t) {
   if (t == DType::f32) return 3;
   if (t == DType::bf16) return 1;
   return std::nullopt;
+}
+
+/// By the types alone.
+std::optional<Pieces> pieces_of(const prim::Graph& g, const Problem& p) {
+  const bool bytes = p.parts && p.parts->count == 4 && p.type == DType::i32;
+  const auto a = bytes ? 1 : pieces_in(g[p.a].type.dtype),
+             b = bytes ? 1 : pieces_in(g[p.b].type.dtype);
+  if (!bytes && (!a || !b || p.parts || p.type != DType::f32)) return std::nullopt;
+  if (p.of(Role::k).empty()) return std::nullopt;
+  Pieces out{*a, *b, 1, bytes};
+  out.steps = ceil_div(p.count(Role::k), out.depth());
+  return out;
 }
 
 /// Cycles of one step of a register tile: products, tiles from the first-level cache, and what of
@@ -77,7 +89,7 @@ double step_cycles(const Pieces& shape, std::int64_t rows, std::int64_t columns)
 /// Splitting a task's rows.
 double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, double rows) {
   const Extents& e = p.extents;
-  const double vectors = rows * static_cast<double>(shape.steps) * 2;
+  const double vectors = rows * static_cast<double>(shape.steps * shape.vectors());
   double split = vectors * (kRowPiece * shape.a + 4);
   if (p.a_across)
     split *= 2;
@@ -119,9 +131,9 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const auto depth = static_cast<double>(s.depth);
   const auto tiles = static_cast<double>(s.tiles_per_task);
   const double a_bytes =
-      rows * steps / depth * Tile::kDepth * 2 * shape.a * (s.beside ? std::min(1.0, 2 / tiles) : 1);
+      rows * steps / depth * Tile::kRowBytes * shape.a * (s.beside ? std::min(1.0, 2 / tiles) : 1);
   const double b_bytes =
-      steps / depth * Tile::kDepth * static_cast<double>(s.nv * lanes) * 2 * shape.b;
+      steps / depth * Tile::kRowBytes * static_cast<double>(s.nv * lanes) * shape.b;
   // Rows and one panel stay in the second-level cache, or come anew for every panel. Panels come
   // for every task, those of a constant from memory, while the tiles of the one before compute.
   double far = 0;                                                       // cycles
@@ -144,7 +156,7 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   double task = copy + static_cast<double>(s.panels_per_task) * panel + 400;
   const double apart = times_copied(p, p.problem.b, Role::n);
   const double split =
-      static_cast<double>(s.nv) * steps * 2 *
+      static_cast<double>(s.nv) * steps * static_cast<double>(shape.vectors()) *
       (kColumnBlock + 16.0 * lanes * 4 / kCopiedBytes / apart + (apart > 1 ? kGatheredBlock : 0));
   if (s.b == BSource::task) task += static_cast<double>(s.panels_per_task) * split;
   double before = 0;  // pieces of all columns, which go through memory
@@ -155,12 +167,12 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
 }
 
 /// Blocks of the reduction, whose outermost axis they divide.
-std::vector<std::int64_t> depths(const Product& p, const Tuning& fixed) {
+std::vector<std::int64_t> depths(const Product& p, const Pieces& shape, const Tuning& fixed) {
   const std::int64_t outer = merged_reductions(p, expressions_of(p.a)).front().extent;
   std::vector<std::int64_t> out;
   for (const std::int64_t depth : {1, 2, 3, 4, 6, 8, 16}) {
     if (pinned(fixed, "depth").value_or(depth) != depth) continue;
-    const bool even = outer % depth == 0 && p.extents.k % (depth * Tile::kDepth) == 0;
+    const bool even = outer % depth == 0 && p.extents.k % (depth * shape.depth()) == 0;
     if (depth == 1 || (even && p.extents.k / depth >= kLeastBlock)) out.push_back(depth);
   }
   return out;
@@ -185,7 +197,7 @@ void add_blockings(const Product& p, const Pieces& shape, Schedule s, const Targ
     blocks = block_sizes(e.rows, pinned(fixed, "rows"));
   else if (!e.whole)
     blocks = block_sizes(s.tiles(), pinned(fixed, "tiles"));
-  for (const std::int64_t depth : depths(p, fixed))
+  for (const std::int64_t depth : depths(p, shape, fixed))
     for (const std::int64_t m : blocks) {
       s.depth = depth;
       s.rows_per_task = by_rows ? m : 1;
@@ -215,44 +227,46 @@ std::vector<std::pair<int, int>> Pieces::products() const {
 }
 
 std::optional<Pieces> pieces_of(const Product& p) {
-  const prim::Graph& g = *p.request.graph;
-  const auto a = pieces_in(g[p.problem.a].type.dtype), b = pieces_in(g[p.problem.b].type.dtype);
-  if (!a || !b || p.problem.type != DType::f32 || p.problem.parts || !p.tile || !p.n || p.k.empty())
-    return std::nullopt;
+  auto shape = pieces_of(*p.request.graph, p.problem);
+  if (!shape || !p.tile || !p.n || p.k.empty()) return std::nullopt;
   const std::vector<Axis> k = merged_reductions(p, expressions_of(p.a));
-  if (k.size() > 1 && k.back().extent % (Tile::kDepth / 2) != 0) return std::nullopt;
-  return Pieces{*a, *b, ceil_div(p.extents.k, Tile::kDepth)};
+  if (k.size() > 1 && k.back().extent % kHalf != 0) return std::nullopt;
+  return shape;
 }
 
 std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p,
                                           const Target& target) {
-  const auto a = pieces_in(g[p.a].type.dtype), b = pieces_in(g[p.b].type.dtype);
-  const std::vector<Axis> k = p.of(Role::k);
-  if (!target.tiles || !a || !b || p.type != DType::f32 || k.empty()) return std::nullopt;
+  if (!target.tiles) return std::nullopt;
+  Problem joined = p;
+  join_bytes(g, joined);
+  const auto shape = pieces_of(g, joined);
+  if (!shape) return std::nullopt;
   const auto rows = static_cast<double>(p.count(Role::m)),
              columns = static_cast<double>(p.count(Role::n)),
              terms = static_cast<double>(p.count(Role::k));
-  const Pieces shape{*a, *b, ceil_div(p.count(Role::k), Tile::kDepth)};
   const auto padded = [](double n, double to) { return std::ceil(n / to) * to; };
-  const bool halves = target.bf16_pairs && *a == 1 && *b == 1;
-  const double written = rows * columns * terms / (16 * target.fma_rate * (halves ? 2 : 1));
-  const double steps = static_cast<double>(shape.steps);
-  const double multiply = padded(rows, 4) * padded(columns, 16) * steps * Tile::kDepth / 512 *
-                          static_cast<double>(shape.products().size()) / 0.85;
+  const bool halves = target.bf16_pairs && shape->a == 1 && shape->b == 1;
+  const double together = shape->bytes ? (target.quads ? 4 : 2) : halves ? 2 : 1;
+  const double written = rows * columns * terms / (16 * target.fma_rate * together);
+  const double steps = static_cast<double>(shape->steps),
+               vectors = steps * static_cast<double>(shape->vectors());
+  const double multiply = padded(rows, 4) * padded(columns, 16) * steps / 16 *
+                          static_cast<double>(shape->products().size()) / 0.85;
   const auto batch = static_cast<double>(p.count(Role::batch));
-  const double copy_a =
-      rows * steps * 2 *
-      (kRowPiece * *a + 4 + 16 * 4 / kCopiedBytes / times_copied(g, p.a, batch * rows, terms));
+  const double copy_a = rows * vectors *
+                        (kRowPiece * shape->a + 4 +
+                         16 * 4 / kCopiedBytes / times_copied(g, p.a, batch * rows, terms));
   const bool constant = g.constant_of(p.b) != nullptr;
   const double apart = times_copied(g, p.b, batch * columns, terms);
   const double copy_b = constant ? 0
-                                 : padded(columns, 16) / 16 * steps * 2 *
+                                 : padded(columns, 16) / 16 * vectors *
                                        (kColumnBlock + 16 * 16 * 4 / kCopiedBytes / apart +
                                         (apart > 1 ? kGatheredBlock : 0));
   const double work = (multiply + copy_a + copy_b) / written;
   if (work > 0.95) return std::nullopt;
+  if (shape->bytes) return Algorithm{work, 1};
   const auto stored = static_cast<double>(size_of(g[p.b].type.dtype));
-  return Algorithm{work, 2.0 * *b / stored};
+  return Algorithm{work, 2.0 * shape->b / stored};
 }
 
 std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, int lanes,

@@ -3,16 +3,28 @@
 
 namespace heddle::lower::contract {
 
-/// A product of matrices in tile registers, which multiply bf16 (kernel::TileProduct). Operands
-/// stored so are taken as they are. One of f32 is the sum of three values of bf16, its pieces, each
-/// the rounding of what the ones before leave; of the nine products of pieces the three smallest
-/// are below f32's precision and left out (Henry, Tang, Heinecke, "Leveraging the bfloat16
-/// Artificial Intelligence Datatype For Higher-Precision Computations", ARITH 2019). Sums are in
-/// f32, smaller products first in each step: errors are about half of those of f32's multiply-adds
-/// (driver/accuracy_test.cpp). Infinities in an operand become NaN.
+/// Words of a tile of columns, and terms of a vector of them.
+inline constexpr std::int64_t kWords =
+    kernel::TileProduct::kRows * kernel::TileProduct::kRowBytes / 4;
+inline constexpr std::int64_t kHalf = kernel::TileProduct::kColumns;
+
+/// A product of matrices in tile registers, which multiply bytes and bf16 (kernel::TileProduct).
+/// Operands stored so are taken as they are; of bytes, words of four are its terms. One of f32 is
+/// the sum of three values of bf16, its pieces, each the rounding of what the ones before leave; of
+/// the nine products of pieces the three smallest are below f32's precision and left out (Henry,
+/// Tang, Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+/// Computations", ARITH 2019). Sums are in f32, smaller products first in each step: errors are
+/// about half of those of f32's multiply-adds (driver/accuracy_test.cpp). Infinities in an operand
+/// become NaN.
 struct Pieces {
   int a = 3, b = 3;        ///< of each operand
   std::int64_t steps = 1;  ///< tiles along the reduction, the last one padded with zeros
+  bool bytes = false;
+  /// Vectors of terms in a row of a tile, and terms in a word of b's tiles.
+  std::int64_t vectors() const { return bytes ? 1 : 2; }
+  std::int64_t depth() const { return vectors() * kHalf; }  ///< terms of a tile
+  std::int64_t elements() const { return kernel::TileProduct::kRows * depth(); }
+  DType type() const { return bytes ? DType::i32 : DType::bf16; }  ///< of a's tiles
   /// Piece of a, piece of b; neighbours share one of them.
   std::vector<std::pair<int, int>> products() const;
 };
@@ -25,11 +37,8 @@ inline constexpr double kFewOperations = 8;
 std::vector<kernel::Value> split(const kernel::Value& v, int count);
 /// bf16 nearest to a number, ties away from zero; one that rounds to infinity is cut off.
 std::uint16_t piece_of(float x);
-/// Elements of a tile, words of pairs, and a vector of terms.
-inline constexpr std::int64_t kElements = kernel::TileProduct::kRows * kernel::TileProduct::kDepth;
-inline constexpr std::int64_t kWords = kElements / 2, kHalf = kernel::TileProduct::kDepth / 2;
-
-/// nullopt unless both operands are of f32 or bf16 and vectors of terms do not straddle tiles.
+/// nullopt unless both operands are of f32 or bf16, or of bytes that go four at a time, and vectors
+/// of terms do not straddle tiles.
 std::optional<Pieces> pieces_of(const Product& p);
 
 /// nullopt where the target has no tile registers, or nothing is gained.

@@ -268,6 +268,41 @@ TEST(Pieces, OfBf16) {
       }
 }
 
+/// Bytes of either sign: convolutions whose channels are words, matrices, rows of several tasks.
+TEST(Pieces, OfBytes) {
+  struct Row {
+    Shape x, w;
+    Builder::Conv conv;
+    Tuning tuning;
+  };
+  const Row rows[] = {{{1, 64, 8, 9}, {20, 64, 3, 3}, conv(2, 1, 1), {}},
+                      {{2, 128, 7, 7}, {34, 64, 3, 3}, conv(2, 2, 1, 1, 2), {{"mr", 17}}},
+                      {{1, 24, 9, 11}, {40, 24, 1, 1}, conv(2, 1, 0), {{"nv", 1}}},
+                      {{1, 200, 10, 10}, {70, 200, 1, 1}, conv(2, 1, 0), {{"tiles", 1}}},
+                      {{1, 2048, 6, 6}, {48, 2048, 1, 1}, conv(2, 1, 0), {{"depth", 2}}},
+                      {{1, 192, 16, 16}, {96, 192, 1, 1}, conv(2, 1, 0), {{"beside", 1}}}};
+  for (const Row& row : rows)
+    for (const DType a : {DType::u8, DType::i8})
+      for (const DType b : {DType::u8, DType::i8})
+        for (const bool constant : {true, false}) {
+          if (!constant && row.w[2] > 1) continue;  // channels that are not the last reduction
+          Case c;
+          c.target.quads = true;
+          const NodeId x = c.input(row.x, a);
+          c.layouts[x] = ordered(row.x, {0, 2, 3, 1});
+          const NodeId w = constant ? c.constant(row.w, b) : c.input(row.w, b);
+          const prim::Node n =
+              c.g[c.b.conv(c.b.cast(x, DType::i32), c.b.cast(w, DType::i32), row.conv)];
+          for (Tensor& t : c.inputs)
+            for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, i * 7919 % 256);
+          const NodeId y = c.g.add(n.op, {x, w}, {DType::i32, n.type.shape});
+          c.output(c.b.mul(c.b.cast(y, DType::f32), 0.01));
+          SCOPED_TRACE(fmt::format("{} {} {} {} {}", to_string(row.x), to_string(row.w), name_of(a),
+                                   name_of(b), constant));
+          ASSERT_NO_FATAL_FAILURE(check_pieces(c, constant ? row.tuning : Tuning{}));
+        }
+}
+
 TEST(Pieces, SumsInTheEpilogue) {
   for (const bool rows : {false, true}) {
     Case c;

@@ -260,6 +260,20 @@ PartsOf divide(Access& a, Var v, int count) {
   return parts;
 }
 
+/// Lets the longest reduction that allows it count so many at a time.
+bool join(const prim::Graph& g, int count, Problem& p) {
+  Axis* best = nullptr;
+  for (Axis& axis : p.axes)
+    if (axis.role == Role::k && axis.extent % count == 0 && (!best || axis.extent > best->extent) &&
+        parts_along(p.a_access, axis.var, count) && parts_along(p.b_access, axis.var, count))
+      best = &axis;
+  if (!best) return false;
+  p.parts = {divide(p.a_access, best->var, count), divide(p.b_access, best->var, count), count,
+             g[p.a].type.dtype != DType::u8};
+  best->extent /= count;
+  return true;
+}
+
 }  // namespace
 
 void join_reductions(const prim::Graph& g, const Target& target, Problem& p) {
@@ -268,20 +282,15 @@ void join_reductions(const prim::Graph& g, const Target& target, Problem& p) {
   const bool halves = target.bf16_pairs && a == DType::bf16 && b == DType::bf16;
   if (p.type == DType::f32 ? !halves : p.type != DType::i32 || !narrow(a) || !narrow(b)) return;
   const bool bytes = (a == DType::u8 && b == DType::i8) || (a == DType::i8 && b == DType::u8);
-  for (const int count : {4, 2}) {
-    if (count == 4 && !(target.quads && bytes)) continue;
-    Axis* best = nullptr;
-    for (Axis& axis : p.axes)
-      if (axis.role == Role::k && axis.extent % count == 0 &&
-          (!best || axis.extent > best->extent) && parts_along(p.a_access, axis.var, count) &&
-          parts_along(p.b_access, axis.var, count))
-        best = &axis;
-    if (!best) continue;
-    p.parts = {divide(p.a_access, best->var, count), divide(p.b_access, best->var, count), count,
-               a != DType::u8};
-    best->extent /= count;
-    return;
-  }
+  if (target.quads && bytes && join(g, 4, p)) return;
+  join(g, 2, p);
+}
+
+void join_bytes(const prim::Graph& g, Problem& p) {
+  const auto byte = [&](NodeId id) {
+    return g[id].type.dtype == DType::i8 || g[id].type.dtype == DType::u8;
+  };
+  if (p.type == DType::i32 && byte(p.a) && byte(p.b)) join(g, 4, p);
 }
 
 kernel::Value Problem::product(kernel::Value x, kernel::Value y) const {

@@ -65,6 +65,8 @@ void choose_sides(const prim::Graph& g, Problem& p);
 /// Sets Problem::parts where operands, accesses and the machine's instructions allow it, and
 /// divides that reduction.
 void join_reductions(const prim::Graph& g, const Target& target, Problem& p);
+/// Sets Problem::parts of two operands of bytes, of either sign, where accesses allow it.
+void join_bytes(const prim::Graph& g, Problem& p);
 
 /// Where each value of the cluster that depends on the contraction has the element that belongs to
 /// position `problem.out`; nullopt if some such value is no bijective image of the result.

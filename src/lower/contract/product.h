@@ -71,7 +71,8 @@ struct Product {
 enum class Form : std::uint8_t {
   joined,  ///< with the reductions that an instruction takes together (join_reductions)
   single,  ///< value by value
-  copied,  ///< the same; as all rows are copied, those that overlap are one axis, too
+  copied,  ///< the same, bytes by four; as all rows are copied, those that overlap are one axis,
+           ///< too
 };
 Result<std::unique_ptr<Product>> make_product(const Request& request, Form form = Form::joined);
 /// The same with the roles of operands and axes given.
