@@ -16,7 +16,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // accumulator, a tile's load, a register tile's configuration and results; bytes in a cycle from
 // the second-level cache, from behind it and from memory; splitting a vector of 16 terms of a row
 // into a piece, and 16 terms of a vector of columns into all.
-constexpr double kLatency = 20, kTileLoad = 9, kAround = 300, kTileBytes = 1024, kL2Bytes = 30,
+constexpr double kLatency = 20, kTileLoad = 9, kAround = 120, kTileBytes = 1024, kL2Bytes = 30,
                  kFarBytes = 9, kColdBytes = 3.6, kCopiedBytes = 5, kRowPiece = 2.5,
                  kColumnBlock = 160;
 
@@ -115,9 +115,10 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const auto steps = static_cast<double>(shape.steps);
   const auto tile = [&](std::int64_t mr) {
     const double products = steps * step_cycles(shape, ceil_div(mr, Tile::kRows), s.nv),
-                 results = static_cast<double>(mr * s.nv) *
-                           (3 + 2 * std::min(e.epilogue, kFewOperations) +
-                            0.7 * std::max(0.0, e.epilogue - kFewOperations));
+                 each = shape.bytes ? 4 + 0.5 * e.epilogue
+                                    : 3 + 2 * std::min(e.epilogue, kFewOperations) +
+                                          0.7 * std::max(0.0, e.epilogue - kFewOperations),
+                 results = static_cast<double>(mr * s.nv) * each;
     if (e.epilogue <= kFewOperations || s.depth > 1) return products + kAround + results;
     return std::max(products, results) + kAround + 0.4 * std::min(products, results);
   };
