@@ -350,13 +350,24 @@ std::vector<bool> depend_on_steps(const Graph& graph, const std::vector<NodeId>&
   return out;
 }
 
+namespace {
+
+/// Beyond it a number is stored as infinity.
+double largest_of(DType type) {
+  constexpr double kHalf = 65520;  // rounds to 65536
+  if (type == DType::f16) return kHalf;
+  return type == DType::f64 ? std::numeric_limits<double>::max()
+                            : std::numeric_limits<float>::max();
+}
+
+}  // namespace
+
 double Allowed::error_of(const Tensor& found) const {
   const Tensor& least = low.data() != nullptr ? low : exact;
   const Tensor& most = high.data() != nullptr ? high : exact;
   double scale = 0, worst = 0;
   // What float64 holds and the kernel's type does not is infinite there.
-  const double largest = found.dtype() == DType::f64 ? std::numeric_limits<double>::max()
-                                                     : std::numeric_limits<float>::max();
+  const double largest = largest_of(found.dtype());
   const auto held = [&](double v) {
     return std::abs(v) > largest ? std::copysign(INFINITY, v) : v;
   };

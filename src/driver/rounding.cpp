@@ -69,29 +69,50 @@ void add_terms(const Graph& g, NodeId id, const std::vector<Rounded>& args, Tens
   add(noise, sum({first, second}), unit);
   if (args[0].off()) add(noise, sum({args[0].noise, second}), 1);
   if (args[1].off()) add(noise, sum({first, args[1].noise}), 1);
+  if (args[0].off() && args[1].off()) add(noise, sum({args[0].noise, args[1].noise}), 1);
 }
 
-/// What moving each argument alone by its noise does to the result.
+/// What moving each argument alone by its noise does to the result, or all of them together where
+/// that is more (the square of what should be zero).
 void add_moved(const Graph& g, NodeId id, const std::vector<Rounded>& args, const Tensor& value,
                Tensor& noise) {
   std::vector<Tensor> values;
   for (const Rounded& arg : args) values.push_back(arg.value);
-  for (std::size_t k = 0; k < args.size(); ++k) {
-    if (!args[k].off()) continue;
+  const auto move = [&](std::size_t k, double side) {
+    values[k] = prim::to_reference(args[k].value);
+    const auto moved = values[k].as_mutable<double>();
+    const auto by = args[k].noise.as<double>();
+    for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += side * by[i];
+  };
+  const auto widen = [&](Tensor& most) {
+    const Tensor there = prim::evaluate_node(g, id, values);
+    const auto out = most.as_mutable<double>();
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (const double by = std::abs(there.as<double>()[i] - value.as<double>()[i]); by > out[i])
+        out[i] = by;
+  };
+  Tensor alone(value.type()), together(value.type());
+  std::vector<std::size_t> off;
+  for (std::size_t k = 0; k < args.size(); ++k)
+    if (args[k].off()) off.push_back(k);
+  for (const std::size_t k : off) {
     Tensor most(value.type());
     for (const double side : {1.0, -1.0}) {
-      values[k] = prim::to_reference(args[k].value);
-      const auto moved = values[k].as_mutable<double>();
-      const auto by = args[k].noise.as<double>();
-      for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += side * by[i];
-      const Tensor there = prim::evaluate_node(g, id, values);
-      const auto out = most.as_mutable<double>();
-      for (std::size_t i = 0; i < out.size(); ++i)
-        out[i] = std::max(out[i], std::abs(there.as<double>()[i] - value.as<double>()[i]));
+      move(k, side);
+      widen(most);
     }
-    add(noise, most, 1);
+    add(alone, most, 1);
     values[k] = args[k].value;
   }
+  for (const double side : {1.0, -1.0}) {
+    if (off.size() < 2) break;
+    for (const std::size_t k : off) move(k, side);
+    widen(together);
+  }
+  const auto more = together.as<double>();
+  const auto out = alone.as_mutable<double>();
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::max(out[i], more[i]);
+  add(noise, alone, 1);
 }
 
 Rounded rounded(const Graph& g, NodeId id, const std::vector<Rounded>& args) {

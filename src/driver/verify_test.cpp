@@ -183,6 +183,23 @@ TEST(Reference, WhatF32DoesNotHoldIsInfinite) {
   EXPECT_EQ(error_of(1), INFINITY);
 }
 
+TEST(Reference, WhatF16DoesNotHoldIsInfinite) {
+  const auto f64 = [](std::vector<double> v) {
+    return Tensor::from<double>(DType::f64, {2}, std::move(v));
+  };
+  const Allowed wanted{f64({65519, 65521}), {}, {}, {}};
+  const auto error_of = [&](double a, double b) {
+    Tensor found({DType::f16, {2}});
+    found.set(0, a);
+    found.set(1, b);
+    return wanted.error_of(found);
+  };
+  EXPECT_LT(error_of(65504, INFINITY), 1e-3);
+  EXPECT_EQ(error_of(INFINITY, INFINITY), INFINITY);
+  EXPECT_EQ(error_of(65504, 65504), INFINITY);
+  EXPECT_EQ(error_of(65504, -INFINITY), INFINITY);
+}
+
 TEST(Reference, IntegersAreExact) {
   Tensor wanted({DType::i64, {2}}), found({DType::i32, {2}});
   wanted.set_int(0, 100000);
@@ -266,6 +283,31 @@ TEST(Verify, KnowsWhatCancels) {
   EXPECT_EQ(good->wrong, 0) << good->worst << " " << good->outputs_error;
   wrong->graph = right->graph;
   ASSERT_EQ(wrong->kernels.size(), right->kernels.size());
+  const auto bad = verify(*wrong, inputs, 1e-3, 1e-3, quick());
+  ASSERT_TRUE(bad) << bad.error().message;
+  EXPECT_GT(bad->wrong, 0);
+}
+
+/// The square of a sum that is exactly zero: rounding leaves the square of what it leaves of the
+/// sum (the second moments of a gradient that is zero).
+TEST(Verify, KnowsSquaresOfWhatCancels) {
+  const auto graph = [](double share) {
+    prim::Graph g;
+    Builder b(g);
+    const NodeId x = g.add_input("x", {DType::f32, {8, 1000}});
+    const NodeId mean = b.mul(b.reduce_sum(x, {1}), share / 1000);
+    const NodeId none = b.reduce_sum(b.sub(x, mean), {1});
+    g.outputs = {{"y", b.mul(none, none)}};
+    return g;
+  };
+  const auto right = compile(graph(1), quick());
+  auto wrong = compile(graph(1.0001), quick());
+  ASSERT_TRUE(right.ok() && wrong.ok());
+  const std::vector<Tensor> inputs = random_inputs(right->graph);
+  const auto good = verify(*right, inputs, 1e-3, 1e-3, quick());
+  ASSERT_TRUE(good) << good.error().message;
+  EXPECT_EQ(good->wrong, 0) << good->worst << " " << good->outputs_error;
+  wrong->graph = right->graph;
   const auto bad = verify(*wrong, inputs, 1e-3, 1e-3, quick());
   ASSERT_TRUE(bad) << bad.error().message;
   EXPECT_GT(bad->wrong, 0);
