@@ -124,6 +124,14 @@ struct Way {
   int side = 0;
 };
 
+/// A cast to a shorter real type.
+bool narrows(const Graph& g, NodeId id) {
+  const auto* map = std::get_if<prim::Map>(&g[id].op);
+  if (map == nullptr || map->fn != ScalarFn::cast) return false;
+  const DType from = g[g[id].args[0]].type.dtype, to = g[id].type.dtype;
+  return is_float(from) && is_float(to) && size_of(to) == 2;
+}
+
 /// Values of the cluster's nodes that the kernel may give.
 NodeValues evaluate(const Graph& g, const lower::Cluster& cluster, const NodeValues& read,
                     const std::map<NodeId, double>& slack, Way way) {
@@ -147,7 +155,8 @@ NodeValues evaluate(const Graph& g, const lower::Cluster& cluster, const NodeVal
             moved(args[i], loose->second * way.side * (i % 2 == 0 ? 1 : -1), step_of(g, g[id]));
     }
     const DType type = g[id].type.dtype;
-    Tensor& value = values[id] = prim::evaluate_node(g, id, args);
+    // Kernels round what they store.
+    Tensor& value = values[id] = narrows(g, id) ? args[0] : prim::evaluate_node(g, id, args);
     const bool output = std::ranges::find(cluster.outputs, id) != cluster.outputs.end();
     if (is_float(type) && size_of(type) == 2 &&
         (way.round == Way::Round::all || (way.round == Way::Round::outputs && output)))

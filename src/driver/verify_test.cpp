@@ -313,6 +313,19 @@ TEST(Verify, KnowsSquaresOfWhatCancels) {
   EXPECT_GT(bad->wrong, 0);
 }
 
+/// A kernel keeps in registers what f16 would not hold, unless it stores it (masks of -1e9).
+TEST(Verify, KnowsWhatIsRoundedWhenItIsStored) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {8, 100}});
+  const NodeId low = b.cast(b.mul(x, 1e9), DType::f16), sum = b.add(low, b.cast(x, DType::f16));
+  g.outputs = {{"sum", sum}, {"wide", b.cast(sum, DType::f32)}};
+  const auto v = verified(g);
+  ASSERT_TRUE(v) << v.error().message;
+  EXPECT_EQ(v->kernels.size(), 1U);
+  for (const KernelCheck& k : v->kernels) EXPECT_TRUE(k.equal) << k.error;
+}
+
 /// Kernels that are right one by one make a wrong program if it binds them wrongly.
 TEST(Verify, FindsAWrongProgram) {
   prim::Graph g;
