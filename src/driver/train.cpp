@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "driver/dump.h"
 #include "driver/safetensors.h"
@@ -51,6 +52,28 @@ Status want_f32(const onnx::TrainingModel& model) {
 
 namespace {
 
+/// Before names of parameters and statistics that a step uses itself (or that start like this).
+constexpr std::string_view kModel = "model:";
+
+void escape(std::string& name) {
+  if (grad::is_own_name(name) || name.starts_with(kModel)) name.insert(0, kModel);
+}
+std::string unescaped(const std::string& name) {
+  return name.starts_with(kModel) ? name.substr(kModel.size()) : name;
+}
+/// So that no value of the model has the name of one that the step adds.
+void escape_names(onnx::TrainingModel& model) {
+  std::set<std::string> kept;
+  for (const auto* list : {&model.parameters, &model.statistics})
+    for (const auto& named : *list) kept.insert(named.name);
+  for (auto& in : model.graph.inputs)
+    if (kept.contains(in.name)) escape(in.name);
+  for (auto& out : model.graph.outputs)
+    if (kept.contains(out.name)) escape(out.name);
+  for (auto* list : {&model.parameters, &model.statistics})
+    for (auto& named : *list) escape(named.name);
+}
+
 /// Outputs beyond the first that are no statistics are not needed for training.
 Status keep_prediction(onnx::TrainingModel& model) {
   auto& outputs = model.graph.outputs;
@@ -69,6 +92,7 @@ std::vector<std::string> names_of(const onnx::TrainingModel& model) {
 
 Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& options) {
   HEDDLE_TRY(keep_prediction(model));
+  escape_names(model);
   return grad::training_step(std::move(model.graph), names_of(model), options);
 }
 
@@ -99,14 +123,14 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
   // The step says itself what is stored in halves: parameters and the update are not.
   CompileOptions as_is = compile_options;
   as_is.precision = DType::f32;
-  for (auto* list : {&model.parameters, &model.statistics})
-    for (auto& named : *list)  // buffers change hands, so none may be shared with the model's file
-      t.values_.push_back({named.name, copy_of(named.value), Value::Kind::weight});
   if (t.accumulate_ == 1 && !t.group_) {
-    HEDDLE_TRY(t.add_part(HEDDLE_TRY(step_of(model, options)), {}, as_is));
+    const Step step = HEDDLE_TRY(step_of(model, options));
+    t.take_values(model);
+    HEDDLE_TRY(t.add_part(step, {}, as_is));
   } else {
     options.accumulate = t.accumulate_ > 1;
     const grad::SplitStep split = HEDDLE_TRY(split_step_of(model, options, as_is));
+    t.take_values(model);
     std::vector<std::string> sums;
     for (const std::size_t o : split.summed) sums.push_back(split.gradients.graph.outputs[o].name);
     // The update first: it says which states have to be kept.
@@ -116,6 +140,12 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
     std::swap(t.parts_[0], t.parts_[1]);
   }
   return t;
+}
+
+void Trainer::take_values(const onnx::TrainingModel& model) {
+  for (const auto* list : {&model.parameters, &model.statistics})
+    for (const auto& named : *list)  // buffers change hands: none may be shared with the model's file
+      values_.push_back({named.name, copy_of(named.value), Value::Kind::weight});
 }
 
 Status Trainer::add_part(const Step& step, const std::vector<std::string>& sums,
@@ -251,7 +281,7 @@ std::int64_t Trainer::skipped() const {
 std::map<std::string, Tensor> Trainer::weights() const {
   std::map<std::string, Tensor> out;
   for (const Value& v : values_)
-    if (v.kind == Value::Kind::weight) out[v.name] = copy_of(v.tensor);
+    if (v.kind == Value::Kind::weight) out[unescaped(v.name)] = copy_of(v.tensor);
   return out;
 }
 
@@ -263,7 +293,7 @@ Status Trainer::want_numbers() const {
         return fail(
             "after step {}: parameter '{}' holds NaN: a smaller --learning-rate or "
             "--clip-norm may help; no file has been written since it did",
-            steps_, v.name);
+            steps_, unescaped(v.name));
   }
   return Ok{};
 }

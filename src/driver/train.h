@@ -21,7 +21,8 @@ struct TrainOptions {
 };
 
 /// The step of a model: its first output is what the loss sees, statistics are fed back. Takes the
-/// model's graph.
+/// model's graph; parameters and statistics with a name that steps use (grad::is_own_name) get
+/// another one, in `model`, too.
 Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& options);
 
 /// A step that adds gradients up between two programs: the graph of both, dumped as a whole, and
@@ -81,6 +82,7 @@ class Trainer {
     std::vector<Tensor> results;
     std::vector<std::size_t> summed = {};  ///< outputs that are summed over processes, in order
   };
+  void take_values(const onnx::TrainingModel& model);
   Status add_part(const grad::Step& step, const std::vector<std::string>& sums,
                   const CompileOptions& options);
   std::optional<std::size_t> find(std::string_view name) const;

@@ -1,6 +1,7 @@
 #include "driver/verify.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <future>
 #include <set>
@@ -25,6 +26,14 @@ std::string sources_of(const prim::Graph& graph, const CompiledKernel& kernel) {
       text += fmt::format("{}{} '{}'", text.empty() ? "" : ", ", graph.origin(id).op,
                           graph.origin(id).name);
   return text;
+}
+
+/// Stored in 16 bits, a finite number has become infinite.
+bool overflows(const Tensor& stored, const Tensor& exact) {
+  if (stored.dtype() != DType::f16 && stored.dtype() != DType::bf16) return false;
+  for (std::int64_t i = 0; i < stored.count(); ++i)
+    if (std::isinf(stored.at(i)) && std::isfinite(exact.at(i))) return true;
+  return false;
 }
 
 /// Runs a program's kernels one by one; `values` holds what is in memory.
@@ -68,6 +77,7 @@ class Chain {
       }
       check.error = std::max(check.error, allowed.error_of(value));
       result.uncertain += allowed.uncertain();
+      result.overflow = result.overflow || overflows(value, allowed.exact);
       values_[node] = value;
     }
     for (const prim::NodeId node : outputs)  // nothing is stored to those without elements
@@ -151,12 +161,14 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
         allowed.error_of(outputs[i]) > whole_tolerance)
       allowed.noise = rounding_of_output(graph, inputs, graph.outputs[i].node);
     const double error = allowed.error_of(outputs[i]);
-    if (hanging.contains(name))
-      result.unjudged.push_back(name);
-    else
+    const bool near = error <= whole_tolerance;
+    const bool judged = !hanging.contains(name) && (near || !result.overflow);
+    if (judged)
       result.outputs_error = std::max(result.outputs_error, error);
+    else
+      result.unjudged.push_back(name);
     const bool right = same_bytes(outputs[i], chain.value_of(graph.outputs[i].node)) &&
-                       (hanging.contains(name) || error <= whole_tolerance);
+                       (near || !judged);
     if (!right && result.wrong++ == 0)
       result.first_wrong = fmt::format("(all together: output '{}')", name);
   }

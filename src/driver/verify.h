@@ -22,9 +22,11 @@ struct Verification {
   /// Of the whole program's outputs against the float64 interpreter of the whole graph, of those that
   /// are judged.
   double outputs_error = 0;
-  /// Outputs that are shown but not judged: rounding upstream may take them across a step.
+  /// Outputs that are shown but not judged: rounding upstream may take them across a step, or
+  /// `overflow` is what they differ by.
   std::vector<std::string> unjudged;
   std::string first_wrong;
+  bool overflow = false;  ///< a value between kernels is more than its 16 bits hold
 };
 /// Runs the kernels one after another, each alone, on what those before it have stored, and
 /// compares what it stores with the float64 interpreter of its primitives on the very values it

@@ -326,6 +326,24 @@ TEST(Verify, KnowsWhatIsRoundedWhenItIsStored) {
   for (const KernelCheck& k : v->kernels) EXPECT_TRUE(k.equal) << k.error;
 }
 
+/// What comes after a value that f16 does not hold is another number than the reference's: no
+/// kernel's fault, and no output's that does not read it.
+TEST(Verify, KnowsWhatFollowsAnOverflow) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {256, 512}});
+  const NodeId w = g.add_input("w", {DType::f32, {512, 512}});
+  const NodeId size = b.map(ScalarFn::abs, {b.matmul(x, w)});
+  const NodeId high = b.cast(b.mul(b.add(size, 1), 1e6), DType::f16);
+  const NodeId ratio = b.div(b.scalar(DType::f32, 1e6), b.cast(high, DType::f32));
+  g.outputs = {{"high", high}, {"y", b.matmul(ratio, w)}, {"z", b.mul(x, 3.0)}};
+  const auto v = verified(g);
+  ASSERT_TRUE(v) << v.error().message;
+  EXPECT_TRUE(v->overflow);
+  EXPECT_EQ(v->wrong, 0) << v->first_wrong << " " << v->worst;
+  EXPECT_EQ(v->unjudged, std::vector<std::string>{"y"});
+}
+
 /// Kernels that are right one by one make a wrong program if it binds them wrongly.
 TEST(Verify, FindsAWrongProgram) {
   prim::Graph g;

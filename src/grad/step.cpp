@@ -16,6 +16,7 @@ using Names = std::vector<std::string>;
 
 constexpr std::string_view kGood = "loss_scale:good_steps";
 constexpr double kGrowth = 2;
+constexpr std::string_view kLoss = "loss";
 
 /// A step under construction.
 class Maker {
@@ -25,10 +26,8 @@ class Maker {
   /// Prediction, loss and gradients; "loss" becomes the first output.
   Status forward_backward(prim::Graph forward, const Names& names) {
     for (const auto& in : forward.inputs)
-      for (const std::string_view own :
-           {kTarget, kRate, kStep, kDraw, kScale, std::string_view("loss")})
-        if (in.name == own)
-          return fail("input '{}' of the model: the training step has one of this name", in.name);
+      if (is_own_name(in.name))
+        return fail("input '{}' of the model: training steps use this name themselves", in.name);
     if (forward.outputs.empty()) return fail("the model has no output to compare with a target");
     // Before values are stored in halves: random numbers are made in f32.
     step_.graph = with_draws(forward, options_.seed, kDraw);
@@ -55,7 +54,7 @@ class Maker {
           "loss {}: no parameter moves it by a path with a derivative (those of Round, "
           "ArgMax, comparisons and casts to integers are 0)",
           options_.loss);
-    g().outputs.push_back({"loss", value});
+    g().outputs.push_back({std::string(kLoss), value});
     return Ok{};
   }
 
@@ -244,6 +243,16 @@ class Maker {
 };
 
 }  // namespace
+
+bool is_own_name(std::string_view name) {
+  for (const std::string_view own : {kTarget, kRate, kStep, kDraw, kScale, kGood, kSkipped, kLoss})
+    if (name == own) return true;
+  const std::string_view kind = name.substr(0, name.find(':') + 1);  // "" where there is none
+  if (kind == kGradient) return true;
+  return std::ranges::any_of(optimizers(), [&](const Optimizer& o) {
+    return std::ranges::any_of(o.states, [&](const auto& s) { return kind == std::string(s) + ":"; });
+  });
+}
 
 Result<Step> training_step(prim::Graph forward, const Names& parameters,
                            const StepOptions& options) {

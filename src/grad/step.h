@@ -58,12 +58,14 @@ inline constexpr std::string_view kTarget = "target", kRate = "learning_rate", k
 inline constexpr std::string_view kSkipped = "loss_scale:skipped";
 /// Before the name of a parameter: its gradient.
 inline constexpr std::string_view kGradient = "gradient:";
+/// Steps have inputs or outputs of this name besides the model's, or may have.
+bool is_own_name(std::string_view name);
 
 /// One training step, forward, backward and update, as one graph. `forward`: its first output is
 /// the prediction (or the loss: see grad::losses); outputs that have an input's name (running
 /// statistics) are fed back. Inputs: those of the forward graph, then those above, then states.
 /// Outputs: "loss", then new values under the names of the inputs that they replace.
-/// Errors: an unknown loss, optimiser or parameter, a prediction that the loss cannot take, what
+/// Errors: an input of the model with an is_own_name(), an unknown loss, optimiser or parameter, a prediction that the loss cannot take, what
 /// gradients() cannot differentiate.
 Result<Step> training_step(prim::Graph forward, const std::vector<std::string>& parameters,
                            const StepOptions& options);

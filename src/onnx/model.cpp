@@ -247,15 +247,36 @@ Result<Ports> ports(const std::string& path) {
   return out;
 }
 
+namespace {
+
+void add_files(const ::onnx::TensorProto& tensor, std::set<std::string>& names) {
+  if (tensor.data_location() != ::onnx::TensorProto::EXTERNAL) return;
+  for (const auto& entry : tensor.external_data())
+    if (entry.key() == "location") names.insert(entry.value());
+}
+void add_files(const ::onnx::NodeProto& node, std::set<std::string>& names);
+void add_files(const ::onnx::GraphProto& graph, std::set<std::string>& names) {
+  for (const auto& tensor : graph.initializer()) add_files(tensor, names);
+  for (const auto& node : graph.node()) add_files(node, names);
+}
+void add_files(const ::onnx::NodeProto& node, std::set<std::string>& names) {
+  for (const auto& attribute : node.attribute()) {
+    add_files(attribute.t(), names);
+    for (const auto& tensor : attribute.tensors()) add_files(tensor, names);
+    add_files(attribute.g(), names);
+    for (const auto& graph : attribute.graphs()) add_files(graph, names);
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> external_files(const std::string& model) {
   std::set<std::string> names;
   const auto parsed = parse_model_file(model);
   if (!parsed) return {};
-  for (const auto& tensor : (*parsed)->graph().initializer())
-    if (tensor.data_location() == ::onnx::TensorProto::EXTERNAL)
-      for (const auto& entry : tensor.external_data())
-        if (entry.key() == "location" && entry.value().find("..") == std::string::npos)
-          names.insert(entry.value());
+  add_files((*parsed)->graph(), names);
+  for (const auto& function : (*parsed)->functions())
+    for (const auto& node : function.node()) add_files(node, names);
   return {names.begin(), names.end()};
 }
 

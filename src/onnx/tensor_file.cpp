@@ -172,12 +172,33 @@ Result<Tensor> stored_tensor(const TensorProto& proto, const TensorType& type, o
   return out;
 }
 
+/// "(2, 3), …": whole numbers, each but a last one followed by a comma.
+Result<Shape> npy_shape(const std::string& path, const std::string& header) {
+  const std::size_t open = header.find_first_not_of(' '), close = header.find(')');
+  if (open == std::string::npos || header[open] != '(' || close == std::string::npos)
+    return fail("{}: the header has no shape", path);
+  std::string text = header.substr(open + 1, close - open - 1);
+  std::erase(text, ' ');
+  Shape shape;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t end = std::min(text.find(',', i), text.size());
+    const bool digits = end > i && text.find_first_not_of("0123456789", i) >= end;
+    if (!digits || end - i > 12)
+      return fail("{}: found shape ({}), want whole numbers of at most 12 digits", path, text);
+    shape.push_back(std::stoll(text.substr(i, end - i)));
+    i = end + 1;
+  }
+  return shape;
+}
+
 Result<Tensor> read_npy(const std::string& path) {
   const FileBytes file = HEDDLE_TRY(map_file(path));
   const auto* bytes = reinterpret_cast<const unsigned char*>(file.data);
   if (file.size < 12 || std::memcmp(bytes, "\x93NUMPY", 6) != 0)
     return fail("{}: not a .npy file", path);
   const bool v1 = bytes[6] == 1;
+  if (bytes[6] < 1 || bytes[6] > 3)
+    return fail("{}: found format version {}, want 1 to 3", path, bytes[6]);
   const std::size_t start = v1 ? 10 : 12;
   std::size_t length = bytes[8] | bytes[9] << 8;
   if (!v1) length |= std::size_t{bytes[10]} << 16 | std::size_t{bytes[11]} << 24;
@@ -202,18 +223,7 @@ Result<Tensor> read_npy(const std::string& path) {
   if (!type) return fail("{}: found element type '{}', want a little-endian number", path, code);
   if (value_of("fortran_order").find("True") < 3)
     return fail("{}: found column-major order, want row-major", path);
-  const std::string text = value_of("shape");
-  Shape shape;
-  for (std::size_t i = text.find('(') + 1; i < text.size() && text[i] != ')';) {
-    if (!std::isdigit(static_cast<unsigned char>(text[i]))) {
-      ++i;
-      continue;
-    }
-    const std::size_t end = text.find_first_not_of("0123456789", i);
-    if (end - i > 12) return fail("{}: found an absurd shape", path);
-    shape.push_back(std::stoll(text.substr(i, end - i)));
-    i = end;
-  }
+  const Shape shape = HEDDLE_TRY(npy_shape(path, value_of("shape")));
   const auto count = checked_element_count(shape, *type);
   if (!count || static_cast<std::size_t>(*count * size_of(*type)) != file.size - start - length)
     return fail("{}: found {} bytes, want {} of {}", path, file.size - start - length,

@@ -270,8 +270,12 @@ Result<TrainingModel> import_for_training(const std::string& path, const ImportO
   out.graph = HEDDLE_TRY(Importer(model, folder, options, nullptr).run());
   for (auto& port : out.graph.outputs)
     if (port.name.starts_with(kUpdated)) port.name = port.name.substr(kUpdated.size());
+  std::set<std::string> trained;
+  for (const auto* list : {&out.parameters, &out.statistics})
+    for (const auto& named : *list) trained.insert(named.name);
   for (auto& port : out.graph.inputs)
-    if (port.name.starts_with(kWide)) port.name = port.name.substr(kWide.size());
+    if (!trained.contains(port.name) && port.name.starts_with(kWide))
+      port.name = port.name.substr(kWide.size());
   return out;
 }
 

@@ -190,7 +190,8 @@ class TrainTest(CommandTest):
         self.assert_fails(2, "want floating initializers: bias, scale\n", *self.arguments("--freeze", "w"))
 
     def test_numbers_out_of_range_are_refused(self):
-        for flag, *bad in (("--learning-rate", "-1", "inf", "nan"), ("--beta1", "1", "-0.1"), ("--beta2", "1", "nan"),
+        for flag, *bad in (("--memory-limit", "0", "-1"), ("--ignore-index", "99999999999999999999", "1.5", "x"),
+                           ("--learning-rate", "-1", "inf", "nan"), ("--beta1", "1", "-0.1"), ("--beta2", "1", "nan"),
                            ("--epsilon", "0"), ("--momentum", "-1"), ("--weight-decay", "-1", "inf"),
                            ("--clip-norm", "-1", "inf"), ("--loss-scale", "0"), ("--epochs", "0"), ("--steps", "-1"),
                            ("--accumulate", "0"), ("--save-every", "0"), ("--warmup", "-1")):
@@ -199,6 +200,9 @@ class TrainTest(CommandTest):
                 self.assertEqual(done.returncode, 2, f"{flag}={value}: {done.stderr}")
                 self.assertIn(flag, done.stderr)
                 self.assertLess(len(done.stderr), 200)
+        for verb in ("verify", "explain"):
+            for rate in ("nan", "-1"):
+                self.assert_fails(2, "--learning-rate", verb, self.network, "--train", "mse", f"--learning-rate={rate}")
 
     def test_folders_are_looked_at_before_training(self):
         for flag in ("--output", "--checkpoint"):
@@ -365,6 +369,89 @@ class TrainTest(CommandTest):
         for name, value in self.initializers(out).items():
             self.assertEqual(value.dtype, np.float16)
             self.assertFalse(np.array_equal(value, halves[name]))
+
+    def test_names_that_a_step_has_itself(self):
+        """Weights may have any name: the trained values are those of plain names, to the bit."""
+        random = np.random.default_rng(3)
+        w1, w2 = (random.normal(size=shape).astype(np.float32) / 4 for shape in ((6, 32), (32, 3)))
+
+        def network(first, second):
+            return self.save(re.sub("[:.]", "-", f"of-{first}-{second}"), model(
+                [helper.make_node("MatMul", ["x", first], ["m"]), helper.make_node("Relu", ["m"], ["h"]),
+                 helper.make_node("MatMul", ["h", second], ["y"])], [("x", [8, 6])], [("y", [8, 3])],
+                [onnx.numpy_helper.from_array(w1, first), onnx.numpy_helper.from_array(w2, second)]))
+
+        def trained(first, second, more):
+            self.network, out = network(first, second), self.path / "named.onnx"
+            losses = self.train("--steps", 9, "-o", out, *more)["losses"]
+            return losses, [self.initializers(out)[name].tobytes() for name in (first, second)]
+        for first, second, *more in (
+                ("mean:w", "w"), ("w", "variance:w"), ("w", "velocity:w", "--optimizer", "momentum"),
+                ("w", "gradient:w", "--accumulate", 2), ("w", "loss_scale:good_steps", "--precision", "f16"),
+                ("step", "target"), ("loss", "learning_rate"), ("draw", "loss_scale"), ("model:step", "step"),
+                ("heddle.wide:w", "w")):
+            self.assertEqual(trained(first, second, more), trained("a", "b", more), (first, second))
+        self.network, saved = network("mean:w", "w"), self.path / "named.safetensors"
+        whole = self.train("--steps", 9)["losses"]
+        self.train("--steps", 9, "--stop-after", 4, "--checkpoint", saved)
+        self.assertEqual(self.train("--steps", 9, "--resume", "--checkpoint", saved)["losses"], whole[4:])
+
+    def test_inputs_with_names_of_a_step_are_refused(self):
+        w = onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
+        np.save(self.path / "x.npy", self.x)
+        for name in ("target", "step", "mean:w"):
+            network = self.save("input", model([helper.make_node("MatMul", [name, "w"], ["y"])], [(name, [8, 6])],
+                                               [("y", [8, 3])], [w]))
+            self.assert_fails(1, f"input '{name}' of the model: training steps use this name themselves", "train", network,
+                              "--data", f"{name}={self.path}/x.npy", "--target", f"{self.path}/y.npy")
+
+    def test_external_data_are_not_overwritten(self):
+        proto = onnx.load(self.network)
+        onnx.save(proto, self.path / "apart.onnx", save_as_external_data=True, location="apart.data", size_threshold=0)
+        before = (self.path / "apart.data").read_bytes()
+        self.network = self.path / "apart.onnx"
+        for flag in ("--output", "--checkpoint"):
+            self.assert_fails(1, "apart.data: the same file is", *self.arguments(flag, self.path / "apart.data"))
+        folder = self.path / "folder"
+        folder.mkdir()
+        shutil.copy(self.network, folder / "model.onnx")
+        shutil.copy(self.path / "apart.data", folder)
+        self.network = folder
+        for name in ("model.onnx", "apart.data"):
+            self.assert_fails(1, f"{name}: the same file is", *self.arguments("-o", folder / name))
+        self.assertEqual((self.path / "apart.data").read_bytes(), before)
+
+    def test_places_that_cannot_be_written_are_said_first(self):
+        for flag in ("--output", "--checkpoint"):
+            done = heddle(*self.arguments(flag, "/proc/x"))
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(f"{flag} /proc/x: '/proc/x.part' cannot be written", done.stderr)
+            self.assert_fails(2, "want a file's name", *self.arguments(flag, ""))
+
+    def test_one_number_taken_out_of_a_tensor(self):
+        """The gradient of a row of indices is one number, scattered."""
+        network = self.save("one", model(
+            [helper.make_node("Mul", ["x", "w"], ["m"]), helper.make_node("GatherND", ["m", "at"], ["y"])],
+            [("x", [3, 4])], [("y", [])],
+            [onnx.numpy_helper.from_array(np.ones((3, 4), np.float32), "w"),
+             onnx.numpy_helper.from_array(np.int64([1, 2]), "at")]))
+        np.save(self.path / "x.npy", np.arange(12, dtype=np.float32).reshape(3, 4))
+        done = heddle("train", network, "--data", f"x={self.path}/x.npy", "--loss", "output", "--optimizer", "sgd", "--lr", "0.5",
+                      "--threads", "1", "-o", self.path / "one-trained.onnx")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        wanted = np.ones((3, 4), np.float32)
+        wanted[1, 2] -= 0.5 * 6
+        np.testing.assert_array_equal(self.initializers(self.path / "one-trained.onnx")["w"], wanted)
+
+    def test_half_precision_of_doubles_is_warned_of(self):
+        wide = onnx.numpy_helper.from_array(np.ones((6, 3)), "w")
+        self.network = self.save("wide", model(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])], [("x", [8, 6], TensorProto.DOUBLE)],
+            [("y", [8, 3], TensorProto.DOUBLE)], [wide]))
+        np.save(self.path / "x.npy", self.x.astype(np.float64))
+        done = heddle(*self.arguments("--precision", "bf16"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--precision bf16: has no effect on a model in f64", done.stderr)
 
     def test_errors(self):
         self.assert_fails(2, "unknown loss", *self.arguments("--loss", "huber"))

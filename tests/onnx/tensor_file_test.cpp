@@ -68,5 +68,28 @@ TEST(TensorFile, DamagedFilesAreRefused) {
   EXPECT_FALSE(read_tensor(path_of("nothing.npy")).ok());
 }
 
+TEST(TensorFile, HeadersOfNpyAreReadInFull) {
+  const std::string path = path_of("header.npy");
+  ASSERT_TRUE(write_tensor(path, "t", some(DType::f32, {23, 4})).ok());
+  std::stringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  const std::string bytes = text.str(), shape = "(23,4,), }";
+  const std::size_t at = bytes.find(shape);
+  ASSERT_NE(at, std::string::npos);
+  const auto reads = [&](const std::string& other, char version = 1) {
+    std::string changed = bytes;
+    changed.replace(at, shape.size(), other);
+    changed[6] = version;
+    std::ofstream(path, std::ios::binary) << changed;
+    return read_tensor(path).ok();
+  };
+  EXPECT_TRUE(reads("(23, 4), }"));
+  for (const std::string bad : {"(-23,4), }", "(23.5,4),}", "(23,,4), }", "(+23,4), }", "[23,4,], }",
+                                "(23,4,   }", "(0x17,4),}", "(23L,4), }"})
+    EXPECT_FALSE(reads(bad)) << bad;
+  EXPECT_FALSE(reads(shape, 9));
+  EXPECT_FALSE(reads(shape, 0));
+}
+
 }  // namespace
 }  // namespace heddle::onnx::test

@@ -100,7 +100,7 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
   verb.add_option("--memory-limit", flags.memory_limit_mb,
                   "keep less and compute more again until the program needs no more MB than "
                   "this; refuse (exit code 5) if it still does")
-      ->check(CLI::PositiveNumber);
+      ->check(number("a number of MB above 0", [](double v) { return v > 0; }));
   verb.add_option("--seed", flags.seed,
                   "random inputs of this seed, even where the folder has test data (default: its "
                   "test data, else seed 0)")

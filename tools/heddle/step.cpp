@@ -47,10 +47,14 @@ void add_step_flags(CLI::App& verb, ModelFlags& flags) {
   verb.add_option("--train", flags.training.loss,
                   "a training step with this loss in place of the model: " + names);
   verb.add_option("--optimizer", flags.training.optimizer, "of --train")->capture_default_str();
-  verb.add_option("--learning-rate", flags.training.rate, "of --train")->capture_default_str();
+  const CLI::Validator at_least_0 =
+      number("a number of at least 0", [](double v) { return v >= 0; });
+  verb.add_option("--learning-rate", flags.training.rate, "of --train")
+      ->check(at_least_0)
+      ->capture_default_str();
   verb.add_option("--clip-norm", flags.training.clip_norm,
                   "of --train: limit of the gradients' norm; 0: none")
-      ->check(number("a number of at least 0", [](double v) { return v >= 0; }));
+      ->check(at_least_0);
   verb.add_option("--freeze", flags.training.frozen,
                   "of --train: initializers that are not trained");
 }

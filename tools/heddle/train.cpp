@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <numbers>
@@ -249,28 +250,37 @@ Status want_used(const TrainFlags& flags) {
   return Ok{};
 }
 
+/// What is written can be, and takes the place of nothing that is read.
+Status want_places(TrainFlags& flags) {
+  std::vector<std::string> read = files_of(flags.model);
+  read.push_back(flags.target);
+  for (const std::string& text : flags.inputs) read.push_back(text.substr(text.find('=') + 1));
+  HEDDLE_TRY(want_writable("--output", flags.output, read));
+  read.push_back(flags.output);
+  HEDDLE_TRY(want_writable("--checkpoint", flags.checkpoint, read));
+  if (!flags.resume && std::filesystem::exists(flags.checkpoint))
+    log(LogLevel::warning, "--checkpoint {}: will be replaced; want --resume to go on from it",
+        flags.checkpoint);
+  return Ok{};
+}
+
 Status run(TrainFlags& flags) {
   HEDDLE_TRY(want_one_size(flags, "train"));
   HEDDLE_TRY(want_used(flags));
   flags.train.step.seed = flags.seed.value_or(0);
   const auto& group = flags.train.group;
   const bool speaks = !group || group->rank() == 0;
-  if (speaks) {  // the others write nothing
-    std::vector<std::string> read{flags.model, flags.target};
-    for (const std::string& text : flags.inputs) read.push_back(text.substr(text.find('=') + 1));
-    HEDDLE_TRY(want_writable("--output", flags.output, read));
-    read.push_back(flags.output);
-    HEDDLE_TRY(want_writable("--checkpoint", flags.checkpoint, read));
-    if (!flags.resume && std::filesystem::exists(flags.checkpoint))
-      log(LogLevel::warning, "--checkpoint {}: will be replaced; want --resume to go on from it",
-          flags.checkpoint);
-  }
+  if (speaks) HEDDLE_TRY(want_places(flags));  // the others write nothing
   const driver::CompileOptions options = HEDDLE_TRY(compile_options(flags));
   onnx::ImportOptions import;
   import.shapes = options.shapes;
   onnx::TrainingModel model =
       HEDDLE_TRY(onnx::import_for_training(flags.model, import, flags.frozen));
   HEDDLE_TRY(want_inputs(model, flags));
+  const bool narrows = std::ranges::any_of(
+      model.parameters, [](const auto& p) { return p.value.dtype() != DType::f64; });
+  if (speaks && flags.precision != "f32" && !narrows)
+    log(LogLevel::warning, "--precision {}: has no effect on a model in f64", flags.precision);
   const std::optional<std::int64_t> classes = classes_of(model, flags);
   const auto positions = positions_of(model.graph);
   const std::size_t parameters = model.parameters.size();
@@ -381,6 +391,19 @@ Verb add_train(CLI::App& verb) {
   const CLI::Validator at_least_0 =
       number("a number of at least 0", [](double v) { return v >= 0; });
   const CLI::Validator above_0 = number("a number above 0", [](double v) { return v > 0; });
+  // CLI11 alone takes the largest there is for what is larger.
+  const CLI::Validator whole(
+      [](const std::string& text) -> std::string {
+        std::int64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, value);
+        const bool good = error == std::errc() && rest == end;
+        return good ? "" : fmt::format("found '{}', want a whole number of 64 bits", text);
+      },
+      "INT");
+  const CLI::Validator named(
+      [](const std::string& text) { return text.empty() ? "found '', want a file's name" : ""; },
+      "FILE");
   constexpr int kMost = 1'000'000'000;
   const CLI::Range from_1(1, kMost), from_0(0, kMost);
   verb.remove_option(verb.get_option("--input"));
@@ -404,9 +427,10 @@ Verb add_train(CLI::App& verb) {
       ->check(at_least_0)
       ->capture_default_str();
   verb.add_option(
-      "--ignore-index", step->ignore_index,
-      "cross_entropy, nll: targets of this class do not count (in several processes each "
-      "divides by how many of its own do)");
+         "--ignore-index", step->ignore_index,
+         "cross_entropy, nll: targets of this class do not count (in several processes each "
+         "divides by how many of its own do)")
+      ->check(whole);
   verb.add_option("--clip-norm", step->clip_norm, "limit of the gradients' norm; 0: none")
       ->check(at_least_0);
   verb.add_option("--loss-scale", step->loss_scale, "f16: what the loss is multiplied by at first")
@@ -427,12 +451,13 @@ Verb add_train(CLI::App& verb) {
                   "end this run after so many of the steps; 0: all")
       ->check(from_0);
   verb.add_option("--freeze", flags->frozen, "initializers that are not trained");
-  verb.add_option("--checkpoint", flags->checkpoint, "safetensors file, written as training goes");
+  verb.add_option("--checkpoint", flags->checkpoint, "safetensors file, written as training goes")
+      ->check(named);
   verb.add_option("--save-every", flags->save_every, "steps between checkpoints")
       ->check(from_1)
       ->capture_default_str();
   verb.add_flag("--resume", flags->resume, "go on from the checkpoint if it is there");
-  verb.add_option("-o,--output", flags->output, "write the trained model (ONNX)");
+  verb.add_option("-o,--output", flags->output, "write the trained model (ONNX)")->check(named);
   return [flags, &verb] {
     for (const char* name : {"--momentum", "--beta1", "--beta2", "--epsilon", "--loss-scale"})
       if (verb.get_option(name)->count() > 0) flags->given.emplace_back(name);

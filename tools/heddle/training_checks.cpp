@@ -1,5 +1,6 @@
 #include "training_checks.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "onnx/reader.h"
 #include "prim/rewrite.h"
 
 namespace heddle::tool {
@@ -105,6 +107,31 @@ Status want_positions(const Data& data, const std::vector<runtime::Port>& ports,
   return Ok{};
 }
 
+std::vector<std::string> files_of(const std::string& model) {
+  const std::filesystem::path file = onnx::model_file(model);
+  std::vector<std::string> all{file.string()};
+  for (const std::string& name : onnx::external_files(file.string()))
+    all.push_back((file.parent_path() / name).string());
+  return all;
+}
+
+namespace {
+
+/// Files are written under this name first.
+Status want_made(const char* flag, const std::string& path) {
+  const std::string part = path + ".part";
+  std::error_code failed;
+  const bool there = std::filesystem::exists(part, failed);
+  const int file = ::open(part.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (file < 0)
+    return fail("{} {}: '{}' cannot be written: {}", flag, path, part, std::strerror(errno));
+  ::close(file);
+  if (!there) ::unlink(part.c_str());
+  return Ok{};
+}
+
+}  // namespace
+
 Status want_writable(const char* flag, std::string& path, const std::vector<std::string>& others) {
   namespace fs = std::filesystem;
   if (path.empty()) return Ok{};
@@ -123,9 +150,11 @@ Status want_writable(const char* flag, std::string& path, const std::vector<std:
     return fail("{} {}: folder '{}' cannot be written to: {}", flag, path, folder,
                 std::strerror(errno));
   for (const std::string& other : others)
-    if (!other.empty() && fs::weakly_canonical(other, failed) == fs::weakly_canonical(path, failed))
-      return fail("{} {}: the same file is {} already", flag, path, other);
-  return Ok{};
+    for (const std::string& own : {path, path + ".part"})
+      if (!other.empty() &&
+          fs::weakly_canonical(other, failed) == fs::weakly_canonical(own, failed))
+        return fail("{} {}: the same file is {} already", flag, own, other);
+  return want_made(flag, path);
 }
 
 std::string name_of_not_finite(const std::vector<Tensor>& batch,

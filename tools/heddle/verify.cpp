@@ -62,8 +62,9 @@ void print_text(const VerifyFlags& flags, const Verified& verified) {
         v.uncertain);
   if (!v.unjudged.empty())
     fmt::print(
-        "not judged as a whole, as rounding may take them across a step: {} (every kernel is "
-        "right on what it reads, and together they give the same)\n",
+        "not judged as a whole, as {}: {} (each kernel alone is judged, on what it reads)\n",
+        v.overflow ? "values on the way are more than 16 bits hold"
+                   : "rounding may take them across a step",
         fmt::join(v.unjudged, ", "));
   if (verified.stages)
     fmt::print(

@@ -317,6 +317,11 @@ inline const Case kCases[] = {
                          {ir::Expr(ir::Var{0}), ir::Expr(0), ir::Expr(ir::Var{2}) + ir::Expr(1)},
                          prim::Scatter::Combine::assign}));
      }},
+    {"one number moved",
+     [](auto& g, auto& b) {
+       out(g, b.scatter(in(g, {5}), in(g, {}), {in(g, {}, DType::i64)},
+                        {{0}, {ir::Expr(0)}, prim::Scatter::Combine::add}));
+     }},
     {"scalar", [](auto& g, auto& b) { out(g, b.exp(in(g, {}))); }},
     {"empty", [](auto& g, auto& b) { out(g, b.exp(in(g, {3, 0}))); }},
     {"sum of nothing", [](auto& g, auto& b) { out(g, b.reduce_sum(in(g, {3, 0}), {1})); }},
