@@ -144,7 +144,8 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
 
 void Trainer::take_values(const onnx::TrainingModel& model) {
   for (const auto* list : {&model.parameters, &model.statistics})
-    for (const auto& named : *list)  // buffers change hands: none may be shared with the model's file
+    for (const auto& named :
+         *list)  // buffers change hands: none may be shared with the model's file
       values_.push_back({named.name, copy_of(named.value), Value::Kind::weight});
 }
 

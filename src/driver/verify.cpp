@@ -167,8 +167,8 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
       result.outputs_error = std::max(result.outputs_error, error);
     else
       result.unjudged.push_back(name);
-    const bool right = same_bytes(outputs[i], chain.value_of(graph.outputs[i].node)) &&
-                       (near || !judged);
+    const bool right =
+        same_bytes(outputs[i], chain.value_of(graph.outputs[i].node)) && (near || !judged);
     if (!right && result.wrong++ == 0)
       result.first_wrong = fmt::format("(all together: output '{}')", name);
   }

@@ -19,8 +19,8 @@ struct Verification {
   /// Values that hang on a step (floor, a comparison, …) of a number that the same kernel rounds:
   /// they are held to what both sides of the step give (driver/reference.h).
   std::int64_t uncertain = 0;
-  /// Of the whole program's outputs against the float64 interpreter of the whole graph, of those that
-  /// are judged.
+  /// Of the whole program's outputs against the float64 interpreter of the whole graph, of those
+  /// that are judged.
   double outputs_error = 0;
   /// Outputs that are shown but not judged: rounding upstream may take them across a step, or
   /// `overflow` is what they differ by.

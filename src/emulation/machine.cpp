@@ -180,8 +180,7 @@ void Machine::enter(fiber::transfer_t from) {
   Thread& t = *m.thread_;
   const bool copies = std::any_of(t.groups.begin(), t.groups.end(),
                                   [](const std::vector<Copy>& group) { return !group.empty(); });
-  if (!t.started.empty() || copies)
-    m.fail_at("a thread ends with asynchronous copies in flight");
+  if (!t.started.empty() || copies) m.fail_at("a thread ends with asynchronous copies in flight");
   if (!t.products.empty() || !t.product_groups.empty())
     m.fail_at("a thread ends with products in flight");
   t.state = State::done;

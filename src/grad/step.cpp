@@ -250,7 +250,8 @@ bool is_own_name(std::string_view name) {
   const std::string_view kind = name.substr(0, name.find(':') + 1);  // "" where there is none
   if (kind == kGradient) return true;
   return std::ranges::any_of(optimizers(), [&](const Optimizer& o) {
-    return std::ranges::any_of(o.states, [&](const auto& s) { return kind == std::string(s) + ":"; });
+    return std::ranges::any_of(o.states,
+                               [&](const auto& s) { return kind == std::string(s) + ":"; });
   });
 }
 

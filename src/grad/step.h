@@ -65,8 +65,8 @@ bool is_own_name(std::string_view name);
 /// the prediction (or the loss: see grad::losses); outputs that have an input's name (running
 /// statistics) are fed back. Inputs: those of the forward graph, then those above, then states.
 /// Outputs: "loss", then new values under the names of the inputs that they replace.
-/// Errors: an input of the model with an is_own_name(), an unknown loss, optimiser or parameter, a prediction that the loss cannot take, what
-/// gradients() cannot differentiate.
+/// Errors: an input of the model with an is_own_name(), an unknown loss, optimiser or parameter, a
+/// prediction that the loss cannot take, what gradients() cannot differentiate.
 Result<Step> training_step(prim::Graph forward, const std::vector<std::string>& parameters,
                            const StepOptions& options);
 

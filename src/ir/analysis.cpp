@@ -98,8 +98,7 @@ std::optional<Interval> bounds(const Expr& e, const Ranges& ranges) {
       const auto c = (n.args[0] + n.args[1]).constant();
       if (n.kind == Kind::min) {
         const std::int64_t high = std::min(a->high, b->high);
-        return Interval{std::min(a->low, b->low),
-                        c ? std::min(high, floor_div_int(*c, 2)) : high};
+        return Interval{std::min(a->low, b->low), c ? std::min(high, floor_div_int(*c, 2)) : high};
       }
       const std::int64_t low = std::max(a->low, b->low);
       return Interval{c ? std::max(low, -floor_div_int(-*c, 2)) : low, std::max(a->high, b->high)};

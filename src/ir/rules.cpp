@@ -89,7 +89,8 @@ Rewritten div_small_rest(const Expr& e, const Ranges& ranges) {
   return floor_div(s->multiple + s->offset, d / s->g);
 }
 
-/// x with k·y written as k·m·(y / m) + k·(y % m) where y % m is there too; nullopt if it is nowhere.
+/// x with k·y written as k·m·(y / m) + k·(y % m) where y % m is there too; nullopt if it is
+/// nowhere.
 Rewritten in_digits(const Expr& x) {
   const IndexNode& n = x.node();
   for (const Term& t : n.terms) {
@@ -228,9 +229,8 @@ Rewritten rejoin_modulo(const Expr& e, const Ranges&) {
         continue;
       bool multiple = true;
       const std::int64_t c =
-          for_each_term(div.args[0] - mod.args[0], [&](std::int64_t k, const Expr&) {
-            multiple &= k % mod.constant == 0;
-          });
+          for_each_term(div.args[0] - mod.args[0],
+                        [&](std::int64_t k, const Expr&) { multiple &= k % mod.constant == 0; });
       if (!multiple || c % mod.constant != 0) continue;
       const Expr rejoined =
           e - t.atom * t.coefficient - u.atom * *scale + div.args[0] * t.coefficient;

@@ -34,10 +34,10 @@ std::span<const OpDef> svm_ops();                  // svm.cpp: ai.onnx.ml
 std::span<const OpDef> tree_ops();                 // trees.cpp: ai.onnx.ml
 std::span<const OpDef> contrib_quantized_ops();    // contrib_quantized.cpp: com.microsoft
 std::span<const OpDef> contrib_block_ops();        // contrib_blocks.cpp: weights of few bits
-std::span<const OpDef> contrib_layer_ops();        // contrib_layers.cpp: of diffusion models, gated norms
-std::span<const OpDef> moe_ops();                  // moe.cpp: mixtures of experts
-std::span<const OpDef> text_ops();                 // text.cpp: strings, on the host
-std::span<const OpDef> image_ops();                // images.cpp: encoded pictures, on the host
-std::span<const OpDef> known_ops();                // known.cpp: shapes that depend on values
+std::span<const OpDef> contrib_layer_ops();  // contrib_layers.cpp: of diffusion models, gated norms
+std::span<const OpDef> moe_ops();            // moe.cpp: mixtures of experts
+std::span<const OpDef> text_ops();           // text.cpp: strings, on the host
+std::span<const OpDef> image_ops();          // images.cpp: encoded pictures, on the host
+std::span<const OpDef> known_ops();          // known.cpp: shapes that depend on values
 
 }  // namespace heddle::ops

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/families.h"
 #include "ops/bounded.h"
+#include "ops/families.h"
 
 /// Reads and writes at positions that are data.
 namespace heddle::ops {

@@ -206,7 +206,8 @@ Result<Tensor> adaptive_roi_align(const Call& call, const RoiOptions& o,
       return fmt::format("region {} is [{}, {}, {}, {}]", r, args[1].at(r * 4),
                          args[1].at(r * 4 + 1), args[1].at(r * 4 + 2), args[1].at(r * 4 + 3));
     };
-    if (!rows || !columns) return call.error("{}, want numbers, and at most 2^18 samples along an axis", box());
+    if (!rows || !columns)
+      return call.error("{}, want numbers, and at most 2^18 samples along an axis", box());
     const std::int64_t image = args[2].int_at(r);
     if (image < 0 || image >= in[0])
       return call.error("region {} is of image {}, there are {}", r, image, in[0]);

@@ -24,9 +24,7 @@ inline bool is_unsigned_int(DType t) {
 }
 inline bool is_int(DType t) { return is_signed_int(t) || is_unsigned_int(t); }
 /// The type in which arithmetic on `t` is done: f16 and bf16 are storage types, computed in f32.
-inline DType compute_type(DType t) {
-  return t == DType::f16 || t == DType::bf16 ? DType::f32 : t;
-}
+inline DType compute_type(DType t) { return t == DType::f16 || t == DType::bf16 ? DType::f32 : t; }
 
 float f16_to_f32(std::uint16_t bits);
 std::uint16_t f32_to_f16(float value);  ///< round to nearest even

@@ -10,6 +10,8 @@ Hash hash_bytes(std::string_view bytes) {
   return {hash.low64, hash.high64};
 }
 
-std::string to_string(const Hash& hash) { return fmt::format("{:016x}{:016x}", hash.high, hash.low); }
+std::string to_string(const Hash& hash) {
+  return fmt::format("{:016x}{:016x}", hash.high, hash.low);
+}
 
 }  // namespace heddle

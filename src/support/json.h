@@ -6,8 +6,9 @@
 
 namespace heddle {
 
-/// JSON of one of our own file formats, whose numbers are all whole; nothing for malformed text or any other number
-/// (nlohmann's conversion of one to an integer is undefined past the integer's range).
+/// JSON of one of our own file formats, whose numbers are all whole; nothing for malformed text or
+/// any other number (nlohmann's conversion of one to an integer is undefined past the integer's
+/// range).
 std::optional<nlohmann::json> parse_whole_json(std::string_view text);
 
 }  // namespace heddle

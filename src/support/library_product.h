@@ -16,11 +16,11 @@ struct LibraryProduct {
   };
   DType operands = DType::f32, result = DType::f32;  ///< f32, f16 or bf16; the bias is of `result`
   std::int64_t batches = 1, rows = 1, columns = 1, depth = 1;
-  Matrix lhs, rhs, out;     ///< `out`: column 1
-  int bias = -1;            ///< argument; -1: none
+  Matrix lhs, rhs, out;  ///< `out`: column 1
+  int bias = -1;         ///< argument; -1: none
   std::int64_t bias_start = 0;
   bool relu = false;
-  bool tf32 = false;        ///< operands of f32 may be rounded to tf32
+  bool tf32 = false;  ///< operands of f32 may be rounded to tf32
   bool operator==(const LibraryProduct&) const = default;
 };
 

@@ -19,12 +19,18 @@ spdlog::logger& logger() {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::trace: return spdlog::level::trace;
-    case LogLevel::debug: return spdlog::level::debug;
-    case LogLevel::info: return spdlog::level::info;
-    case LogLevel::warning: return spdlog::level::warn;
-    case LogLevel::error: return spdlog::level::err;
-    case LogLevel::off: return spdlog::level::off;
+    case LogLevel::trace:
+      return spdlog::level::trace;
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::warning:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      return spdlog::level::err;
+    case LogLevel::off:
+      return spdlog::level::off;
   }
   return spdlog::level::off;
 }
@@ -35,8 +41,8 @@ Status set_log_level(const std::string& name) {
   const std::string names[] = {"trace", "debug", "info", "warning", "error", "off"};
   for (int i = 0; i < 6; ++i)
     if (names[i] == name) return logger().set_level(to_spdlog(static_cast<LogLevel>(i))), Ok{};
-  return fail(ErrorCode::usage, "log level: found '{}', want trace, debug, info, warning, error or off",
-              name);
+  return fail(ErrorCode::usage,
+              "log level: found '{}', want trace, debug, info, warning, error or off", name);
 }
 
 void log_line(LogLevel level, const std::string& text) { logger().log(to_spdlog(level), text); }

@@ -10,12 +10,12 @@ namespace heddle {
 
 /// What went wrong, in the classes that the command line turns into exit codes.
 enum class ErrorCode {
-  failed = 1,          ///< a file, a malformed model, any other failure
-  usage = 2,           ///< the caller asked for something that makes no sense
-  unsupported = 3,     ///< a well-formed model that needs what Heddle does not have
-  mismatch = 4,        ///< numbers differ from what was expected
-  out_of_memory = 5,   ///< a size above the limit, or the machine had no more
-  missing = 6,         ///< a device or a library is not there
+  failed = 1,         ///< a file, a malformed model, any other failure
+  usage = 2,          ///< the caller asked for something that makes no sense
+  unsupported = 3,    ///< a well-formed model that needs what Heddle does not have
+  mismatch = 4,       ///< numbers differ from what was expected
+  out_of_memory = 5,  ///< a size above the limit, or the machine had no more
+  missing = 6,        ///< a device or a library is not there
 };
 
 struct Error {
@@ -62,11 +62,11 @@ struct Ok {};
 using Status = Result<Ok>;
 
 /// Unwraps a Result, or returns its error from the enclosing function.
-#define HEDDLE_TRY(expression)                                  \
-  __extension__({                                               \
-    auto heddle_result_ = (expression);                         \
+#define HEDDLE_TRY(expression)                                     \
+  __extension__({                                                  \
+    auto heddle_result_ = (expression);                            \
     if (!heddle_result_) return std::move(heddle_result_).error(); \
-    *std::move(heddle_result_);                                 \
+    *std::move(heddle_result_);                                    \
   })
 
 /// A bug of ours, caught only at the edges (command line, C, Python).
@@ -79,11 +79,11 @@ class InternalError : public std::logic_error {
                                const std::string& message);
 
 /// Throws InternalError unless the condition holds: HEDDLE_CHECK(a == b, "format {}", x).
-#define HEDDLE_CHECK(condition, ...)                                        \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]]                                          \
-      ::heddle::check_failed(#condition, __FILE__, __LINE__,                \
-                             ::heddle::check_message(__VA_ARGS__));         \
+#define HEDDLE_CHECK(condition, ...)                                \
+  do {                                                              \
+    if (!(condition)) [[unlikely]]                                  \
+      ::heddle::check_failed(#condition, __FILE__, __LINE__,        \
+                             ::heddle::check_message(__VA_ARGS__)); \
   } while (false)
 
 inline std::string check_message() { return {}; }

@@ -162,7 +162,8 @@ std::pair<std::string, std::size_t> said_without(std::string_view kernel, int go
   if (!parsed) return {parsed.error().message, 0};
   auto text = codegen::cuda::to_text(*parsed, "k");
   if (!text) return {text.error().message, 0};
-  const auto mutants = mutants_of(text->text, R"(hd::(block_sync|warp_sync|grid_barrier)\([a-z]*\);)");
+  const auto mutants =
+      mutants_of(text->text, R"(hd::(block_sync|warp_sync|grid_barrier)\([a-z]*\);)");
   const std::string unit = codegen::cuda::unit_header() +
                            (gone < 0 ? text->text : mutants[static_cast<std::size_t>(gone)].text);
   const auto module = emulation::compile(unit, {.races = true});

@@ -1,4 +1,5 @@
-// Arbitrary bytes as an artefact: refused with an error or read, never a crash or a huge allocation.
+// Arbitrary bytes as an artefact: refused with an error or read, never a crash or a huge
+// allocation.
 #include <cstdint>
 #include <cstring>
 

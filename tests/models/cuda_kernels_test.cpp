@@ -1,5 +1,5 @@
-// The kernels that `compile --device cuda` makes for every network of the zoo and every light network
-// compile for the GPU named, and no register is spilled beyond what cuda_spills.txt says.
+// The kernels that `compile --device cuda` makes for every network of the zoo and every light
+// network compile for the GPU named, and no register is spilled beyond what cuda_spills.txt says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,8 +73,8 @@ void plan_all(const std::vector<std::string>& paths, const std::string& arch, Ke
     const std::string& path = paths[static_cast<std::size_t>(i)];
     const double begin = now();
     auto graph = onnx::import(path + "/model.onnx", {});
-    const auto planned = graph ? plan_only(*std::move(graph), options_for(arch))
-                               : Result<Compiled>(graph.error());
+    const auto planned =
+        graph ? plan_only(*std::move(graph), options_for(arch)) : Result<Compiled>(graph.error());
     const std::lock_guard lock(mutex);
     ASSERT_TRUE(planned.ok()) << path << ": " << planned.error().message;
     const std::string name = fs::path(path).filename().string();
@@ -89,7 +89,8 @@ void plan_all(const std::vector<std::string>& paths, const std::string& arch, Ke
   });
 }
 
-/// "sm_90a SYMBOL BYTES # where": what the assembler keeps in memory, recorded when it was looked at.
+/// "sm_90a SYMBOL BYTES # where": what the assembler keeps in memory, recorded when it was looked
+/// at.
 std::map<std::string, int> recorded_spills(const std::string& arch) {
   std::map<std::string, int> out;
   std::ifstream file(HEDDLE_SOURCE_DIR "/tests/models/cuda_spills.txt");

@@ -84,8 +84,8 @@ TEST(TensorFile, HeadersOfNpyAreReadInFull) {
     return read_tensor(path).ok();
   };
   EXPECT_TRUE(reads("(23, 4), }"));
-  for (const std::string bad : {"(-23,4), }", "(23.5,4),}", "(23,,4), }", "(+23,4), }", "[23,4,], }",
-                                "(23,4,   }", "(0x17,4),}", "(23L,4), }"})
+  for (const std::string bad : {"(-23,4), }", "(23.5,4),}", "(23,,4), }", "(+23,4), }",
+                                "[23,4,], }", "(23,4,   }", "(0x17,4),}", "(23L,4), }"})
     EXPECT_FALSE(reads(bad)) << bad;
   EXPECT_FALSE(reads(shape, 9));
   EXPECT_FALSE(reads(shape, 0));

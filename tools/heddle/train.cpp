@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <numbers>
@@ -427,9 +427,9 @@ Verb add_train(CLI::App& verb) {
       ->check(at_least_0)
       ->capture_default_str();
   verb.add_option(
-         "--ignore-index", step->ignore_index,
-         "cross_entropy, nll: targets of this class do not count (in several processes each "
-         "divides by how many of its own do)")
+          "--ignore-index", step->ignore_index,
+          "cross_entropy, nll: targets of this class do not count (in several processes each "
+          "divides by how many of its own do)")
       ->check(whole);
   verb.add_option("--clip-norm", step->clip_norm, "limit of the gradients' norm; 0: none")
       ->check(at_least_0);

@@ -24,8 +24,10 @@ std::vector<std::string> flags_for(const CompileOptions& options) {
           "--generate-line-info", "--ptxas-options=-v"};
 }
 
-std::string key_of(const std::string& text, const std::vector<std::string>& flags, const Nvrtc& nvrtc) {
-  std::string all = fmt::format("{}\n{}\n{}\n{}", nvrtc.path, nvrtc.version, fmt::join(flags, " "), text);
+std::string key_of(const std::string& text, const std::vector<std::string>& flags,
+                   const Nvrtc& nvrtc) {
+  std::string all =
+      fmt::format("{}\n{}\n{}\n{}", nvrtc.path, nvrtc.version, fmt::join(flags, " "), text);
   for (const Header& header : prelude()) all += header.text;
   return to_string(hash_bytes(all));
 }
@@ -88,17 +90,20 @@ std::string text_from(Size size, Get get, NvrtcProgram* program) {
   return get(program, out.data()) == 0 ? out : std::string{};
 }
 
-Result<Cubin> compile_now(const std::string& text, const std::vector<std::string>& flags, const Nvrtc& nvrtc) {
+Result<Cubin> compile_now(const std::string& text, const std::vector<std::string>& flags,
+                          const Nvrtc& nvrtc) {
   std::vector<const char*> names, texts, options;
   for (const Header& header : prelude()) names.push_back(header.name), texts.push_back(header.text);
   for (const std::string& flag : flags) options.push_back(flag.c_str());
   NvrtcProgram* created = nullptr;
-  if (const int code = nvrtc.CreateProgram(&created, text.c_str(), "kernel.cu", static_cast<int>(texts.size()),
-                                           texts.data(), names.data()))
+  if (const int code =
+          nvrtc.CreateProgram(&created, text.c_str(), "kernel.cu", static_cast<int>(texts.size()),
+                              texts.data(), names.data()))
     return fail("NVRTC: cannot create a program: {}", nvrtc.GetErrorString(code));
   const auto destroy = [&](NvrtcProgram* p) { nvrtc.DestroyProgram(&p); };
   const std::unique_ptr<NvrtcProgram, decltype(destroy)> program(created, destroy);
-  const int code = nvrtc.CompileProgram(program.get(), static_cast<int>(options.size()), options.data());
+  const int code =
+      nvrtc.CompileProgram(program.get(), static_cast<int>(options.size()), options.data());
   std::string log = text_from(nvrtc.GetProgramLogSize, nvrtc.GetProgramLog, program.get());
   while (!log.empty() && log.back() == '\0') log.pop_back();
   if (code != 0) return fail("NVRTC: {}: {}", nvrtc.GetErrorString(code), log);
@@ -136,14 +141,15 @@ std::vector<FunctionInfo> functions_from_log(std::string_view log) {
     constexpr std::string_view kFunction = "Function properties for ";
     if (const std::size_t at = line.find(kFunction); at != std::string::npos) {
       const std::string name = name_after(line, at + kFunction.size(), ' ');
-      current = static_cast<std::size_t>(
-          std::ranges::find(out, name, &FunctionInfo::symbol) - out.begin());
+      current = static_cast<std::size_t>(std::ranges::find(out, name, &FunctionInfo::symbol) -
+                                         out.begin());
       if (current == out.size()) out.push_back({name});
     }
     FunctionInfo& f = out[line.find(" registers") != std::string::npos ? entry : current];
     if (line.find("bytes stack frame") != std::string::npos) {
       f.stack_bytes = number_before(line, " bytes stack frame");
-      f.spill_bytes = number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
+      f.spill_bytes =
+          number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
     }
     if (line.find(" registers") != std::string::npos && f.registers == 0) {
       f.registers = number_before(line, " registers");
@@ -158,9 +164,10 @@ bool cached_cubin_is_sound(const std::string& path) { return read_cached(path).h
 Result<Cubin> compile(const std::string& text, const CompileOptions& options) {
   const std::shared_ptr<const Nvrtc> nvrtc = HEDDLE_TRY(load_nvrtc(options.library));
   const std::vector<std::string> flags = flags_for(options);
-  const std::string path = options.cache_dir.empty()
-                               ? std::string{}
-                               : fmt::format("{}/cubins/{}.cubin", options.cache_dir, key_of(text, flags, *nvrtc));
+  const std::string path =
+      options.cache_dir.empty()
+          ? std::string{}
+          : fmt::format("{}/cubins/{}.cubin", options.cache_dir, key_of(text, flags, *nvrtc));
   if (!path.empty())
     if (std::optional<Cubin> cached = read_cached(path)) return *std::move(cached);
   Cubin cubin = HEDDLE_TRY(compile_now(text, flags, *nvrtc));

@@ -20,10 +20,10 @@ std::span<const Header> prelude();
 /// What the assembler says of one function.
 struct FunctionInfo {
   std::string symbol;
-  int registers = 0;        ///< of a thread
-  int stack_bytes = 0;      ///< local memory of a thread (arrays, slow paths of sin and cos, spills)
-  int spill_bytes = 0;      ///< registers stored to local memory: loads and stores
-  int shared_bytes = 0;     ///< static
+  int registers = 0;     ///< of a thread
+  int stack_bytes = 0;   ///< local memory of a thread (arrays, slow paths of sin and cos, spills)
+  int spill_bytes = 0;   ///< registers stored to local memory: loads and stores
+  int shared_bytes = 0;  ///< static
   bool operator==(const FunctionInfo&) const = default;
 };
 /// Machine code for one architecture.
@@ -50,9 +50,9 @@ bool cached_cubin_is_sound(const std::string& path);
 /// Reads registers, spills and shared memory from the log of `ptxas -v`.
 std::vector<FunctionInfo> functions_from_log(std::string_view log);
 
-/// Where a library of the toolkit is: `wanted` if not empty, else the newest in the toolkit's folders,
-/// the system's, or a Python environment's nvidia packages (build/venv, VIRTUAL_ENV, site-packages).
-/// `stem`: "nvrtc", "cublasLt". Empty if nowhere; `tried` lists where was looked.
+/// Where a library of the toolkit is: `wanted` if not empty, else the newest in the toolkit's
+/// folders, the system's, or a Python environment's nvidia packages (build/venv, VIRTUAL_ENV,
+/// site-packages). `stem`: "nvrtc", "cublasLt". Empty if nowhere; `tried` lists where was looked.
 std::string find_library(const std::string& stem, const std::string& wanted,
                          std::vector<std::string>* tried = nullptr);
 /// "13.0" of the library at `path` (empty: found); missing if it cannot be loaded.

@@ -83,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(Arch, PreludeTest, testing::Values("sm_80", "sm_89", "s
 
 TEST(Nvrtc, ErrorsCarryTheCompilersLog) {
   ASSERT_TRUE(has_nvrtc()) << "scripts/venv.sh installs it, tests run in the project's root";
-  auto cubin = compile("#include \"heddle.cuh\"\nextern \"C\" __global__ void f() { nothing(); }", {});
+  auto cubin =
+      compile("#include \"heddle.cuh\"\nextern \"C\" __global__ void f() { nothing(); }", {});
   ASSERT_FALSE(cubin);
   EXPECT_NE(cubin.error().message.find("kernel.cu(2)"), std::string::npos) << cubin.error().message;
 }
@@ -131,7 +132,8 @@ extern "C" __global__ void f(float* out, hd::u64 a, hd::u64 b) {
   d[0] += 1;  // the product is still in flight
   hd::wgmma_wait<0>();
   for (int i = 0; i < 4; ++i) out[4 * threadIdx.x + i] = d[i];
-})", {});
+})",
+                       {});
   ASSERT_TRUE(cubin) << cubin.error().message;
   EXPECT_FALSE(cubin->notes.empty()) << cubin->log;
 }

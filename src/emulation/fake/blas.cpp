@@ -170,7 +170,8 @@ HEDDLE_FAKE int cublasLtMatrixLayoutCreate(MatrixLayout** layout, int type, std:
   if (pitch < static_cast<std::int64_t>(rows)) return fake::kInvalid;
   ++state().blas;
   *layout = new MatrixLayout;
-  **layout = {type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns), pitch, 0, 1};
+  **layout = {type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns), pitch, 0,
+              1};
   return 0;
 }
 HEDDLE_FAKE int cublasLtMatrixLayoutDestroy(MatrixLayout* layout) {
@@ -232,12 +233,14 @@ HEDDLE_FAKE int cublasLtMatmul(void*, const MatmulDesc* desc, const float* alpha
   if (call.code != 0) return call.code;
   if (!state().streams.contains(stream) || *alpha != 1 || *beta != 0 || c != d || cl != dl)
     return fake::kInvalid;
-  if (*algorithm != fake::kAlgorithm || bytes < fake::kWorkspace || !state().holds(workspace, bytes))
+  if (*algorithm != fake::kAlgorithm || bytes < fake::kWorkspace ||
+      !state().holds(workspace, bytes))
     return fake::kInvalid;
   const auto product = fake::product_of(*desc, a, *al, b, *bl, d, *dl);
   if (!product || !product->a.held() || !product->b.held() || !product->d.held())
     return fake::kInvalid;
-  const auto bias = static_cast<std::uint64_t>(product->d.rows() * heddle::size_of(product->d.type));
+  const auto bias =
+      static_cast<std::uint64_t>(product->d.rows() * heddle::size_of(product->d.type));
   if ((desc->epilogue & fake::kBias) != 0 && !state().holds(desc->bias, bias))
     return fake::kInvalid;
   return state().enqueue(*stream, [product = *product, workspace, bytes] {

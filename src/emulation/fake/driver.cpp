@@ -17,7 +17,8 @@ HEDDLE_FAKE int cuInit(unsigned flags) {
 HEDDLE_FAKE int cuGetErrorString(int code, const char** text) {
   switch (code) {
     case fake::kInvalidValue:
-      *text = state().settings.problem.empty() ? "invalid argument" : state().settings.problem.c_str();
+      *text =
+          state().settings.problem.empty() ? "invalid argument" : state().settings.problem.c_str();
       break;
     case fake::kOutOfMemory:
       *text = "out of memory";

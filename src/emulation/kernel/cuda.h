@@ -118,9 +118,10 @@ HEDDLE_EMU void __syncthreads(emu::Site site = emu::here()) { emu::runtime.barri
   extern "C" double name(double, double) noexcept; \
   extern "C" float name##f(float, float) noexcept;
 HEDDLE_EMU_MATH1(exp)
-HEDDLE_EMU_MATH1(log) HEDDLE_EMU_MATH1(sqrt) HEDDLE_EMU_MATH1(sin) HEDDLE_EMU_MATH1(cos)
-    HEDDLE_EMU_MATH1(tan) HEDDLE_EMU_MATH1(asin) HEDDLE_EMU_MATH1(acos) HEDDLE_EMU_MATH1(atan)
-        HEDDLE_EMU_MATH1(sinh) HEDDLE_EMU_MATH1(cosh) HEDDLE_EMU_MATH1(tanh) HEDDLE_EMU_MATH1(asinh)
+HEDDLE_EMU_MATH1(log)
+HEDDLE_EMU_MATH1(sqrt) HEDDLE_EMU_MATH1(sin) HEDDLE_EMU_MATH1(cos) HEDDLE_EMU_MATH1(tan)
+    HEDDLE_EMU_MATH1(asin) HEDDLE_EMU_MATH1(acos) HEDDLE_EMU_MATH1(atan) HEDDLE_EMU_MATH1(sinh)
+        HEDDLE_EMU_MATH1(cosh) HEDDLE_EMU_MATH1(tanh) HEDDLE_EMU_MATH1(asinh)
             HEDDLE_EMU_MATH1(acosh) HEDDLE_EMU_MATH1(atanh) HEDDLE_EMU_MATH1(erf)
                 HEDDLE_EMU_MATH1(floor) HEDDLE_EMU_MATH1(ceil) HEDDLE_EMU_MATH1(rint)
                     HEDDLE_EMU_MATH1(trunc) HEDDLE_EMU_MATH1(fabs) HEDDLE_EMU_MATH1(exp2)

@@ -228,7 +228,8 @@ void Phases::emit_scatter(NodeId id) {
   if (element_count(updates) == 0 || element_count(node.type.shape) == 0) return;
   std::vector<bool> own = apart(op, updates);
   if (!request_.target.is_gpu()) {
-    if (!own.empty() && own.back() && updates.back() >= emitter_.lanes()) return update_rows(id, updates);
+    if (!own.empty() && own.back() && updates.back() >= emitter_.lanes())
+      return update_rows(id, updates);
     own.assign(updates.size(), false);
   }
   Shape dealt;

@@ -284,8 +284,8 @@ void Phases::keep_compared_sums() {
   }
 }
 
-/// True if the value needs a split reduction, and others only if they are short: `most` terms in all
-/// (the two products of a squeeze-and-excitation's gate).
+/// True if the value needs a split reduction, and others only if they are short: `most` terms in
+/// all (the two products of a squeeze-and-excitation's gate).
 bool Phases::of_split_reductions(NodeId node, std::int64_t most) const {
   const auto terms = [&](NodeId id) {
     if (const auto* c = std::get_if<prim::Contract>(&g_[id].op))
