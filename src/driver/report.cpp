@@ -57,6 +57,17 @@ std::string_view name_of(ScheduleFrom from) {
   return "";
 }
 
+/// Types that a kernel's products multiply: "f32", or "u8 i8" where they differ; "" without any.
+std::string multiplied(const prim::Graph& graph, const CompiledKernel& kernel) {
+  for (const prim::NodeId id : kernel.planned.cluster.nodes) {
+    const prim::Node& n = graph[id];
+    if (!std::holds_alternative<prim::Contract>(n.op)) continue;
+    const DType a = graph[n.args[0]].type.dtype, b = graph[n.args[1]].type.dtype;
+    return a == b ? std::string(name_of(a)) : fmt::format("{} {}", name_of(a), name_of(b));
+  }
+  return "";
+}
+
 json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
   json j = {{"name", kernel.lowered.kernel.name},
             {"schedule", kernel.lowered.schedule},
@@ -87,6 +98,7 @@ json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
   json phases = json::array();
   for (const auto& phase : kernel.code.phases) phases.push_back(phase.tasks);
   j["tasks"] = phases;
+  j["multiplies"] = multiplied(graph, kernel);
   return j;
 }
 

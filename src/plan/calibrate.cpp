@@ -96,8 +96,42 @@ double multiply_add_gflops(int vector_bytes) {
       7, [&] { sink = wide ? adds_avx512(0.5f, kChainIndices) : adds_avx2(0.5f, kChainIndices); });
   return 2.0 * (wide ? 16 : 8) * kChains * kSteps / s * 1e-9;
 }
+
+/// The same of an instruction of three registers, which compilers may not surround with copies.
+#define HEDDLE_RATE(name, features, instruction)                     \
+  template <std::size_t... C>                                        \
+  [[gnu::target(features)]] float name(std::index_sequence<C...>) {  \
+    __m512 a[sizeof...(C)], x = _mm512_setzero_ps();                 \
+    ((a[C] = _mm512_setzero_ps()), ...);                             \
+    for (int s = 0; s < kSteps; ++s)                                 \
+      (({ asm volatile(instruction : "+v"(a[C]) : "v"(x)); }), ...); \
+    ((a[0] = _mm512_add_ps(a[0], a[C])), ...);                       \
+    float out[16];                                                   \
+    _mm512_storeu_ps(out, a[0]);                                     \
+    return out[0];                                                   \
+  }
+HEDDLE_RATE(fours_of_bytes, "avx512f,avx512vnni", "vpdpbusd %1, %1, %0")
+HEDDLE_RATE(pairs_of_bf16, "avx512f,avx512bf16", "vdpbf16ps %1, %1, %0")
+#undef HEDDLE_RATE
+
+NarrowPeaks narrow_rates(int vector_bytes) {
+  NarrowPeaks peaks;
+  if (vector_bytes < 64) return peaks;
+  constexpr int kInFlight = 20, kLanes = 16;  // more than two units' latency
+  constexpr auto kIndices = std::make_index_sequence<kInFlight>();
+  const auto rate = [&](int products, auto&& work) {
+    return 2.0 * products * kLanes * kInFlight * kSteps / best_of(7, work) * 1e-9;
+  };
+  volatile float sink = 0;
+  if (__builtin_cpu_supports("avx512bf16"))
+    peaks.bf16 = rate(2, [&] { sink = pairs_of_bf16(kIndices); });
+  if (__builtin_cpu_supports("avx512vnni"))
+    peaks.bytes = rate(4, [&] { sink = fours_of_bytes(kIndices); });
+  return peaks;
+}
 #else
 double multiply_add_gflops(int) { return 0; }
+NarrowPeaks narrow_rates(int) { return {}; }
 #endif
 
 double launch_us(ThreadPool& pool) {
@@ -155,6 +189,8 @@ MachineModel default_machine(int threads, int vector_bytes) {
   m.l3_bytes = cache_size(3, m.l3_bytes);
   return m;
 }
+
+NarrowPeaks narrow_peaks(int vector_bytes) { return narrow_rates(vector_bytes); }
 
 MachineModel calibrate(ThreadPool& pool, int vector_bytes) {
   MachineModel m = default_machine(pool.threads(), vector_bytes);

@@ -15,4 +15,11 @@ MachineModel default_machine(int threads, int vector_bytes);
 /// region, each the best of repeats; about 0.3 s. Run on an idle machine.
 MachineModel calibrate(ThreadPool& pool, int vector_bytes);
 
+/// GFLOP/s of one core in the instructions that multiply 16-bit floats in pairs and bytes in fours,
+/// a product and its sum counted as two; 0 where it has none or they cannot be measured.
+struct NarrowPeaks {
+  double bf16 = 0, bytes = 0;
+};
+NarrowPeaks narrow_peaks(int vector_bytes);
+
 }  // namespace heddle::plan

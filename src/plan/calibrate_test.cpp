@@ -19,6 +19,20 @@ TEST(Calibrate, FindsAPlausibleMachine) {
   EXPECT_EQ(m.threads, 2);
 }
 
+/// Instructions for narrow products are there to do more of them.
+TEST(Calibrate, NarrowProductsAreFaster) {
+  ThreadPool pool(1);
+  const double wide = calibrate(pool, 64).peak_gflops;
+  const NarrowPeaks peaks = narrow_peaks(64);
+  if (peaks.bf16 > 0) {
+    EXPECT_GT(peaks.bf16, 0.8 * wide);
+  }
+  if (peaks.bytes > 0) {
+    EXPECT_GT(peaks.bytes, 1.5 * wide);
+  }
+  EXPECT_EQ(narrow_peaks(32).bytes, 0);
+}
+
 TEST(Calibrate, NamesTheMachine) {
   EXPECT_NE(machine_name(2, 32), machine_name(4, 32));
   EXPECT_NE(machine_name(2, 32), machine_name(2, 64));

@@ -91,6 +91,11 @@ class Cli(CommandTest):
         self.assertEqual(report["compute"]["kernels"] + report["memory"]["kernels"], len(rows))
         self.assertAlmostEqual(report["of_roofline"], report["floor_us"] / report["run_us"])
         self.assertIn("of the whole run", heddle("profile", self.good, "--roofline").stdout)
+        # The peak is that of the instructions for the types that are multiplied.
+        plans = {low: json.loads(heddle("explain", self.weighted(), "--precision", low, "--json").stdout)
+                 for low in ("f32", "bf16")}
+        for low, plan in plans.items():
+            self.assertIn(low, [k["multiplies"] for k in plan["kernels"]])
 
     def test_outputs_that_are_one_value(self):
         several = self.save("several", model(

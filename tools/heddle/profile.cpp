@@ -6,6 +6,7 @@
 
 #include "common.h"
 #include "driver/measure.h"
+#include "plan/calibrate.h"
 #include "step.h"
 #include "support/clock.h"
 
@@ -115,8 +116,16 @@ json rows_of(const std::vector<runtime::LaunchTime>& best, const json& report) {
 /// The roofline of this machine under a program: what is measured of copies and multiply-adds.
 struct Roofline {
   plan::MachineModel machine;
+  plan::NarrowPeaks narrow;
   double constant_gbs = 0;  ///< from where all constants of the program fit
-  double peak_gflops() const { return machine.peak_gflops * machine.threads; }
+
+  /// GFLOP/s of all threads in the widest instructions for products of these types.
+  double peak_gflops(const std::string& multiplies) const {
+    double peak = machine.peak_gflops;
+    if (multiplies == "bf16") peak = std::max(peak, narrow.bf16);
+    if (multiplies == "u8 i8" || multiplies == "i8 u8") peak = std::max(peak, narrow.bytes);
+    return peak * machine.threads;
+  }
 
   /// GB/s of all threads from the smallest cache that holds `bytes`.
   double gbs(double bytes) const {
@@ -132,7 +141,8 @@ struct Roofline {
   };
   Floor floor_of(const json& kernel) const {
     const double values = kernel["value_bytes"], constants = kernel["constant_bytes"];
-    const double compute = kernel["cost"]["flops"].get<double>() / peak_gflops() * 1e-3;
+    const double compute = kernel["cost"]["flops"].get<double>() /
+                           peak_gflops(kernel.value("multiplies", "")) * 1e-3;
     // A gather reads less than its table: never more than the plan says is moved.
     const double moved = kernel["cost"]["bytes"].get<double>();
     const double part = std::min(1.0, moved / std::max(1.0, values + constants));
@@ -145,7 +155,8 @@ Result<Roofline> roofline_of(const ProfileFlags& flags, const runtime::Program& 
   const auto platform = HEDDLE_TRY(driver::platform_for(HEDDLE_TRY(compile_options(flags))));
   const auto db = HEDDLE_TRY(driver::open_tuning_db(global_options().cache_dir));
   ThreadPool pool(flags.threads > 0 ? flags.threads : driver::machine_threads());
-  Roofline roofline{HEDDLE_TRY(driver::calibrated_machine(*db, pool, platform))};
+  Roofline roofline{HEDDLE_TRY(driver::calibrated_machine(*db, pool, platform)),
+                    plan::narrow_peaks(platform.cpu.vector_bytes)};
   double constants = 0;
   for (const Tensor& c : program.constants) constants += static_cast<double>(c.bytes());
   roofline.constant_gbs = roofline.gbs(constants);
@@ -247,6 +258,10 @@ Status run(const ProfileFlags& flags) {
     const Roofline roofline = HEDDLE_TRY(roofline_of(flags, *model.program));
     add_floors(rows, report, roofline);
     result["machine"] = plan::to_string(roofline.machine);
+    if (roofline.narrow.bf16 + roofline.narrow.bytes > 0)
+      result["machine"] = fmt::format("{} bf16_gflops={:.0f} byte_gops={:.0f}",
+                                      result["machine"].get<std::string>(), roofline.narrow.bf16,
+                                      roofline.narrow.bytes);
     result["floor_us"] = sum_of(rows, "floor_us");
     result["kernels_of_roofline"] = sum_of(rows, "floor_us") / sum_of(rows, "us");
     result["run_us"] = HEDDLE_TRY(best_run_us(model, inputs.values, flags.iterations));
