@@ -153,18 +153,27 @@ int prune_cache(const std::string& folder, int days) {
 
 int bound_programs(const std::string& folder, std::int64_t bytes) {
   std::error_code error;
-  std::vector<fs::directory_entry> entries;
-  for (const fs::directory_entry& e : fs::directory_iterator(fs::path(folder) / "programs", error))
-    if (e.is_regular_file(error)) entries.push_back(e);
-  std::ranges::sort(entries, std::ranges::greater(), [](const fs::directory_entry& e) {
-    std::error_code gone;  // another process may have removed it
-    return e.last_write_time(gone);
-  });
+  // Read once: other processes touch and remove files meanwhile.
+  struct Entry {
+    fs::file_time_type used;
+    std::int64_t bytes;
+    fs::path path;
+  };
+  std::vector<Entry> entries;
+  for (const fs::directory_entry& e :
+       fs::directory_iterator(fs::path(folder) / "programs", error)) {
+    std::error_code gone;
+    const auto used = e.last_write_time(gone);
+    const auto size = e.file_size(gone);
+    if (e.is_regular_file(gone) && !gone)
+      entries.push_back({used, static_cast<std::int64_t>(size), e.path()});
+  }
+  std::ranges::sort(entries, std::ranges::greater(), &Entry::used);
   std::int64_t kept = 0;
   int removed = 0;
-  for (const fs::directory_entry& e : entries) {
-    kept += static_cast<std::int64_t>(e.file_size(error));
-    if (kept > bytes && &e != &entries.front()) removed += fs::remove(e.path(), error) ? 1 : 0;
+  for (const Entry& e : entries) {
+    kept += e.bytes;
+    if (kept > bytes && &e != &entries.front()) removed += fs::remove(e.path, error) ? 1 : 0;
   }
   return removed;
 }

@@ -120,7 +120,8 @@ Tensor moved(const Tensor& t, double share, Step step) {
 /// What a kernel may do to its own values: keep those of 16-bit types wide, store the outputs and
 /// read them again, or store all. Arguments of uncertain steps are moved up (1) or down (-1).
 struct Way {
-  enum class Round { none, outputs, all } round = Round::none;
+  /// `overflow`: nothing is rounded, but what f16 does not hold is infinite.
+  enum class Round { none, outputs, all, overflow } round = Round::none;
   int side = 0;
 };
 
@@ -130,6 +131,17 @@ bool narrows(const Graph& g, NodeId id) {
   if (map == nullptr || map->fn != ScalarFn::cast) return false;
   const DType from = g[g[id].args[0]].type.dtype, to = g[id].type.dtype;
   return is_float(from) && is_float(to) && size_of(to) == 2;
+}
+
+/// Beyond it a number is stored as infinity.
+double largest_of(DType type) {
+  constexpr double kHalf = 65520;  // rounds to 65536
+  if (type == DType::f16) return kHalf;
+  return type == DType::f64 ? std::numeric_limits<double>::max()
+                            : std::numeric_limits<float>::max();
+}
+double held(double v, double largest) {
+  return std::abs(v) > largest ? std::copysign(INFINITY, v) : v;
 }
 
 /// Values of the cluster's nodes that the kernel may give.
@@ -161,6 +173,10 @@ NodeValues evaluate(const Graph& g, const lower::Cluster& cluster, const NodeVal
     if (is_float(type) && size_of(type) == 2 &&
         (way.round == Way::Round::all || (way.round == Way::Round::outputs && output)))
       value = prim::to_reference(prim::from_reference(value, type));
+    if (type != DType::f16 || way.round != Way::Round::overflow) continue;
+    Tensor limited = prim::to_reference(value);  // its bytes may be another node's
+    for (double& v : limited.as_mutable<double>()) v = held(v, largest_of(type));
+    value = std::move(limited);
   }
   return values;
 }
@@ -329,8 +345,11 @@ std::vector<Ranged> ranges(const Graph& g, const lower::Cluster& cluster, const 
 /// Makes [low, high] hold `value`, element by element; NaN wherever one is.
 void widen(Allowed& allowed, const Tensor& value) {
   if (allowed.low.data() == nullptr)
-    allowed = {
-        allowed.exact, prim::to_reference(allowed.exact), prim::to_reference(allowed.exact), {}};
+    allowed = {allowed.exact,
+               prim::to_reference(allowed.exact),
+               prim::to_reference(allowed.exact),
+               {},
+               {}};
   const auto take = [&](auto zero) {
     using T = decltype(zero);
     const auto v = value.as<T>();
@@ -359,42 +378,51 @@ std::vector<bool> depend_on_steps(const Graph& graph, const std::vector<NodeId>&
   return out;
 }
 
-namespace {
-
-/// Beyond it a number is stored as infinity.
-double largest_of(DType type) {
-  constexpr double kHalf = 65520;  // rounds to 65536
-  if (type == DType::f16) return kHalf;
-  return type == DType::f64 ? std::numeric_limits<double>::max()
-                            : std::numeric_limits<float>::max();
-}
-
-}  // namespace
-
 double Allowed::error_of(const Tensor& found) const {
   const Tensor& least = low.data() != nullptr ? low : exact;
   const Tensor& most = high.data() != nullptr ? high : exact;
   double scale = 0, worst = 0;
   // What float64 holds and the kernel's type does not is infinite there.
   const double largest = largest_of(found.dtype());
-  const auto held = [&](double v) {
-    return std::abs(v) > largest ? std::copysign(INFINITY, v) : v;
-  };
   for (std::int64_t i = 0; i < exact.count(); ++i) {
+    if (!overflowed.empty() && overflowed[static_cast<std::size_t>(i)]) continue;
     if (!is_float(found.dtype())) {
       const std::int64_t f = found.int_at(i);
       if (f < least.int_at(i) || f > most.int_at(i)) return INFINITY;
       continue;
     }
-    const double f = found.at(i), w = held(exact.at(i)), l = held(least.at(i)),
-                 m = held(most.at(i));
+    const double f = found.at(i), w = held(exact.at(i), largest), l = held(least.at(i), largest),
+                 m = held(most.at(i), largest);
     if (std::isfinite(w)) scale = std::max(scale, std::abs(w));
     if ((f >= l && f <= m) || (std::isnan(f) && (std::isnan(l) || std::isnan(m)))) continue;
     double error = std::min(std::abs(f - l), std::abs(f - m));
-    if (noise.data() != nullptr) error = std::max(0.0, error - noise.at(i));
+    if (noise.data() != nullptr) {
+      const double off = noise.at(i);
+      if (f >= held(least.at(i) - off, largest) && f <= held(most.at(i) + off, largest)) continue;
+      error = std::max(0.0, error - off);
+    }
     worst = std::max(worst, std::isfinite(error) ? error : INFINITY);
   }
   return worst == 0 ? 0 : worst / std::max(scale, 1e-30);
+}
+
+bool allow_overflow(const Graph& graph, const lower::Cluster& cluster, const NodeValues& read,
+                    std::span<Allowed> allowed) {
+  const NodeValues wide = evaluate(graph, cluster, read, {}, {});
+  const NodeValues limited = evaluate(graph, cluster, read, {}, {Way::Round::overflow, 0});
+  bool any = false;
+  for (std::size_t o = 0; o < allowed.size(); ++o) {
+    const Tensor &a = wide.at(cluster.outputs[o]), &b = limited.at(cluster.outputs[o]);
+    allowed[o].overflowed.assign(static_cast<std::size_t>(a.count()), false);
+    for (std::int64_t i = 0; i < a.count(); ++i) {
+      const bool same = a.dtype() == DType::f64
+                            ? a.at(i) == b.at(i) || (std::isnan(a.at(i)) && std::isnan(b.at(i)))
+                            : a.int_at(i) == b.int_at(i);
+      allowed[o].overflowed[static_cast<std::size_t>(i)] = !same;
+      any = any || !same;
+    }
+  }
+  return any;
 }
 
 std::int64_t Allowed::uncertain() const {
@@ -409,7 +437,7 @@ std::vector<Allowed> reference_of(const Graph& graph, const lower::Cluster& clus
   const NodeValues exact = evaluate(graph, cluster, read, {}, {});
   const std::map<NodeId, double> slack = slack_of(graph, cluster.nodes, &exact);
   std::vector<Allowed> out;
-  for (const NodeId id : cluster.outputs) out.push_back({exact.at(id), {}, {}, {}});
+  for (const NodeId id : cluster.outputs) out.push_back({exact.at(id), {}, {}, {}, {}});
   if (std::ranges::none_of(cluster.nodes,
                            [&](NodeId id) { return is_uncertain_step(graph, id, slack); }))
     return out;

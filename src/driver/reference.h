@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <span>
 
 #include "lower/lower.h"
 
@@ -20,8 +21,10 @@ struct Allowed {
   Tensor exact;      ///< in float64
   Tensor low, high;  ///< the least and greatest of both sides of steps; empty without steps
   Tensor noise;      ///< how far rounding may take each element; empty: not asked
-  /// Largest |found - allowed| (less what is noise) over the largest |exact|; infinite where an
-  /// integer or boolean is not allowed.
+  /// Elements that are not judged (allow_overflow); empty: none.
+  std::vector<bool> overflowed = {};
+  /// Largest |found - allowed| (less what is noise, of those that are judged) over the largest
+  /// |exact|; infinite where an integer or boolean is not allowed.
   double error_of(const Tensor& found) const;
   /// How many elements may be more than one number.
   std::int64_t uncertain() const;
@@ -37,5 +40,11 @@ bool is_sum(const prim::Node& n);
 /// stored. A sum of remainders, stored in 16 bits on the way, may still leave this range.
 std::vector<Allowed> reference_of(const prim::Graph& graph, const lower::Cluster& cluster,
                                   const NodeValues& read);
+
+/// Whether a value of the cluster is more than the f16 that it would be stored in holds. Kernels
+/// store some of these and keep others wide, so what hangs on them is marked as not judged in
+/// `allowed`, one for each output.
+bool allow_overflow(const prim::Graph& graph, const lower::Cluster& cluster, const NodeValues& read,
+                    std::span<Allowed> allowed);
 
 }  // namespace heddle::driver

@@ -123,6 +123,8 @@ Rounded rounded(const Graph& g, NodeId id, const std::vector<Rounded>& args) {
   const bool off = std::ranges::any_of(args, &Rounded::off);
   if (!is_float(n.type.dtype) || is_step(g, id) || (moves(n) && !off)) return out;
   out.noise = Tensor(out.value.type());
+  constexpr double kTiny = 0x1p-25;  // rounds to zero or to the least number of f16
+  if (n.type.dtype == DType::f16) std::ranges::fill(out.noise.as_mutable<double>(), kTiny);
   if (is_sum(n) || std::holds_alternative<prim::Contract>(n.op)) {
     add_terms(g, id, args, out.noise);
     return out;

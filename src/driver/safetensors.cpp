@@ -65,7 +65,9 @@ Result<Tensor> tensor_at(const nlohmann::json& entry, const onnx::FileBytes& fil
 
 Status write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
                          const std::map<std::string, std::string>& metadata) {
-  nlohmann::json table = {{"__metadata__", metadata}};
+  if (tensors.contains(std::string(kSafetensorsMetadata)))
+    return fail("{}: a tensor '{}': safetensors uses this name itself", path, kSafetensorsMetadata);
+  nlohmann::json table = {{kSafetensorsMetadata, metadata}};
   std::int64_t offset = 0;
   for (const auto& [name, t] : tensors) {
     table[name] = {{"dtype", tag_of(t.dtype())},
@@ -101,7 +103,7 @@ Result<Safetensors> read_safetensors(const std::string& path) {
   std::uint64_t data = 0;
   for (const auto& [name, entry] : table->items()) {
     try {
-      if (name == "__metadata__") {
+      if (name == kSafetensorsMetadata) {
         out.metadata = entry.get<std::map<std::string, std::string>>();
         continue;
       }

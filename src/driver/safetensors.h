@@ -1,11 +1,15 @@
 #pragma once
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "support/result.h"
 #include "support/tensor.h"
 
 namespace heddle::driver {
+
+/// The one name that no tensor of a file has.
+inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 
 /// Hugging Face's safetensors: a length, a JSON table of names, types, shapes and offsets, bytes.
 struct Safetensors {

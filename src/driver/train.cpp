@@ -52,26 +52,26 @@ Status want_f32(const onnx::TrainingModel& model) {
 
 namespace {
 
-/// Before names of parameters and statistics that a step uses itself (or that start like this).
-constexpr std::string_view kModel = "model:";
-
-void escape(std::string& name) {
-  if (grad::is_own_name(name) || name.starts_with(kModel)) name.insert(0, kModel);
-}
-std::string unescaped(const std::string& name) {
-  return name.starts_with(kModel) ? name.substr(kModel.size()) : name;
-}
-/// So that no value of the model has the name of one that the step adds.
+/// So that no value of the model has the name of one that the step, or its checkpoint, adds.
 void escape_names(onnx::TrainingModel& model) {
-  std::set<std::string> kept;
-  for (const auto* list : {&model.parameters, &model.statistics})
-    for (const auto& named : *list) kept.insert(named.name);
-  for (auto& in : model.graph.inputs)
-    if (kept.contains(in.name)) escape(in.name);
-  for (auto& out : model.graph.outputs)
-    if (kept.contains(out.name)) escape(out.name);
+  std::set<std::string> taken;
+  for (const auto& in : model.graph.inputs) taken.insert(in.name);
+  std::map<std::string, std::string> changed;
   for (auto* list : {&model.parameters, &model.statistics})
-    for (auto& named : *list) escape(named.name);
+    for (auto& named : *list) {
+      if (!grad::is_own_name(named.port) && named.port != kSafetensorsMetadata) continue;
+      while (taken.contains(named.port) || grad::is_own_name(named.port) ||
+             named.port == kSafetensorsMetadata)
+        named.port.insert(0, "model:");
+      taken.insert(named.port);
+      changed[named.name] = named.port;
+    }
+  const auto rename = [&](auto& ports) {
+    for (auto& port : ports)
+      if (const auto at = changed.find(port.name); at != changed.end()) port.name = at->second;
+  };
+  rename(model.graph.inputs);
+  rename(model.graph.outputs);
 }
 
 /// Outputs beyond the first that are no statistics are not needed for training.
@@ -84,7 +84,7 @@ Status keep_prediction(onnx::TrainingModel& model) {
 
 std::vector<std::string> names_of(const onnx::TrainingModel& model) {
   std::vector<std::string> names;
-  for (const auto& p : model.parameters) names.push_back(p.name);
+  for (const auto& p : model.parameters) names.push_back(p.port);
   return names;
 }
 
@@ -146,7 +146,7 @@ void Trainer::take_values(const onnx::TrainingModel& model) {
   for (const auto* list : {&model.parameters, &model.statistics})
     for (const auto& named :
          *list)  // buffers change hands: none may be shared with the model's file
-      values_.push_back({named.name, copy_of(named.value), Value::Kind::weight});
+      values_.push_back({named.port, copy_of(named.value), Value::Kind::weight, named.name});
 }
 
 Status Trainer::add_part(const Step& step, const std::vector<std::string>& sums,
@@ -282,7 +282,7 @@ std::int64_t Trainer::skipped() const {
 std::map<std::string, Tensor> Trainer::weights() const {
   std::map<std::string, Tensor> out;
   for (const Value& v : values_)
-    if (v.kind == Value::Kind::weight) out[unescaped(v.name)] = copy_of(v.tensor);
+    if (v.kind == Value::Kind::weight) out[v.initializer] = copy_of(v.tensor);
   return out;
 }
 
@@ -294,7 +294,7 @@ Status Trainer::want_numbers() const {
         return fail(
             "after step {}: parameter '{}' holds NaN: a smaller --learning-rate or "
             "--clip-norm may help; no file has been written since it did",
-            steps_, unescaped(v.name));
+            steps_, v.initializer);
   }
   return Ok{};
 }

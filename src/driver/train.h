@@ -22,7 +22,7 @@ struct TrainOptions {
 
 /// The step of a model: its first output is what the loss sees, statistics are fed back. Takes the
 /// model's graph; parameters and statistics with a name that steps use (grad::is_own_name) get
-/// another one, in `model`, too.
+/// another port, in `model`, too.
 Result<grad::Step> step_of(onnx::TrainingModel& model, const grad::StepOptions& options);
 
 /// A step that adds gradients up between two programs: the graph of both, dumped as a whole, and
@@ -71,6 +71,7 @@ class Trainer {
     std::string name;
     Tensor tensor;
     enum class Kind : std::uint8_t { weight, state, sum, batch, number } kind = Kind::batch;
+    std::string initializer = {};  ///< of a weight: its name in the model
     bool saved() const { return kind == Kind::weight || kind == Kind::state; }
   };
   /// A compiled graph over values_.

@@ -1,7 +1,6 @@
 #include "driver/verify.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <future>
 #include <set>
@@ -26,14 +25,6 @@ std::string sources_of(const prim::Graph& graph, const CompiledKernel& kernel) {
       text += fmt::format("{}{} '{}'", text.empty() ? "" : ", ", graph.origin(id).op,
                           graph.origin(id).name);
   return text;
-}
-
-/// Stored in 16 bits, a finite number has become infinite.
-bool overflows(const Tensor& stored, const Tensor& exact) {
-  if (stored.dtype() != DType::f16 && stored.dtype() != DType::bf16) return false;
-  for (std::int64_t i = 0; i < stored.count(); ++i)
-    if (std::isinf(stored.at(i)) && std::isfinite(exact.at(i))) return true;
-  return false;
 }
 
 /// Runs a program's kernels one by one; `values` holds what is in memory.
@@ -75,9 +66,11 @@ class Chain {
         if (noise.empty()) noise = rounding_of(graph(), kernel.planned.cluster, read);
         allowed.noise = noise[static_cast<std::size_t>(at)];
       }
+      if (allowed.overflowed.empty() && allowed.error_of(value) > tolerance &&
+          allow_overflow(graph(), kernel.planned.cluster, read, wanted))
+        result.overflow = true;
       check.error = std::max(check.error, allowed.error_of(value));
       result.uncertain += allowed.uncertain();
-      result.overflow = result.overflow || overflows(value, allowed.exact);
       values_[node] = value;
     }
     for (const prim::NodeId node : outputs)  // nothing is stored to those without elements
@@ -110,18 +103,32 @@ bool same_bytes(const Tensor& a, const Tensor& b) {
          std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0;
 }
 
-/// How far rounding anywhere in the program may take an output.
-Tensor rounding_of_output(const prim::Graph& graph, std::span<const Tensor> inputs,
-                          prim::NodeId output) {
+/// An output as one kernel would make it, and what that reads.
+struct WholeOutput {
+  lower::Cluster cluster;
   NodeValues read;
-  lower::Cluster all{{}, {output}};
+};
+WholeOutput whole_output(const prim::Graph& graph, std::span<const Tensor> inputs,
+                         prim::NodeId output) {
+  WholeOutput all{{{}, {output}}, {}};
   for (const prim::NodeId id : prim::live_nodes(graph)) {
     if (const auto* input = std::get_if<prim::Input>(&graph[id].op))
-      read[id] = inputs[static_cast<std::size_t>(input->slot)];
+      all.read[id] = inputs[static_cast<std::size_t>(input->slot)];
     else if (graph.constant_of(id) == nullptr && id <= output)
-      all.nodes.push_back(id);
+      all.cluster.nodes.push_back(id);
   }
-  return rounding_of(graph, all, read)[0];
+  return all;
+}
+
+/// Tells what rounding and overflow anywhere in the program may do to an output; true if the latter
+/// does anything.
+bool allow_for_whole(const prim::Graph& graph, std::span<const Tensor> inputs, prim::NodeId output,
+                     double tolerance, const Tensor& found, Allowed& allowed) {
+  if (allowed.error_of(found) <= tolerance) return false;
+  const WholeOutput all = whole_output(graph, inputs, output);
+  if (is_float(found.dtype())) allowed.noise = rounding_of(graph, all.cluster, all.read)[0];
+  return allowed.error_of(found) > tolerance &&
+         allow_overflow(graph, all.cluster, all.read, {&allowed, 1});
 }
 
 /// Names of outputs on which rounding anywhere in the program may decide.
@@ -156,19 +163,16 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
   const std::set<std::string> hanging = hanging_on_steps(graph);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const std::string& name = graph.outputs[i].name;
-    Allowed allowed{prim::to_reference(wanted[i]), {}, {}, {}};
-    if (is_float(outputs[i].dtype()) && !hanging.contains(name) &&
-        allowed.error_of(outputs[i]) > whole_tolerance)
-      allowed.noise = rounding_of_output(graph, inputs, graph.outputs[i].node);
-    const double error = allowed.error_of(outputs[i]);
-    const bool near = error <= whole_tolerance;
-    const bool judged = !hanging.contains(name) && (near || !result.overflow);
-    if (judged)
-      result.outputs_error = std::max(result.outputs_error, error);
-    else
-      result.unjudged.push_back(name);
-    const bool right =
-        same_bytes(outputs[i], chain.value_of(graph.outputs[i].node)) && (near || !judged);
+    const prim::NodeId node = graph.outputs[i].node;
+    Allowed allowed{prim::to_reference(wanted[i]), {}, {}, {}, {}};
+    const bool hangs = hanging.contains(name);
+    const bool overflow =
+        !hangs && allow_for_whole(graph, inputs, node, whole_tolerance, outputs[i], allowed);
+    const double error = hangs ? 0 : allowed.error_of(outputs[i]);
+    result.outputs_error = std::max(result.outputs_error, error);
+    result.overflow = result.overflow || overflow;
+    if (hangs || overflow) result.unjudged.push_back(name);
+    const bool right = same_bytes(outputs[i], chain.value_of(node)) && error <= whole_tolerance;
     if (!right && result.wrong++ == 0)
       result.first_wrong = fmt::format("(all together: output '{}')", name);
   }

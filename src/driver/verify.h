@@ -22,11 +22,11 @@ struct Verification {
   /// Of the whole program's outputs against the float64 interpreter of the whole graph, of those
   /// that are judged.
   double outputs_error = 0;
-  /// Outputs that are shown but not judged: rounding upstream may take them across a step, or
-  /// `overflow` is what they differ by.
+  /// Outputs that are shown but not judged, or not where values are more than f16 holds: rounding
+  /// upstream may take them across a step, or to infinity.
   std::vector<std::string> unjudged;
   std::string first_wrong;
-  bool overflow = false;  ///< a value between kernels is more than its 16 bits hold
+  bool overflow = false;  ///< what hangs on values that f16 does not hold was not judged
 };
 /// Runs the kernels one after another, each alone, on what those before it have stored, and
 /// compares what it stores with the float64 interpreter of its primitives on the very values it

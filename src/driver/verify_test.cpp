@@ -344,6 +344,31 @@ TEST(Verify, KnowsWhatFollowsAnOverflow) {
   EXPECT_EQ(v->unjudged, std::vector<std::string>{"y"});
 }
 
+/// Numbers around the largest of f16 may round to infinity, and around the least to zero.
+TEST(Reference, EndsOfF16) {
+  Allowed wanted{Tensor({DType::f64, {1}}), {}, {}, Tensor({DType::f64, {1}})};
+  Tensor found({DType::f16, {1}});
+  const auto is_right = [&](double exact, double noise, double value) {
+    wanted.exact.set(0, exact);
+    wanted.noise.set(0, noise);
+    found.set(0, value);
+    return wanted.error_of(found) == 0;
+  };
+  EXPECT_TRUE(is_right(65500, 50, INFINITY));
+  EXPECT_TRUE(is_right(-65500, 50, -INFINITY));
+  EXPECT_TRUE(is_right(65530, 50, 65504));
+  EXPECT_FALSE(is_right(65500, 10, INFINITY));
+  EXPECT_FALSE(is_right(65500, 50, -INFINITY));
+  EXPECT_FALSE(is_right(65600, 50, 65504));
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {64}});
+  g.outputs = {{"y", b.cast(b.mul(x, 1e-9), DType::f16)}};
+  const auto v = verified(g);
+  ASSERT_TRUE(v) << v.error().message;
+  EXPECT_EQ(v->wrong, 0) << v->worst;
+}
+
 /// Kernels that are right one by one make a wrong program if it binds them wrongly.
 TEST(Verify, FindsAWrongProgram) {
   prim::Graph g;

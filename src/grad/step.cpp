@@ -176,24 +176,27 @@ class Maker {
       gradient = b_.mul(gradient, b_.cast(share, b_.dtype(gradient)));
   }
 
-  /// Of all elements of all gradients, their sum.
+  /// Of all elements of all gradients, their sum, in f64 if one of them is.
   NodeId squares() {
+    const bool doubles = std::ranges::any_of(
+        gradients_, [&](NodeId gradient) { return b_.dtype(gradient) == DType::f64; });
+    const DType type = doubles ? DType::f64 : DType::f32;
     std::optional<NodeId> sum;
     for (const NodeId gradient : gradients_) {
       std::vector<int> axes;
       for (int k = 0; k < b_.rank(gradient); ++k) axes.push_back(k);
-      const NodeId wide = b_.cast(gradient, DType::f32);
+      const NodeId wide = b_.cast(gradient, type);
       const NodeId square = b_.reduce_sum(b_.mul(wide, wide), axes, false);
       sum = sum ? b_.add(*sum, square) : square;
     }
-    return sum.value_or(b_.scalar(DType::f32, 0));
+    return sum.value_or(b_.scalar(type, 0));
   }
 
   /// Every gradient times min(1, limit / (common norm + 1e-6)), as torch's clip_grad_norm_.
   void clip() {
-    const NodeId limit = b_.scalar(DType::f32, options_.clip_norm);
-    const NodeId share =
-        b_.min(b_.div(limit, b_.add(b_.sqrt(*norm_), 1e-6)), b_.scalar(DType::f32, 1));
+    const DType type = b_.dtype(*norm_);
+    const NodeId limit = b_.scalar(type, options_.clip_norm);
+    const NodeId share = b_.min(b_.div(limit, b_.add(b_.sqrt(*norm_), 1e-6)), b_.scalar(type, 1));
     for (NodeId& gradient : gradients_)
       gradient = b_.mul(gradient, b_.cast(share, b_.dtype(gradient)));
   }
@@ -256,7 +259,13 @@ bool is_own_name(std::string_view name) {
 }
 
 Result<Step> training_step(prim::Graph forward, const Names& parameters,
-                           const StepOptions& options) {
+                           const StepOptions& wanted) {
+  StepOptions options = wanted;
+  const bool doubles = std::ranges::all_of(forward.inputs, [&](const prim::GraphInput& in) {
+    return std::ranges::find(parameters, in.name) == parameters.end() ||
+           in.type.dtype == DType::f64;
+  });
+  if (doubles) options.precision = DType::f32;  // there is nothing to store in halves
   Maker maker(options);
   HEDDLE_TRY(maker.forward_backward(std::move(forward), parameters));
   if (options.accumulate) maker.accumulate(parameters);

@@ -249,34 +249,42 @@ Result<Ports> ports(const std::string& path) {
 
 namespace {
 
-void add_files(const ::onnx::TensorProto& tensor, std::set<std::string>& names) {
-  if (tensor.data_location() != ::onnx::TensorProto::EXTERNAL) return;
-  for (const auto& entry : tensor.external_data())
-    if (entry.key() == "location") names.insert(entry.value());
+using Tensors = std::vector<const ::onnx::TensorProto*>;
+
+void add_external(const ::onnx::TensorProto& tensor, Tensors& all) {
+  if (tensor.data_location() == ::onnx::TensorProto::EXTERNAL) all.push_back(&tensor);
 }
-void add_files(const ::onnx::NodeProto& node, std::set<std::string>& names);
-void add_files(const ::onnx::GraphProto& graph, std::set<std::string>& names) {
-  for (const auto& tensor : graph.initializer()) add_files(tensor, names);
-  for (const auto& node : graph.node()) add_files(node, names);
+void add_external(const ::onnx::NodeProto& node, Tensors& all);
+void add_external(const ::onnx::GraphProto& graph, Tensors& all) {
+  for (const auto& tensor : graph.initializer()) add_external(tensor, all);
+  for (const auto& node : graph.node()) add_external(node, all);
 }
-void add_files(const ::onnx::NodeProto& node, std::set<std::string>& names) {
+void add_external(const ::onnx::NodeProto& node, Tensors& all) {
   for (const auto& attribute : node.attribute()) {
-    add_files(attribute.t(), names);
-    for (const auto& tensor : attribute.tensors()) add_files(tensor, names);
-    add_files(attribute.g(), names);
-    for (const auto& graph : attribute.graphs()) add_files(graph, names);
+    add_external(attribute.t(), all);
+    for (const auto& tensor : attribute.tensors()) add_external(tensor, all);
+    add_external(attribute.g(), all);
+    for (const auto& graph : attribute.graphs()) add_external(graph, all);
   }
 }
 
 }  // namespace
 
+std::vector<const ::onnx::TensorProto*> external_tensors(const ::onnx::ModelProto& model) {
+  Tensors all;
+  add_external(model.graph(), all);
+  for (const auto& function : model.functions())
+    for (const auto& node : function.node()) add_external(node, all);
+  return all;
+}
+
 std::vector<std::string> external_files(const std::string& model) {
   std::set<std::string> names;
   const auto parsed = parse_model_file(model);
   if (!parsed) return {};
-  add_files((*parsed)->graph(), names);
-  for (const auto& function : (*parsed)->functions())
-    for (const auto& node : function.node()) add_files(node, names);
+  for (const ::onnx::TensorProto* tensor : external_tensors(**parsed))
+    for (const auto& entry : tensor->external_data())
+      if (entry.key() == "location") names.insert(entry.value());
   return {names.begin(), names.end()};
 }
 

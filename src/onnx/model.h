@@ -23,6 +23,10 @@ struct Loaded {
 /// Reads an ONNX file, or the model.onnx of a test-data folder.
 Result<Loaded> load_model(const std::string& path);
 
+/// Tensors whose data lie in other files: initializers and attributes, those of bodies and of
+/// functions too.
+std::vector<const ::onnx::TensorProto*> external_tensors(const ::onnx::ModelProto& model);
+
 /// Positions of a graph's nodes in an order in which every value is made before it is used. ONNX
 /// asks for such an order; files that lack it are sorted, cyclic ones are an error that names a
 /// node.

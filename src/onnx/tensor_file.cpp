@@ -1,5 +1,6 @@
 #include "onnx/tensor_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -172,20 +173,27 @@ Result<Tensor> stored_tensor(const TensorProto& proto, const TensorType& type, o
   return out;
 }
 
+std::string trimmed(const std::string& text) {
+  constexpr const char* kSpace = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
+}
+
 /// "(2, 3), …": whole numbers, each but a last one followed by a comma.
 Result<Shape> npy_shape(const std::string& path, const std::string& header) {
-  const std::size_t open = header.find_first_not_of(' '), close = header.find(')');
-  if (open == std::string::npos || header[open] != '(' || close == std::string::npos)
+  const std::size_t close = header.find(')');
+  if (!header.starts_with('(') || close == std::string::npos)
     return fail("{}: the header has no shape", path);
-  std::string text = header.substr(open + 1, close - open - 1);
-  std::erase(text, ' ');
+  const std::string text = trimmed(header.substr(1, close - 1));
   Shape shape;
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t end = std::min(text.find(',', i), text.size());
-    const bool digits = end > i && text.find_first_not_of("0123456789", i) >= end;
-    if (!digits || end - i > 12)
+    const std::string number = trimmed(text.substr(i, end - i));
+    const bool digits = number.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || number.empty() || number.size() > 12)
       return fail("{}: found shape ({}), want whole numbers of at most 12 digits", path, text);
-    shape.push_back(std::stoll(text.substr(i, end - i)));
+    shape.push_back(std::stoll(number));
     i = end + 1;
   }
   return shape;
@@ -197,16 +205,19 @@ Result<Tensor> read_npy(const std::string& path) {
   if (file.size < 12 || std::memcmp(bytes, "\x93NUMPY", 6) != 0)
     return fail("{}: not a .npy file", path);
   const bool v1 = bytes[6] == 1;
-  if (bytes[6] < 1 || bytes[6] > 3)
-    return fail("{}: found format version {}, want 1 to 3", path, bytes[6]);
+  if (bytes[6] < 1 || bytes[6] > 3 || bytes[7] != 0)
+    return fail("{}: found format version {}.{}, want 1.0 to 3.0", path, bytes[6], bytes[7]);
   const std::size_t start = v1 ? 10 : 12;
   std::size_t length = bytes[8] | bytes[9] << 8;
   if (!v1) length |= std::size_t{bytes[10]} << 16 | std::size_t{bytes[11]} << 24;
   if (length > file.size - start) return fail("{}: truncated header", path);
-  const std::string header(reinterpret_cast<const char*>(bytes) + start, length);
+  std::string header(reinterpret_cast<const char*>(bytes) + start, length);
+  std::ranges::replace(header, '"', '\'');
   const auto value_of = [&](const std::string& key) {
-    const std::size_t at = header.find("'" + key + "'");
-    return at == std::string::npos ? std::string() : header.substr(header.find(':', at) + 1);
+    const std::size_t at = header.find("'" + key + "'"), colon = header.find(':', at);
+    return at == std::string::npos || colon == std::string::npos
+               ? std::string()
+               : trimmed(header.substr(colon + 1));
   };
   const std::string descr = value_of("descr");
   const std::size_t quote = descr.find('\'');
@@ -221,8 +232,8 @@ Result<Tensor> read_npy(const std::string& path) {
   for (const auto& [name, dtype] : kCodes)
     if (code.size() == 3 && code[0] != '>' && code.substr(1) == name) type = dtype;
   if (!type) return fail("{}: found element type '{}', want a little-endian number", path, code);
-  if (value_of("fortran_order").find("True") < 3)
-    return fail("{}: found column-major order, want row-major", path);
+  if (!value_of("fortran_order").starts_with("False"))
+    return fail("{}: want 'fortran_order': False (row-major)", path);
   const Shape shape = HEDDLE_TRY(npy_shape(path, value_of("shape")));
   const auto count = checked_element_count(shape, *type);
   if (!count || static_cast<std::size_t>(*count * size_of(*type)) != file.size - start - length)

@@ -14,6 +14,7 @@ namespace {
 
 using ::onnx::AttributeProto;
 using ::onnx::FunctionProto;
+using ::onnx::GraphProto;
 using ::onnx::ModelProto;
 using ::onnx::NodeProto;
 using ::onnx::TensorProto;
@@ -55,9 +56,32 @@ int default_opset(const ModelProto& model) {
   return 0;
 }
 
+bool any_name_starts(const GraphProto& graph, const std::string& with);
+bool any_name_starts(const NodeProto& node, const std::string& with) {
+  const auto starts = [&](const std::string& name) { return name.starts_with(with); };
+  return std::ranges::any_of(node.input(), starts) || std::ranges::any_of(node.output(), starts) ||
+         std::ranges::any_of(node.attribute(),
+                             [&](const AttributeProto& a) { return any_name_starts(a.g(), with); });
+}
+bool any_name_starts(const GraphProto& graph, const std::string& with) {
+  const auto starts = [&](const auto& named) { return named.name().starts_with(with); };
+  return std::ranges::any_of(graph.input(), starts) ||
+         std::ranges::any_of(graph.initializer(), starts) ||
+         std::ranges::any_of(graph.node(),
+                             [&](const NodeProto& n) { return any_name_starts(n, with); });
+}
+
 /// Before the names of updated statistics, and of values that the model holds in 16 bits and that
-/// are trained in 32.
-constexpr std::string_view kUpdated = "heddle.updated:", kWide = "heddle.wide:";
+/// are trained in 32: no name of the model starts so.
+struct Marks {
+  std::string updated, wide;
+  explicit Marks(const ModelProto& model) {
+    std::string own = "heddle.";
+    while (any_name_starts(model.graph(), own)) own += '.';
+    updated = own + "updated:";
+    wide = own + "wide:";
+  }
+};
 
 bool is_half(const TensorProto& t) {
   return t.data_type() == TensorProto::FLOAT16 || t.data_type() == TensorProto::BFLOAT16;
@@ -92,22 +116,23 @@ bool is_batch_norm(const NodeProto& node) {
 }
 
 /// A statistic after all updates, as an output of the graph.
-void give_updated(const std::string& name, const std::string& last, ::onnx::GraphProto& graph) {
+void give_updated(const std::string& name, const std::string& last, const Marks& marks,
+                  GraphProto& graph) {
   for (const TensorProto& t : graph.initializer()) {
     if (t.name() != name) continue;
     // Kept in 32 bits where the model has 16.
-    *graph.add_node() = cast(last, std::string(kUpdated) + name,
+    *graph.add_node() = cast(last, marks.updated + name,
                              is_half(t) ? static_cast<int>(TensorProto::FLOAT) : t.data_type());
     ::onnx::ValueInfoProto& port = *graph.add_output();
     add_port(t, port);
     if (is_half(t)) port.mutable_type()->mutable_tensor_type()->set_elem_type(TensorProto::FLOAT);
-    port.set_name(std::string(kUpdated) + name);
+    port.set_name(marks.updated + name);
   }
 }
 
 /// Batch normalisations use the batch's statistics, and give updated ones as outputs of the graph.
 /// Where several share a statistic, each updates what the one before has made.
-Status train_batch_norms(ModelProto& model) {
+Status train_batch_norms(ModelProto& model, const Marks& marks) {
   const int opset = default_opset(model);
   std::vector<std::string> order;
   std::map<std::string, std::string> latest;
@@ -132,11 +157,12 @@ Status train_batch_norms(ModelProto& model) {
       const auto at = static_cast<std::size_t>(i - 2);
       latest[name] = at < given.size() && !given[at].empty()
                          ? given[at]
-                         : fmt::format("{}{}:{}", kUpdated, first, name);
+                         : fmt::format("{}{}:{}", marks.updated, first, name);
       node.add_output(latest[name]);
     }
   }
-  for (const std::string& name : order) give_updated(name, latest[name], *model.mutable_graph());
+  for (const std::string& name : order)
+    give_updated(name, latest[name], marks, *model.mutable_graph());
   return Ok{};
 }
 
@@ -213,20 +239,22 @@ Tensor converted(const Tensor& value, DType dtype) {
 }
 
 /// The initializer becomes an input; one of 16 bits an input of 32, cast before the first node.
-void free_one(const TensorProto& t, ::onnx::GraphProto& graph, std::vector<NodeProto>& casts) {
+void free_one(const TensorProto& t, const Marks& marks, GraphProto& graph,
+              std::vector<NodeProto>& casts) {
   ::onnx::ValueInfoProto* port = nullptr;
   for (auto& in : *graph.mutable_input())
     if (in.name() == t.name()) port = &in;
   if (port == nullptr) add_port(t, *(port = graph.add_input()));
   if (!is_half(t)) return;
   port->mutable_type()->mutable_tensor_type()->set_elem_type(TensorProto::FLOAT);
-  port->set_name(std::string(kWide) + t.name());
+  port->set_name(marks.wide + t.name());
   casts.push_back(cast(port->name(), t.name(), t.data_type()));
 }
 
 /// Moves initializers to the inputs and keeps their values.
-Status free_initializers(ModelProto& model, const std::vector<std::string>& frozen,
-                         const std::string& folder, TrainingModel& out) {
+Status free_initializers(ModelProto& model, const Marks& marks,
+                         const std::vector<std::string>& frozen, const std::string& folder,
+                         TrainingModel& out) {
   const Roles roles = roles_of(model);
   TensorSource source{folder, nullptr, {}};
   auto& graph = *model.mutable_graph();
@@ -244,7 +272,7 @@ Status free_initializers(ModelProto& model, const std::vector<std::string>& froz
     Tensor value = HEDDLE_TRY(tensor_from_proto(t, source));
     if (is_half(t)) value = converted(value, DType::f32);
     (statistic ? out.statistics : out.parameters).push_back({t.name(), std::move(value)});
-    free_one(t, graph, casts);
+    free_one(t, marks, graph, casts);
   }
   graph.mutable_initializer()->Swap(&kept);
   google::protobuf::RepeatedPtrField<NodeProto> nodes(casts.begin(), casts.end());
@@ -263,19 +291,16 @@ Result<TrainingModel> import_for_training(const std::string& path, const ImportO
   out.outputs = static_cast<std::size_t>(model->graph().output_size());
   HEDDLE_TRY(want_initializers(*model, frozen));
   HEDDLE_TRY(want_none_inside(*model));
-  HEDDLE_TRY(train_batch_norms(*model));
+  const Marks marks(*model);
+  HEDDLE_TRY(train_batch_norms(*model, marks));
   train_dropouts(*model);
-  HEDDLE_TRY(free_initializers(*model, frozen, folder, out));
+  HEDDLE_TRY(free_initializers(*model, marks, frozen, folder, out));
   if (out.parameters.empty()) return fail("{}: no initializer can be trained", path);
   out.graph = HEDDLE_TRY(Importer(model, folder, options, nullptr).run());
   for (auto& port : out.graph.outputs)
-    if (port.name.starts_with(kUpdated)) port.name = port.name.substr(kUpdated.size());
-  std::set<std::string> trained;
-  for (const auto* list : {&out.parameters, &out.statistics})
-    for (const auto& named : *list) trained.insert(named.name);
+    if (port.name.starts_with(marks.updated)) port.name = port.name.substr(marks.updated.size());
   for (auto& port : out.graph.inputs)
-    if (!trained.contains(port.name) && port.name.starts_with(kWide))
-      port.name = port.name.substr(kWide.size());
+    if (port.name.starts_with(marks.wide)) port.name = port.name.substr(marks.wide.size());
   return out;
 }
 
@@ -309,6 +334,24 @@ void infer(ModelProto& model) {
 
 }  // namespace
 
+namespace {
+
+/// The tensor's data become these.
+Status hold(const Tensor& value, TensorProto& t) {
+  if (dtype_to_onnx(value.dtype()) != t.data_type())
+    return fail("tensor '{}' is written as {}, which the model does not declare", t.name(),
+                to_string(value.type()));
+  TensorProto fresh;
+  fresh.set_name(t.name());
+  fresh.set_data_type(t.data_type());
+  for (const std::int64_t extent : value.shape()) fresh.add_dims(extent);
+  fresh.set_raw_data(value.data(), static_cast<std::size_t>(value.bytes()));
+  t = std::move(fresh);
+  return Ok{};
+}
+
+}  // namespace
+
 Status export_trained(const std::string& path, const std::string& out,
                       const std::map<std::string, Tensor>& values) {
   const auto [shared, folder] = HEDDLE_TRY(load_model(path));
@@ -318,20 +361,16 @@ Status export_trained(const std::string& path, const std::string& out,
   TensorSource source{folder, nullptr, {}};
   for (TensorProto& t : *model->mutable_graph()->mutable_initializer()) {
     const auto it = values.find(t.name());
-    // External data would have to be copied beside the new file: it is stored inside instead.
-    if (it == values.end() && t.data_location() != TensorProto::EXTERNAL) continue;
-    Tensor value = it == values.end() ? HEDDLE_TRY(tensor_from_proto(t, source)) : it->second;
+    if (it == values.end()) continue;
+    Tensor value = it->second;
     if (is_half(t)) value = converted(value, *dtype_from_onnx(t.data_type()));
-    replaced += it != values.end();
-    TensorProto fresh;
-    fresh.set_name(t.name());
-    fresh.set_data_type(t.data_type());
-    for (const std::int64_t extent : value.shape()) fresh.add_dims(extent);
-    if (dtype_to_onnx(value.dtype()) != t.data_type())
-      return fail("initializer '{}' is written as {}, which the model does not declare", t.name(),
-                  to_string(value.type()));
-    fresh.set_raw_data(value.data(), static_cast<std::size_t>(value.bytes()));
-    t = std::move(fresh);
+    ++replaced;
+    HEDDLE_TRY(hold(value, t));
+  }
+  // External data would have to be copied beside the new file: it is stored inside instead.
+  for (const TensorProto* t : external_tensors(*model)) {
+    const Tensor value = HEDDLE_TRY(tensor_from_proto(*t, source));
+    HEDDLE_TRY(hold(value, const_cast<TensorProto&>(*t)));  // of this function's own copy
   }
   if (replaced != values.size())
     return fail("{}: {} of {} values are initializers of the model", path, replaced, values.size());

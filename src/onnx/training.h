@@ -13,8 +13,9 @@ struct TrainingModel {
   /// then the updated statistics, under the statistics' names.
   prim::Graph graph;
   struct Named {
-    std::string name;
+    std::string name;  ///< of the initializer
     Tensor value;
+    std::string port = name;  ///< of the graph's input, and of the output that replaces it
   };
   std::vector<Named> parameters;  ///< floating initializers that are trained
   std::vector<Named> statistics;  ///< running means and variances of batch normalisations

@@ -144,6 +144,7 @@ std::optional<NodeId> repeated_along(RewriteContext& c, NodeId id, const std::ve
   const Access* access = plain_view(c.g, id);
   if (access == nullptr) return std::nullopt;
   const Shape from = c.b.shape(id);
+  if (element_count(from) == 0) return std::nullopt;  // it shows nothing that could be kept
   Shape kept;
   std::vector<Expr> to_kept(from.size(), Expr(0));
   for (std::size_t k = 0; k < from.size(); ++k) {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -130,7 +131,8 @@ Status write_file(const std::string& manifest, const std::vector<std::string_vie
       hash.low, hash.high};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
 
-  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
+  static std::atomic<int> unique = 0;  // threads may write the same artefact
+  const std::string temporary = fmt::format("{}.{}.{}.tmp", path, ::getpid(), unique++);
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   file.write(reinterpret_cast<const char*>(&header), sizeof header);
   file.write(table.data(), static_cast<std::streamsize>(table.size()));

@@ -97,6 +97,23 @@ class Cli(CommandTest):
         for low, plan in plans.items():
             self.assertIn(low, [k["multiplies"] for k in plan["kernels"]])
 
+    def test_no_element_hangs_on_its_neighbours(self):
+        """Sines of large numbers are another routine's, those beside them are not."""
+        for op in ("Sin", "Cos"):
+            network = self.save(op, model([helper.make_node(op, ["x"], ["y"])], [("x", [3, 37])], [("y", [3, 37])]))
+            x = np.random.default_rng(2).normal(size=(3, 37)).astype(np.float32) * 50
+            found = []
+            for far in (False, True):
+                given = x.copy()
+                if far:
+                    given[:, ::5] = 1e6
+                done = heddle("run", network, *self.given({"x": given}), "--save", self.path / "y.npy")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                found.append(np.load(self.path / "y.npy"))
+            near = np.arange(37) % 5 != 0
+            np.testing.assert_array_equal(found[0][:, near], found[1][:, near])
+            np.testing.assert_allclose(found[1][:, ::5], getattr(np, op.lower())(1e6), atol=1e-6)
+
     def test_outputs_that_are_one_value(self):
         several = self.save("several", model(
             [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Relu", ["x"], ["z"]),

@@ -1,7 +1,5 @@
 """heddle train: what a model's dropout does, resuming, and being killed."""
 import json
-import os
-import pathlib
 import re
 import shutil
 import signal
@@ -15,35 +13,11 @@ import onnx.numpy_helper
 import onnxruntime
 from onnx import TensorProto, helper
 
-from command import HEDDLE, CommandTest, heddle, model
+from command import HEDDLE, heddle, model
+from training import TrainingTest
 
 
-class TrainTest(CommandTest):
-    def setUp(self):
-        super().setUp()
-        random = np.random.default_rng(3)
-
-        def weight(name, *shape):
-            return onnx.numpy_helper.from_array((random.normal(size=shape) / shape[0] ** 0.5).astype(np.float32), name)
-        self.network = self.save("network", model(
-            [helper.make_node("MatMul", ["x", "w1"], ["m"]), helper.make_node("Relu", ["m"], ["h"]),
-             helper.make_node("Dropout", ["h", "ratio"], ["d"], name="drop"),
-             helper.make_node("MatMul", ["d", "w2"], ["y"])],
-            [("x", [8, 6])], [("y", [8, 3])],
-            [weight("w1", 6, 32), weight("w2", 32, 3), onnx.numpy_helper.from_array(np.float32(0.25), "ratio")]))
-        self.x = random.normal(size=(80, 6)).astype(np.float32)
-        np.save(self.path / "x.npy", self.x)
-        np.save(self.path / "y.npy", self.x[:, :3].argmax(1))
-
-    def arguments(self, *more):
-        return ["train", str(self.network), "--data", f"x={self.path}/x.npy", "--target", f"{self.path}/y.npy",
-                "--threads", "1", *map(str, more)]
-
-    def train(self, *more):
-        done = heddle(*self.arguments("--json", *more))
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
-
+class TrainTest(TrainingTest):
     def test_masks_differ_from_step_to_step_and_follow_the_seed(self):
         still = ["--lr", "0", "--in-order", "--steps", "20"]  # ten batches, twice, nothing learnt
         losses = self.train(*still)["losses"]
@@ -204,33 +178,6 @@ class TrainTest(CommandTest):
             for rate in ("nan", "-1"):
                 self.assert_fails(2, "--learning-rate", verb, self.network, "--train", "mse", f"--learning-rate={rate}")
 
-    def test_folders_are_looked_at_before_training(self):
-        for flag in ("--output", "--checkpoint"):
-            path = self.path / "nowhere" / "file"
-            self.assert_fails(1, f"{flag} {path}: '{path.parent}' is no folder", *self.arguments(flag, path))
-            self.assert_fails(1, "a folder, want a file", *self.arguments(flag, self.path))
-            if os.geteuid() != 0:  # root may write anywhere
-                locked = self.path / "locked"
-                locked.mkdir(mode=0o500, exist_ok=True)
-                self.assert_fails(1, "cannot be written to", *self.arguments(flag, locked / "file"))
-
-    def test_no_file_takes_the_place_of_another(self):
-        given = (self.network, self.path / "x.npy", self.path / "y.npy")
-        before = [path.read_bytes() for path in map(pathlib.Path, given)]
-        for flag in ("--output", "--checkpoint"):
-            for path in given:
-                self.assert_fails(1, f"{flag} {path}: the same file is {path} already", *self.arguments(flag, path))
-            self.assert_fails(1, f"{flag} /dev/full: no regular file", *self.arguments(flag, "/dev/full"))
-        self.assertEqual(before, [path.read_bytes() for path in map(pathlib.Path, given)])
-        self.assert_fails(1, "the same file is", *self.arguments("-o", self.path / "z", "--checkpoint", self.path / "." / "z"))
-        (self.path / "link").symlink_to(self.path / "far.onnx")
-        self.train("-o", self.path / "link", "--steps", 1)
-        self.assertTrue((self.path / "link").is_symlink())
-        onnx.load(self.path / "far.onnx")
-        self.train("--checkpoint", self.path / "c", "--steps", 1)
-        done = heddle(*self.arguments("--checkpoint", self.path / "c", "--steps", 1))
-        self.assertIn("will be replaced", done.stderr)
-
     def test_what_holds_nan_is_not_written(self):
         # The root's slope at 0, in the third step, is infinite, and Adam divides it by itself; the loss is finite.
         out, saved = self.path / "nan.onnx", self.path / "nan.safetensors"
@@ -284,9 +231,6 @@ class TrainTest(CommandTest):
             self.assert_fails(2, f"{flag}: has no effect with --optimizer", *self.arguments(flag, value, *more))
         for seed in ("-1", "99999999999999999999999", "1.5"):
             self.assert_fails(2, "want a whole number from 0", *self.arguments(f"--seed={seed}"))
-
-    def initializers(self, path):
-        return {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
 
     def test_norms_that_share_running_statistics_update_them_in_turn(self):
         random = np.random.default_rng(8)
@@ -370,63 +314,19 @@ class TrainTest(CommandTest):
             self.assertEqual(value.dtype, np.float16)
             self.assertFalse(np.array_equal(value, halves[name]))
 
-    def test_names_that_a_step_has_itself(self):
-        """Weights may have any name: the trained values are those of plain names, to the bit."""
-        random = np.random.default_rng(3)
-        w1, w2 = (random.normal(size=shape).astype(np.float32) / 4 for shape in ((6, 32), (32, 3)))
-
-        def network(first, second):
-            return self.save(re.sub("[:.]", "-", f"of-{first}-{second}"), model(
-                [helper.make_node("MatMul", ["x", first], ["m"]), helper.make_node("Relu", ["m"], ["h"]),
-                 helper.make_node("MatMul", ["h", second], ["y"])], [("x", [8, 6])], [("y", [8, 3])],
-                [onnx.numpy_helper.from_array(w1, first), onnx.numpy_helper.from_array(w2, second)]))
-
-        def trained(first, second, more):
-            self.network, out = network(first, second), self.path / "named.onnx"
-            losses = self.train("--steps", 9, "-o", out, *more)["losses"]
-            return losses, [self.initializers(out)[name].tobytes() for name in (first, second)]
-        for first, second, *more in (
-                ("mean:w", "w"), ("w", "variance:w"), ("w", "velocity:w", "--optimizer", "momentum"),
-                ("w", "gradient:w", "--accumulate", 2), ("w", "loss_scale:good_steps", "--precision", "f16"),
-                ("step", "target"), ("loss", "learning_rate"), ("draw", "loss_scale"), ("model:step", "step"),
-                ("heddle.wide:w", "w")):
-            self.assertEqual(trained(first, second, more), trained("a", "b", more), (first, second))
-        self.network, saved = network("mean:w", "w"), self.path / "named.safetensors"
-        whole = self.train("--steps", 9)["losses"]
-        self.train("--steps", 9, "--stop-after", 4, "--checkpoint", saved)
-        self.assertEqual(self.train("--steps", 9, "--resume", "--checkpoint", saved)["losses"], whole[4:])
-
-    def test_inputs_with_names_of_a_step_are_refused(self):
-        w = onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w")
-        np.save(self.path / "x.npy", self.x)
-        for name in ("target", "step", "mean:w"):
-            network = self.save("input", model([helper.make_node("MatMul", [name, "w"], ["y"])], [(name, [8, 6])],
-                                               [("y", [8, 3])], [w]))
-            self.assert_fails(1, f"input '{name}' of the model: training steps use this name themselves", "train", network,
-                              "--data", f"{name}={self.path}/x.npy", "--target", f"{self.path}/y.npy")
-
-    def test_external_data_are_not_overwritten(self):
-        proto = onnx.load(self.network)
-        onnx.save(proto, self.path / "apart.onnx", save_as_external_data=True, location="apart.data", size_threshold=0)
-        before = (self.path / "apart.data").read_bytes()
-        self.network = self.path / "apart.onnx"
-        for flag in ("--output", "--checkpoint"):
-            self.assert_fails(1, "apart.data: the same file is", *self.arguments(flag, self.path / "apart.data"))
-        folder = self.path / "folder"
-        folder.mkdir()
-        shutil.copy(self.network, folder / "model.onnx")
-        shutil.copy(self.path / "apart.data", folder)
-        self.network = folder
-        for name in ("model.onnx", "apart.data"):
-            self.assert_fails(1, f"{name}: the same file is", *self.arguments("-o", folder / name))
-        self.assertEqual((self.path / "apart.data").read_bytes(), before)
-
-    def test_places_that_cannot_be_written_are_said_first(self):
-        for flag in ("--output", "--checkpoint"):
-            done = heddle(*self.arguments(flag, "/proc/x"))
-            self.assertEqual((done.returncode, done.stdout), (1, ""))
-            self.assertIn(f"{flag} /proc/x: '/proc/x.part' cannot be written", done.stderr)
-            self.assert_fails(2, "want a file's name", *self.arguments(flag, ""))
+    def test_gradients_in_f64_are_limited_in_f64(self):
+        big = onnx.numpy_helper.from_array(np.full((6, 3), 1e20), "w")
+        network = self.save("big", model(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])], [("x", [8, 6], TensorProto.DOUBLE)],
+            [("y", [8, 3], TensorProto.DOUBLE)], [big]))
+        np.save(self.path / "x64.npy", self.x.astype(np.float64))
+        np.save(self.path / "t64.npy", np.zeros((80, 3)))
+        done = heddle("train", network, "--data", f"x={self.path}/x64.npy", "--target", f"{self.path}/t64.npy", "--loss", "mse",
+                      "--optimizer", "sgd", "--lr", "1e19", "--clip-norm", "1", "--steps", "1", "--threads", "1", "-o",
+                      self.path / "limited.onnx")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        moved = self.initializers(self.path / "limited.onnx")["w"] - 1e20
+        self.assertAlmostEqual(np.sqrt(np.sum((moved / 1e19) ** 2)), 1, places=6)
 
     def test_one_number_taken_out_of_a_tensor(self):
         """The gradient of a row of indices is one number, scattered."""

@@ -84,11 +84,19 @@ TEST(TensorFile, HeadersOfNpyAreReadInFull) {
     return read_tensor(path).ok();
   };
   EXPECT_TRUE(reads("(23, 4), }"));
-  for (const std::string bad : {"(-23,4), }", "(23.5,4),}", "(23,,4), }", "(+23,4), }",
-                                "[23,4,], }", "(23,4,   }", "(0x17,4),}", "(23L,4), }"})
+  EXPECT_TRUE(reads("(23,\t4), }"));
+  for (const std::string bad :
+       {"(-23,4), }", "(23.5,4),}", "(23,,4), }", "(+23,4), }", "[23,4,], }", "(23,4,   }",
+        "(0x17,4),}", "(23L,4), }", "(2 3,4), }"})
     EXPECT_FALSE(reads(bad)) << bad;
   EXPECT_FALSE(reads(shape, 9));
   EXPECT_FALSE(reads(shape, 0));
+  const std::size_t order = bytes.find("False, ");
+  for (const std::string other : {"   True", "1      ", "'False'"}) {
+    std::string changed = bytes;
+    std::ofstream(path, std::ios::binary) << changed.replace(order, other.size(), other);
+    EXPECT_FALSE(read_tensor(path).ok()) << other;
+  }
 }
 
 }  // namespace

@@ -141,8 +141,8 @@ struct Roofline {
   };
   Floor floor_of(const json& kernel) const {
     const double values = kernel["value_bytes"], constants = kernel["constant_bytes"];
-    const double compute = kernel["cost"]["flops"].get<double>() /
-                           peak_gflops(kernel.value("multiplies", "")) * 1e-3;
+    const double compute =
+        kernel["cost"]["flops"].get<double>() / peak_gflops(kernel.value("multiplies", "")) * 1e-3;
     // A gather reads less than its table: never more than the plan says is moved.
     const double moved = kernel["cost"]["bytes"].get<double>();
     const double part = std::min(1.0, moved / std::max(1.0, values + constants));

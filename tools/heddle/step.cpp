@@ -99,7 +99,7 @@ Result<std::vector<Tensor>> step_inputs(const runtime::Program& program, const M
   std::map<std::string, Tensor> start{{"learning_rate", number(flags.training.rate)},
                                       {"step", number(1)}};
   for (const auto* list : {&wish.model.parameters, &wish.model.statistics})
-    for (const auto& named : *list) start[named.name] = named.value;
+    for (const auto& named : *list) start[named.port] = named.value;
   std::map<std::string, double> states;
   for (const grad::Step::State& state : step.states) states[state.name] = state.initial;
   for (std::size_t i = 0; i < program.inputs.size(); ++i) {

@@ -256,7 +256,7 @@ Status want_places(TrainFlags& flags) {
   read.push_back(flags.target);
   for (const std::string& text : flags.inputs) read.push_back(text.substr(text.find('=') + 1));
   HEDDLE_TRY(want_writable("--output", flags.output, read));
-  read.push_back(flags.output);
+  if (!flags.output.empty()) read.insert(read.end(), {flags.output, flags.output + ".part"});
   HEDDLE_TRY(want_writable("--checkpoint", flags.checkpoint, read));
   if (!flags.resume && std::filesystem::exists(flags.checkpoint))
     log(LogLevel::warning, "--checkpoint {}: will be replaced; want --resume to go on from it",

@@ -61,10 +61,13 @@ void print_text(const VerifyFlags& flags, const Verified& verified) {
         "rounds: held to both sides of it\n",
         v.uncertain);
   if (!v.unjudged.empty())
-    fmt::print("not judged as a whole, as {}: {} (each kernel alone is judged, on what it reads)\n",
-               v.overflow ? "values on the way are more than 16 bits hold"
-                          : "rounding may take them across a step",
-               fmt::join(v.unjudged, ", "));
+    fmt::print(
+        "not judged as a whole, as rounding may take them across a step{}: {} (each kernel alone "
+        "is "
+        "judged, on what it reads)\n",
+        v.overflow ? " or to infinity" : "", fmt::join(v.unjudged, ", "));
+  if (v.overflow)
+    fmt::print("not judged either: elements that hang on a value which f16 does not hold\n");
   if (verified.stages)
     fmt::print(
         "{} programs, run in stages; not verified, as the host does them: {}\n", *verified.stages,

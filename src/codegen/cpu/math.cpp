@@ -129,7 +129,8 @@ V Ops::erf_f32(V x) {
 }
 
 /// Cody and Waite's reduction by π/2 in three parts (exact products thanks to fused multiply-adds),
-/// Cephes' polynomials on [-π/4, π/4]. Arguments beyond 2^16 are left to libm, all lanes together.
+/// Cephes' polynomials on [-π/4, π/4]. Arguments beyond 2^16 are left to libm, where a lane has
+/// one; no lane's result hangs on another's, some of which may hold anything (the tail of a row).
 V Ops::sine_f32(V x, bool cosine) {
   const ir::ScalarFn fn = cosine ? ir::ScalarFn::cos : ir::ScalarFn::sin;
   if (!modern_) return libm(fn, {x}, DType::f32);
@@ -154,10 +155,13 @@ V Ops::sine_f32(V x, bool cosine) {
     V sign = b_.CreateShl(b_.CreateAnd(quadrant, integer(i32, 2)), 30);
     return b_.CreateBitCast(b_.CreateXor(b_.CreateBitCast(out, i32), sign), x->getType());
   };
-  V far = b_.CreateFCmpUGT(intrinsic(Intrinsic::fabs, {x}), real(x, 65536));
-  if (far->getType()->isVectorTy()) far = b_.CreateOrReduce(far);
+  V far = b_.CreateFreeze(b_.CreateFCmpUGT(intrinsic(Intrinsic::fabs, {x}), real(x, 65536)));
+  if (!far->getType()->isVectorTy())
+    return branch_(
+        far, [&] { return libm(fn, {x}, DType::f32); }, near);
   return branch_(
-      far, [&] { return libm(fn, {x}, DType::f32); }, near);
+      b_.CreateOrReduce(far),
+      [&] { return b_.CreateSelect(far, libm(fn, {x}, DType::f32), near()); }, near);
 }
 
 }  // namespace heddle::codegen::cpu
