@@ -190,20 +190,28 @@ TEST(Mode, SumsGoInTheOrderThatIsGiven) {
 TEST(Mode, TimelineCoversEveryTask) {
   std::mt19937 rng(9);
   const prim::Graph g = towers(rng);
-  const auto compiled = compile(g, options("monolith", 2));
-  const auto session = *load(compiled->program, options("monolith", 2));
-  const auto items = session->timeline({{random_tensor(g.inputs[0].type, rng)}});
-  ASSERT_TRUE(items);
-  std::vector<std::int64_t> tasks(compiled->program->launches.size());
-  for (const runtime::ItemTime& t : *items) {
-    EXPECT_LE(t.begin, t.end);
-    EXPECT_GE(t.waited, 0);
-    tasks[static_cast<std::size_t>(t.launch)] += t.last - t.first;
-  }
-  for (std::size_t l = 0; l < tasks.size(); ++l) {
-    std::int64_t all = 0;
-    for (const runtime::Phase& phase : compiled->program->launches[l].phases) all += phase.tasks;
-    EXPECT_EQ(tasks[l], all);
+  for (const char* mode : {"monolith", "kernels"}) {
+    SCOPED_TRACE(mode);
+    const auto compiled = compile(g, options(mode, 2));
+    const auto session = *load(compiled->program, options(mode, 2));
+    const auto items = session->timeline({{random_tensor(g.inputs[0].type, rng)}});
+    ASSERT_TRUE(items);
+    std::vector<std::int64_t> tasks(compiled->program->launches.size());
+    std::vector<double> end(2);
+    for (const runtime::ItemTime& t : *items) {
+      double& before = end[static_cast<std::size_t>(t.worker)];
+      EXPECT_LE(before, t.begin - t.waited + 1e-9);
+      EXPECT_LE(t.begin, t.end);
+      EXPECT_GE(t.waited, 0);
+      before = t.end;
+      tasks[static_cast<std::size_t>(t.launch)] += t.last - t.first;
+    }
+    for (std::size_t l = 0; l < tasks.size(); ++l) {
+      std::int64_t all = 0;
+      for (const runtime::Phase& phase : compiled->program->launches[l].phases) all += phase.tasks;
+      EXPECT_EQ(tasks[l], all);
+    }
+    EXPECT_GT(std::ranges::max(end), 0);
   }
 }
 

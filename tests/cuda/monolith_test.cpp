@@ -340,6 +340,32 @@ TEST(Monolith, CompilesWithoutSpills) {
 }
 
 /// Equal stages are timed once, settings apart; what is timed is a sum, not a product.
+// Blocks are workers of their own, also on one multiprocessor; only items with waits have waited.
+TEST(Monolith, TimesItsItemsByBlock) {
+  using runtime::Schedule;
+  std::vector<runtime::Stage> stages(2);
+  stages[0] = {0, 0, 2, 2, 1e-6, {{0, true, {{0, 64}, {64, 128}}}}};
+  stages[1] = {1, 0, 2, 2, 1e-6, {{0, false, {{0, 128}}}}};
+  const Schedule schedule{{{{0, 0, 1}, {1, 0, 1, 0}}, {{0, 1, 2}, {1, 1, 2, 1}}}, {{0, 1}, {1, 0}}};
+  ASSERT_TRUE(runtime::validate(stages, schedule, 32).ok());
+  const auto tables = runtime::cuda::tables_of(schedule, {}, 0);
+  std::vector<runtime::cuda::MonolithTimes> rows;
+  for (std::uint64_t block = 0; block < 2; ++block) {  // a cycle is a nanosecond
+    rows.push_back({{10, 12, 100}});
+    rows.push_back({{100, 150, 200}});
+    rows.push_back({{1000, 10, 1190, 200, 7}});
+  }
+  const auto items = runtime::cuda::item_times(stages, tables, rows);
+  ASSERT_EQ(items.size(), 4u);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    EXPECT_EQ(items[i].worker, static_cast<int>(i / 2));
+    EXPECT_EQ(items[i].multiprocessor, 7);
+    EXPECT_EQ(items[i].launch, static_cast<int>(i % 2));
+    EXPECT_NEAR(items[i].waited, i % 2 == 0 ? 0 : 50e-9, 1e-12);
+    EXPECT_NEAR(items[i].end, i % 2 == 0 ? 90e-9 : 190e-9, 1e-12);
+  }
+}
+
 TEST(GroupTuning, TimesEachGroupOnceForEachSetting) {
   const auto groups = [](const Platform::Persistent& setting) {
     if (setting.blocks == 4) return std::vector<StageGroup>{};  // cannot be made

@@ -154,9 +154,10 @@ std::vector<ItemTime> item_times(const std::vector<Stage>& stages, const Monolit
       const MonolithItem& item = tables.items[i];
       const Stage& stage = stages[static_cast<std::size_t>(item.stage)];
       const auto& stamps = rows[i + b].at;
-      const double waits = seconds(stamps[0]), begins = seconds(stamps[1]);
-      out.push_back({static_cast<int>(at[4]), stage.launch, stage.phase, item.first, item.last,
-                     begins - waits, begins, seconds(stamps[2])});
+      const double begins = seconds(stamps[1]);
+      out.push_back({static_cast<int>(b), stage.launch, stage.phase, item.first, item.last,
+                     item.wait < 0 ? 0 : begins - seconds(stamps[0]), begins, seconds(stamps[2]),
+                     static_cast<int>(at[4])});
     }
   }
   return out;
