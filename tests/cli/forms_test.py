@@ -233,6 +233,21 @@ class Forms(CommandTest):
             for y in np.frombuffer(done.stdout, np.float32).reshape(3, 5, 300):
                 np.testing.assert_array_equal(y, wanted)  # the same code, for any number of threads
 
+    def test_native_code_runs_kernels(self):
+        """A monolith that is asked for is a warning, and none is measured."""
+        self.assertIn("--mode kernels", " ".join(heddle("compile", "--help").stdout.split()))
+        reply = self.path / "reply.so"
+        for mode, says in (("kernels", ""), ("auto", ""), ("monolith", "kernels one after another"),
+                           ("monolith:tuned", "kernels one after another")):
+            done = heddle("compile", self.good, "--mode", mode, "--emit", "so", "-o", reply)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(says, done.stderr)
+            self.assertEqual(f"--mode {mode}: without effect" in done.stderr, says != "")
+        # All of them are one program, made once.
+        self.assertEqual(len(list((self.path / "cache" / "programs").iterdir())), 1)
+        self.assert_fails(2, "'deep'", "compile", self.good, "--mode", "monolith:deep", "--emit",
+                          "so", "-o", reply)
+
     def test_native_code_multiplies_in_tiles(self):
         """Where the processor has tile registers; elsewhere the same product otherwise."""
         rng = np.random.default_rng()
