@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "driver/locked_mode.h"
 #include "driver/measure.h"
 #include "driver/stage_tuning.h"
 #include "support/clock.h"
@@ -87,29 +88,27 @@ std::vector<Tensor> plain_inputs(const runtime::Program& program) {
   return inputs;
 }
 
-}  // namespace
-
-Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
-                               const Platform& platform, const CompileOptions& options,
-                               double compile_seconds) {
+/// By the file of --locked, or, where nothing may be measured, what that leaves.
+Result<std::optional<ModeReport>> locked_mode(runtime::Program& program, const ModeRequest& request,
+                                              const Platform& platform,
+                                              const CompileOptions& options) {
+  const bool known = HEDDLE_TRY(recall_mode(program, options, platform));
+  if (!known && HEDDLE_TRY(budget_seconds(options.budget)) > 0) return std::optional<ModeReport>();
+  if (!known && request.tuned)
+    return fail(ErrorCode::usage,
+                "--mode {}: found no stages tuned in '{}' and --budget none, want one of both",
+                options.mode, options.locked);
   ModeReport report;
-  if (request.kind == ModeRequest::Kind::kernels) {
-    report.reason = request.reason;
-    return report;
-  }
-  if (platform.cuda && request.kind == ModeRequest::Kind::automatic) {
-    report.reason = "auto: measured with a budget only";
-    return report;
-  }
-  program.monolith = request.layout.value_or(StageLayout{});
-  const bool locked = !options.locked.empty();
-  if (request.layout || platform.cuda || locked || !runs_here(platform.cpu).ok()) {
-    report.chosen = to_string(program.monolith);
-    report.reason = platform.cuda || request.layout ? request.reason
-                    : locked                        ? "locked: not measured"
-                                                    : "not measured";
-    return report;
-  }
+  report.chosen = to_string(program.monolith);
+  report.reason = known ? "locked: as it was measured" : "locked: no decision in it, not measured";
+  return std::optional(report);
+}
+
+/// Times what the request leaves open, and keeps the fastest.
+Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& request,
+                                 const Platform& platform, const CompileOptions& options,
+                                 double compile_seconds) {
+  ModeReport report;
   const std::vector<Tensor> inputs = plain_inputs(program);
   const auto executor = HEDDLE_TRY(executor_for(program, options));
   const auto session = [&] {
@@ -141,6 +140,39 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   report.chosen = to_string(best->layout);
   report.reason =
       fmt::format("fastest of {} measured, {} turns", list.size(), best->seconds.size());
+  return report;
+}
+
+}  // namespace
+
+Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
+                               const Platform& platform, const CompileOptions& options,
+                               double compile_seconds) {
+  ModeReport report;
+  if (request.kind == ModeRequest::Kind::kernels) {
+    report.reason = request.reason;
+    return report;
+  }
+  if (platform.cuda && request.kind == ModeRequest::Kind::automatic) {
+    report.reason = "auto: measured with a budget only";
+    return report;
+  }
+  program.monolith = request.layout.value_or(StageLayout{});
+  if (request.layout || platform.cuda || !runs_here(platform.cpu).ok()) {
+    report.chosen = to_string(program.monolith);
+    report.reason = platform.cuda || request.layout ? request.reason : "not measured";
+    return report;
+  }
+  if (!options.locked.empty()) {
+    if (const auto known = HEDDLE_TRY(locked_mode(program, request, platform, options)))
+      return *known;
+  }
+  report = HEDDLE_TRY(measure_modes(program, request, platform, options, compile_seconds));
+  if (!options.locked.empty()) {
+    HEDDLE_TRY(keep_mode(program, options, platform));
+    HEDDLE_TRY(recall_mode(program, options, platform));  // what another process may have kept
+    report.chosen = to_string(program.monolith);
+  }
   return report;
 }
 

@@ -3,6 +3,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import subprocess
 import unittest
 
@@ -67,6 +68,37 @@ class Forms(CommandTest):
         self.assertEqual(plans[0], plans[2])
         self.assert_fails(1, "found no kernel of this model", "run", self.good, "--locked", lock)
         self.assert_fails(1, "this machine", "run", path, "--locked", lock, "--threads", 3)
+
+    def test_locked_mode_is_decided_again(self):
+        """What the first run with a budget measures, or an error where that is needed."""
+        path, lock = self.weighted(), self.path / "decisions.db"
+
+        def mode(*flags):
+            done = heddle("explain", path, "--locked", lock, "--threads", 2, "--json", *flags)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["mode"]
+        first = mode("--budget", 3)
+        self.assertIn("measured", first["reason"])
+        self.assertGreater(len(first["measured"]), 1)
+        for flags in ((), ("--budget", 3)):
+            again = mode(*flags)
+            self.assertEqual(again["chosen"], first["chosen"])
+            self.assertEqual(again["reason"], "locked: as it was measured")
+            self.assertEqual(again["measured"], [])
+        # Another --mode is another decision, which only a budget allows.
+        self.assertEqual(mode("--mode", "monolith")["reason"], "locked: no decision in it, not measured")
+        tuned = ("--mode", "monolith:tuned")
+        self.assert_fails(2, "found no stages tuned", "explain", path, "--locked", lock, "--threads", 2, *tuned)
+        self.assertIn("measured", mode(*tuned, "--budget", 1)["reason"])
+        artefacts = []
+        for k in range(2):
+            artefact = self.path / f"{k}.heddle"
+            done = heddle("compile", path, "--locked", lock, "--threads", 2, *tuned, "-o", artefact)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            artefacts.append(re.findall(rb'"own":\[\[.*?\]\]|"ns":\d+', artefact.read_bytes()))
+        self.assertEqual(mode(*tuned)["chosen"], "monolith:tuned")
+        self.assertGreater(len(artefacts[0]), 1)  # its stages' layouts, and times to schedule them by
+        self.assertEqual(*artefacts)
 
     def test_tuning_goes_on(self):
         path, cache = self.weighted(), ("--cache", self.path / "tuned")
