@@ -1,6 +1,7 @@
 #include "driver/mode.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <random>
 
@@ -223,9 +224,11 @@ std::string to_string(const std::optional<StageLayout>& layout) {
 namespace {
 
 Result<double> number(const std::string& part, std::size_t from) {
-  char* end = nullptr;
-  const double value = std::strtod(part.c_str() + from, &end);
-  if (part.size() == from || *end != '\0' || !(value >= 0 && value <= 1e6))
+  double value = 0;
+  const char* end = part.data() + part.size();
+  // Digits first: neither blanks nor "inf".
+  const auto [stop, error] = std::from_chars(part.data() + from, end, value);
+  if (error != std::errc() || stop != end || !(value >= 0 && value <= 1e6))
     return fail(ErrorCode::usage, "--mode: found '{}', want a number", part);
   return value;
 }
@@ -238,7 +241,7 @@ Result<ModeRequest> parse_mode(const std::string& text) {
   if (text == "auto") return ModeRequest{Kind::automatic};
   if (text == "monolith:tuned") return ModeRequest{Kind::monolith, {}, true};
   if (text == "monolith") return ModeRequest{Kind::monolith};
-  if (!text.starts_with("monolith:"))
+  if (!text.starts_with("monolith:") || text == "monolith:")
     return fail(ErrorCode::usage,
                 "--mode: found '{}', want kernels, monolith, auto, or "
                 "monolith:tuned or monolith:grain=4,whole=2.5,depth,barriers",

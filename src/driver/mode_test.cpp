@@ -264,10 +264,14 @@ TEST(Mode, Texts) {
   for (const std::string text : {"monolith:grain=4,whole=2.5,depth", "monolith:barriers"})
     EXPECT_EQ(to_string(parse_mode(text)->layout), text);
   EXPECT_EQ(to_string(std::nullopt), "kernels");
-  for (const char* text : {"", "kernel", "monolith:", "monolith:grain=", "monolith:grain=x",
-                           "monolith:grain=0", "monolith:grain=2.5", "monolith:grain=2000",
-                           "monolith:whole=-1", "monolith:deep", "monolith:grain=4,"})
+  for (const char* text :
+       {"", "kernel", "monolith:", "monolith:grain=", "monolith:grain=x", "monolith:grain=0",
+        "monolith:grain=2.5", "monolith:grain=2000", "monolith:whole=-1", "monolith:deep",
+        "monolith:grain=4,", "monolith:grain=0x10", "monolith:grain= 4", "monolith:grain=+4",
+        "monolith:whole=inf", "monolith:whole=nan", "monolith:whole=1 "})
     EXPECT_FALSE(parse_mode(text)) << text;
+  EXPECT_NE(parse_mode("monolith:").error().message.find("'monolith:', want kernels"),
+            std::string::npos);
 }
 
 }  // namespace

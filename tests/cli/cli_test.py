@@ -239,6 +239,12 @@ class Cli(CommandTest):
                                        e / e.sum(1, keepdims=True) + x, rtol=1e-5, atol=1e-6)
         self.assert_fails(2, "'mmx'", "compile", self.good, "--cpu", "mmx", "-o", self.path / "o")
 
+    def test_modes_are_plain(self):
+        self.assertIn("monolith:tuned", heddle("run", "--help").stdout)
+        for mode in ("monolith:grain=0x10", "monolith:grain= 4", "monolith:whole=inf"):
+            self.assert_fails(2, mode[9:], "run", self.good, "--mode", mode)
+        self.assert_fails(2, "found 'monolith:'", "run", self.good, "--mode", "monolith:")
+
     def test_trace_is_one_run(self):
         chain = self.save("chain", model(
             [helper.make_node("Softmax", ["x"], ["a"], axis=1),
