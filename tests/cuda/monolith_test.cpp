@@ -47,7 +47,7 @@ TEST(Monolith, AgreesInEveryOrderWithoutRaces) {
     std::size_t tasks = 0;
     for (const runtime::Stage& stage : made->stages) tasks += static_cast<std::size_t>(stage.tasks);
     EXPECT_GT(tasks, made->stages.size());
-    const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+    const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
     ASSERT_TRUE(runtime::validate(made->stages, schedule, 32).ok());
     EXPECT_GT(schedule.waits.size(), 0u);
     const auto module = emulation::compile(made->text, {.races = true});
@@ -70,7 +70,7 @@ TEST(Monolith, EveryWaitIsNeeded) {
   constexpr int kBlocks = 2;
   const auto made = make({"mlp", mlp}, kBlocks);
   ASSERT_TRUE(made);
-  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   ASSERT_EQ(notice(*made, made->text, schedule, kBlocks), "");
   int count = 0;
   for (std::size_t w = 0; w < schedule.items.size(); ++w)
@@ -115,7 +115,7 @@ TEST(Monolith, TasksTogetherAgree) {
     SCOPED_TRACE(which.name);
     const auto made = make(which, kBlocks);
     ASSERT_TRUE(made);
-    const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+    const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
     EXPECT_EQ(notice(*made, with_factor(*made, 2, &loading_first), schedule, kBlocks), "");
   }
   EXPECT_GE(loading_first, 2);
@@ -143,7 +143,7 @@ TEST(Monolith, EverySynchronisationOfTheWalkIsNeeded) {
   // Norms have no shared memory, whose barriers would stand in for those of the walk.
   const auto made = make({"transformer", transformer}, kBlocks);
   ASSERT_TRUE(made);
-  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   const std::string text = with_own_walk(made->text);
   ASSERT_EQ(notice(*made, text, schedule, kBlocks), "");
   const std::size_t end = text.find("// end");
@@ -171,7 +171,7 @@ TEST(Monolith, ConstantsAreAskedForOnce) {
   const auto made = make({"mlp", mlp}, kBlocks);
   ASSERT_TRUE(made);
   const runtime::Program& p = *made->compiled.program;
-  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   const auto read = [&](int s) {
     return runtime::cuda::constants_of(p, made->stages[static_cast<std::size_t>(s)]);
   };
@@ -200,7 +200,7 @@ TEST(Monolith, CountersGoRound) {
   constexpr int kBlocks = 2;
   const auto made = make({"decode", decode}, kBlocks);
   ASSERT_TRUE(made);
-  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   const auto module = emulation::compile(made->text, {.races = true});
   ASSERT_TRUE(module.ok());
   EmulatedMonolith monolith(*made->compiled.program, runtime::cuda::tables_of(schedule, {}, 0),
@@ -222,7 +222,7 @@ TEST(Monolith, AWaitInVainEnds) {
   constexpr int kBlocks = 2;
   const auto made = make({"mlp", mlp}, kBlocks);
   ASSERT_TRUE(made);
-  runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   const auto tables = runtime::cuda::tables_of(schedule, {}, 0);
   auto broken = tables;
   broken.waits.back().items += 100;
