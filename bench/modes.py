@@ -23,7 +23,7 @@ Made by `bench/modes.py`; do not edit.
 
 Medians of a run in microseconds, the least of several compilations: kernels one after another, each a parallel region of its
 own; one region in which threads meet after every kernel; and the fastest layout of a monolith (`--mode`), all in turns in one
-process."""
+process. `compile --emit so|obj|exe` has no monoliths: kernels run one after another, whatever `--mode` says."""
 
 NOTES = """
 Wanted: 1.15×. What there is to gain on Zen 4 (two threads, kernels one after another, the best of each kernel against the

@@ -1,9 +1,11 @@
 #include "driver/mode.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <random>
 
+#include "driver/locked_mode.h"
 #include "driver/measure.h"
 #include "driver/stage_tuning.h"
 #include "support/clock.h"
@@ -87,29 +89,27 @@ std::vector<Tensor> plain_inputs(const runtime::Program& program) {
   return inputs;
 }
 
-}  // namespace
-
-Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
-                               const Platform& platform, const CompileOptions& options,
-                               double compile_seconds) {
+/// By the file of --locked, or, where nothing may be measured, what that leaves.
+Result<std::optional<ModeReport>> locked_mode(runtime::Program& program, const ModeRequest& request,
+                                              const Platform& platform,
+                                              const CompileOptions& options) {
+  const bool known = HEDDLE_TRY(recall_mode(program, options, platform));
+  if (!known && HEDDLE_TRY(budget_seconds(options.budget)) > 0) return std::optional<ModeReport>();
+  if (!known && request.tuned)
+    return fail(ErrorCode::usage,
+                "--mode {}: found no stages tuned in '{}' and --budget none, want one of both",
+                options.mode, options.locked);
   ModeReport report;
-  if (request.kind == ModeRequest::Kind::kernels) {
-    report.reason = request.reason;
-    return report;
-  }
-  if (platform.cuda && request.kind == ModeRequest::Kind::automatic) {
-    report.reason = "auto: measured with a budget only";
-    return report;
-  }
-  program.monolith = request.layout.value_or(StageLayout{});
-  const bool locked = !options.locked.empty();
-  if (request.layout || platform.cuda || locked || !runs_here(platform.cpu).ok()) {
-    report.chosen = to_string(program.monolith);
-    report.reason = platform.cuda || request.layout ? request.reason
-                    : locked                        ? "locked: not measured"
-                                                    : "not measured";
-    return report;
-  }
+  report.chosen = to_string(program.monolith);
+  report.reason = known ? "locked: as it was measured" : "locked: no decision in it, not measured";
+  return std::optional(report);
+}
+
+/// Times what the request leaves open, and keeps the fastest.
+Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& request,
+                                 const Platform& platform, const CompileOptions& options,
+                                 double compile_seconds) {
+  ModeReport report;
   const std::vector<Tensor> inputs = plain_inputs(program);
   const auto executor = HEDDLE_TRY(executor_for(program, options));
   const auto session = [&] {
@@ -141,6 +141,39 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   report.chosen = to_string(best->layout);
   report.reason =
       fmt::format("fastest of {} measured, {} turns", list.size(), best->seconds.size());
+  return report;
+}
+
+}  // namespace
+
+Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
+                               const Platform& platform, const CompileOptions& options,
+                               double compile_seconds) {
+  ModeReport report;
+  if (request.kind == ModeRequest::Kind::kernels) {
+    report.reason = request.reason;
+    return report;
+  }
+  if (platform.cuda && request.kind == ModeRequest::Kind::automatic) {
+    report.reason = "auto: measured with a budget only";
+    return report;
+  }
+  program.monolith = request.layout.value_or(StageLayout{});
+  if (request.layout || platform.cuda || !runs_here(platform.cpu).ok()) {
+    report.chosen = to_string(program.monolith);
+    report.reason = platform.cuda || request.layout ? request.reason : "not measured";
+    return report;
+  }
+  if (!options.locked.empty()) {
+    if (const auto known = HEDDLE_TRY(locked_mode(program, request, platform, options)))
+      return *known;
+  }
+  report = HEDDLE_TRY(measure_modes(program, request, platform, options, compile_seconds));
+  if (!options.locked.empty()) {
+    HEDDLE_TRY(keep_mode(program, options, platform));
+    HEDDLE_TRY(recall_mode(program, options, platform));  // what another process may have kept
+    report.chosen = to_string(program.monolith);
+  }
   return report;
 }
 
@@ -191,9 +224,11 @@ std::string to_string(const std::optional<StageLayout>& layout) {
 namespace {
 
 Result<double> number(const std::string& part, std::size_t from) {
-  char* end = nullptr;
-  const double value = std::strtod(part.c_str() + from, &end);
-  if (part.size() == from || *end != '\0' || !(value >= 0 && value <= 1e6))
+  double value = 0;
+  const char* end = part.data() + part.size();
+  // Digits first: neither blanks nor "inf".
+  const auto [stop, error] = std::from_chars(part.data() + from, end, value);
+  if (error != std::errc() || stop != end || !(value >= 0 && value <= 1e6))
     return fail(ErrorCode::usage, "--mode: found '{}', want a number", part);
   return value;
 }
@@ -206,7 +241,7 @@ Result<ModeRequest> parse_mode(const std::string& text) {
   if (text == "auto") return ModeRequest{Kind::automatic};
   if (text == "monolith:tuned") return ModeRequest{Kind::monolith, {}, true};
   if (text == "monolith") return ModeRequest{Kind::monolith};
-  if (!text.starts_with("monolith:"))
+  if (!text.starts_with("monolith:") || text == "monolith:")
     return fail(ErrorCode::usage,
                 "--mode: found '{}', want kernels, monolith, auto, or "
                 "monolith:tuned or monolith:grain=4,whole=2.5,depth,barriers",

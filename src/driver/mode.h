@@ -24,7 +24,8 @@ std::string to_string(const std::optional<runtime::StageLayout>& layout);
 /// Decides how an assembled program runs, and notes why. Candidates are whole programs, timed one
 /// after another in turns for a share of the time that compiling has taken; before, a run gives the
 /// seconds of each stage by which layouts are made. Code that cannot run here is a monolith of the
-/// first layout.
+/// first layout. CompileOptions::locked, on the CPU: what the file says; what it lacks is measured
+/// where there is a budget, and kept there.
 Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
                                const Platform& platform, const CompileOptions& options,
                                double compile_seconds);

@@ -190,20 +190,28 @@ TEST(Mode, SumsGoInTheOrderThatIsGiven) {
 TEST(Mode, TimelineCoversEveryTask) {
   std::mt19937 rng(9);
   const prim::Graph g = towers(rng);
-  const auto compiled = compile(g, options("monolith", 2));
-  const auto session = *load(compiled->program, options("monolith", 2));
-  const auto items = session->timeline({{random_tensor(g.inputs[0].type, rng)}});
-  ASSERT_TRUE(items);
-  std::vector<std::int64_t> tasks(compiled->program->launches.size());
-  for (const runtime::ItemTime& t : *items) {
-    EXPECT_LE(t.begin, t.end);
-    EXPECT_GE(t.waited, 0);
-    tasks[static_cast<std::size_t>(t.launch)] += t.last - t.first;
-  }
-  for (std::size_t l = 0; l < tasks.size(); ++l) {
-    std::int64_t all = 0;
-    for (const runtime::Phase& phase : compiled->program->launches[l].phases) all += phase.tasks;
-    EXPECT_EQ(tasks[l], all);
+  for (const char* mode : {"monolith", "kernels"}) {
+    SCOPED_TRACE(mode);
+    const auto compiled = compile(g, options(mode, 2));
+    const auto session = *load(compiled->program, options(mode, 2));
+    const auto items = session->timeline({{random_tensor(g.inputs[0].type, rng)}});
+    ASSERT_TRUE(items);
+    std::vector<std::int64_t> tasks(compiled->program->launches.size());
+    std::vector<double> end(2);
+    for (const runtime::ItemTime& t : *items) {
+      double& before = end[static_cast<std::size_t>(t.worker)];
+      EXPECT_LE(before, t.begin - t.waited + 1e-9);
+      EXPECT_LE(t.begin, t.end);
+      EXPECT_GE(t.waited, 0);
+      before = t.end;
+      tasks[static_cast<std::size_t>(t.launch)] += t.last - t.first;
+    }
+    for (std::size_t l = 0; l < tasks.size(); ++l) {
+      std::int64_t all = 0;
+      for (const runtime::Phase& phase : compiled->program->launches[l].phases) all += phase.tasks;
+      EXPECT_EQ(tasks[l], all);
+    }
+    EXPECT_GT(std::ranges::max(end), 0);
   }
 }
 
@@ -256,10 +264,14 @@ TEST(Mode, Texts) {
   for (const std::string text : {"monolith:grain=4,whole=2.5,depth", "monolith:barriers"})
     EXPECT_EQ(to_string(parse_mode(text)->layout), text);
   EXPECT_EQ(to_string(std::nullopt), "kernels");
-  for (const char* text : {"", "kernel", "monolith:", "monolith:grain=", "monolith:grain=x",
-                           "monolith:grain=0", "monolith:grain=2.5", "monolith:grain=2000",
-                           "monolith:whole=-1", "monolith:deep", "monolith:grain=4,"})
+  for (const char* text :
+       {"", "kernel", "monolith:", "monolith:grain=", "monolith:grain=x", "monolith:grain=0",
+        "monolith:grain=2.5", "monolith:grain=2000", "monolith:whole=-1", "monolith:deep",
+        "monolith:grain=4,", "monolith:grain=0x10", "monolith:grain= 4", "monolith:grain=+4",
+        "monolith:whole=inf", "monolith:whole=nan", "monolith:whole=1 "})
     EXPECT_FALSE(parse_mode(text)) << text;
+  EXPECT_NE(parse_mode("monolith:").error().message.find("'monolith:', want kernels"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ nlohmann::json report_of(const Compiled& compiled, const Platform& platform);
 /// The report as text for a terminal. `node`: only kernels that cover this source node, in detail.
 /// `top`: only that many, dearest first (0: all, in execution order).
 Result<std::string> explain_text(const nlohmann::json& report, const std::string& node, int top);
+/// The operators that a kernel of the report covers, "Conv + Relu +1 more" of `limit` at most.
+std::string sources_text(const nlohmann::json& kernel, std::size_t limit);
 /// A self-contained page: the plan's picture, a table of kernels, details on demand.
 std::string explain_html(const nlohmann::json& report);
 

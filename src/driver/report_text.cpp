@@ -9,16 +9,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string sources_text(const json& kernel, std::size_t limit) {
-  std::string text;
-  std::size_t shown = 0;
-  for (const json& source : kernel["sources"]) {
-    if (shown++ == limit) return text + fmt::format(" +{} more", kernel["sources"].size() - limit);
-    text += fmt::format("{}{}", text.empty() ? "" : " + ", source["op"].get<std::string>());
-  }
-  return text;
-}
-
 bool covers(const json& kernel, const std::string& node) {
   return std::any_of(kernel["sources"].begin(), kernel["sources"].end(),
                      [&](const json& source) { return source["name"] == node; });
@@ -118,6 +108,16 @@ std::string memory_text(const json& memory) {
 }
 
 }  // namespace
+
+std::string sources_text(const json& kernel, std::size_t limit) {
+  std::string text;
+  std::size_t shown = 0;
+  for (const json& source : kernel["sources"]) {
+    if (shown++ == limit) return text + fmt::format(" +{} more", kernel["sources"].size() - limit);
+    text += fmt::format("{}{}", text.empty() ? "" : " + ", source["op"].get<std::string>());
+  }
+  return text;
+}
 
 Result<std::string> explain_text(const json& report, const std::string& node, int top) {
   const json& plan = report["plan"];

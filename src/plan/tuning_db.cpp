@@ -199,6 +199,8 @@ Result<std::unique_ptr<TuningDb>> TuningDb::open(const std::string& path) {
           "vector INTEGER, l1 INTEGER, l2 INTEGER, l3 INTEGER, l2_gbs REAL, l3_gbs REAL, "
           "dram_gbs REAL, peak REAL, launch REAL, "
           "loop_scale REAL, reduce_scale REAL, map_scale REAL);"
+          "CREATE TABLE IF NOT EXISTS mode (structure TEXT NOT NULL, machine TEXT NOT NULL, "
+          "build TEXT NOT NULL, decision TEXT NOT NULL, PRIMARY KEY (structure, machine, build));"
           "PRAGMA user_version=1; COMMIT"));
   return db;
 }
@@ -309,10 +311,28 @@ Result<int> TuningDb::merge(const std::string& path) {
                       "CONFLICT DO UPDATE SET us=min(us, excluded.us), runs=runs+excluded.runs");
   const int rows = sqlite3_changes(db_);
   Status machines = run(db_, path, "INSERT OR IGNORE INTO machine SELECT * FROM other.machine");
+  Status modes = run(db_, path, "INSERT OR IGNORE INTO mode SELECT * FROM other.mode");
   HEDDLE_TRY(run(db_, path, "DETACH other"));
   HEDDLE_TRY(std::move(merged));
   HEDDLE_TRY(std::move(machines));
+  HEDDLE_TRY(std::move(modes));
   return rows;
+}
+
+Status TuningDb::store_mode(const TuningKey& key, const std::string& decision) {
+  Statement s(db_, "INSERT OR IGNORE INTO mode VALUES (?,?,?,?)");
+  s.bind(to_string(key.structure)).bind(key.machine).bind(key.build).bind(decision);
+  s.step();
+  return s.finished(path_);
+}
+
+Result<std::optional<std::string>> TuningDb::mode(const TuningKey& key) const {
+  Statement s(db_, "SELECT decision FROM mode WHERE structure=? AND machine=? AND build=?");
+  s.bind(to_string(key.structure)).bind(key.machine).bind(key.build);
+  std::optional<std::string> out;
+  if (s.step()) out = s.text(0);
+  HEDDLE_TRY(s.finished(path_));
+  return out;
 }
 
 Status TuningDb::store_machine(const std::string& machine, const MachineModel& m) {

@@ -69,6 +69,11 @@ class TuningDb {
   Status store_machine(const std::string& machine, const MachineModel& model);
   Result<std::optional<MachineModel>> machine(const std::string& machine) const;
 
+  /// How a program runs (key: of the whole program), in the driver's own words; what is there
+  /// first stays, so that all who share the file decide the same.
+  Status store_mode(const TuningKey& key, const std::string& decision);
+  Result<std::optional<std::string>> mode(const TuningKey& key) const;
+
  private:
   TuningDb(sqlite3* db, std::string path) : db_(db), path_(std::move(path)) {}
   sqlite3* db_;

@@ -103,6 +103,20 @@ TEST_F(TuningDbTest, MergesExportsAndPrunes) {
   EXPECT_EQ(*gone, 1);
 }
 
+TEST_F(TuningDbTest, FirstModeStays) {
+  auto db = TuningDb::open(path("a.db"));
+  ASSERT_TRUE(db);
+  const TuningKey key = entry(1, 10).key, other = entry(2, 10).key;
+  EXPECT_FALSE((*db)->mode(key)->has_value());
+  ASSERT_TRUE((*db)->store_mode(key, "kernels"));
+  ASSERT_TRUE((*db)->store_mode(key, "monolith"));
+  EXPECT_EQ(**(*db)->mode(key), "kernels");
+  EXPECT_FALSE((*db)->mode(other)->has_value());
+  auto taken = TuningDb::open(path("b.db"));
+  ASSERT_TRUE(taken && (*taken)->merge(path("a.db")));
+  EXPECT_EQ(**(*taken)->mode(key), "kernels");
+}
+
 TEST_F(TuningDbTest, MachineModelIsKept) {
   auto db = TuningDb::open(":memory:");
   ASSERT_TRUE(db);

@@ -33,7 +33,7 @@ void Monolith::work(int worker, const Run& run, std::atomic<int>* left, double s
   for (const Schedule::Item& item : schedule_.items[w]) {
     const double came = run.times != nullptr ? now() : 0;
     if (item.wait >= 0) wait(item.wait);
-    const double begin = run.times != nullptr ? now() : 0;
+    const double begin = run.times != nullptr && item.wait >= 0 ? now() : came;
     const Stage& stage = stages_[static_cast<std::size_t>(item.stage)];
     const auto launch = static_cast<std::size_t>(stage.launch);
     tasks_[static_cast<std::size_t>(item.stage)]((*run.args)[launch].data(), item.first, item.last,

@@ -58,8 +58,8 @@ Schedule schedule(const std::vector<Stage>& stages, int workers, const StageLayo
 /// Proof that a schedule computes what the stages in order do: every task runs once; some item can
 /// always run (no deadlock, if all workers are resident); of two items of different stages that
 /// touch the same bytes, one of them writing, the earlier stage's has been completed when the other
-/// begins; and no counter of `counter_bits` bits comes round to a value that is still waited for.
-/// The error names stages, tasks and bytes.
+/// begins; and no counter of `counter_bits` (1 to 64) bits comes round to a value that is still
+/// waited for. The error names stages, tasks and bytes.
 Status validate(const std::vector<Stage>& stages, const Schedule& schedule, int counter_bits = 64);
 
 }  // namespace heddle::runtime

@@ -192,6 +192,9 @@ TEST(Schedule, NamesWhatIsWrong) {
   s.items[0].push_back(s.items[0].back());
   EXPECT_NE(message(s).find("runs twice"), std::string::npos);
   EXPECT_NE(message(good, 2).find("in a counter of 2 bits"), std::string::npos);
+  EXPECT_NE(message(good, 1).find("in a counter of 1 bits"), std::string::npos);
+  for (const int bits : {0, -1, 65})
+    EXPECT_NE(message(good, bits).find("want 1 to 64"), std::string::npos);
 }
 
 // Each stage has its own grain, and only some have a barrier before them.

@@ -39,6 +39,8 @@ class Validator {
   }
 
   Status well_formed(int counter_bits) const {
+    if (counter_bits < 1 || counter_bits > 64)
+      return fail("schedule: counters of {} bits, want 1 to 64", counter_bits);
     for (const std::vector<int>& wait : schedule_.waits) {
       if (wait.size() != workers_)
         return fail("schedule: a wait for {} workers of {}", wait.size(), workers_);

@@ -57,9 +57,12 @@ class CpuSession final : public Session {
   void release(std::unique_ptr<Context> context);
   void bind(Context& context, std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
   std::function<void(std::size_t)> teller(const Ready& ready) const;
-  void run_launches(Context& context, std::vector<LaunchTime>* times, const Ready& ready);
-  void run_monolith(Context& context, const Ready& ready,
-                    std::vector<std::vector<ItemTime>>* times = nullptr);
+  using ItemTimes = std::vector<std::vector<ItemTime>>;  ///< by thread
+  void run_launches(Context& context, std::vector<LaunchTime>* times, const Ready& ready,
+                    ItemTimes* items = nullptr);
+  void run_phase(Context& context, std::size_t launch, std::size_t phase, double start,
+                 ItemTimes* items);
+  void run_monolith(Context& context, const Ready& ready, ItemTimes* times = nullptr);
 
   std::shared_ptr<const void> code_;
   std::shared_ptr<ThreadPool> pool_;
@@ -182,29 +185,46 @@ std::function<void(std::size_t)> CpuSession::teller(const Ready& ready) const {
   };
 }
 
-void CpuSession::run_launches(Context& context, std::vector<LaunchTime>* times,
-                              const Ready& ready) {
+void CpuSession::run_phase(Context& context, std::size_t launch, std::size_t phase, double start,
+                           ItemTimes* items) {
+  const BoundPhase& bound = launches_[launch].phases[phase];
+  context.shares.reset(bound.tasks);
+  pool_->run([&](int thread) {
+    void* scratch = context.scratch + scratch_stride() * thread;
+    for (auto [first, last] = context.shares.take(thread); first < last;
+         std::tie(first, last) = context.shares.take(thread)) {
+      const double begin = items != nullptr ? now() - start : 0;
+      bound.task(context.args[launch].data(), first, last, scratch);
+      if (items == nullptr) continue;
+      auto& list = (*items)[static_cast<std::size_t>(thread)];
+      const ItemTime item{
+          thread,       static_cast<int>(launch), static_cast<int>(phase), first, last, 0, begin,
+          now() - start};
+      // A thread takes its share in ever smaller parts: one slice of a trace.
+      if (!list.empty() && list.back().launch == item.launch && list.back().phase == item.phase &&
+          list.back().last == first)
+        list.back().last = last, list.back().end = item.end;
+      else
+        list.push_back(item);
+    }
+  });
+}
+
+void CpuSession::run_launches(Context& context, std::vector<LaunchTime>* times, const Ready& ready,
+                              ItemTimes* items) {
   const auto told = teller(ready);
   const double start = now();
   for (std::size_t l = 0; l < launches_.size(); ++l) {
     const double begin = times != nullptr ? now() : 0;
-    for (const BoundPhase& phase : launches_[l].phases) {
-      context.shares.reset(phase.tasks);
-      pool_->run([&](int thread) {
-        void* scratch = context.scratch + scratch_stride() * thread;
-        for (auto [first, last] = context.shares.take(thread); first < last;
-             std::tie(first, last) = context.shares.take(thread))
-          phase.task(context.args[l].data(), first, last, scratch);
-      });
-    }
+    for (std::size_t p = 0; p < launches_[l].phases.size(); ++p)
+      run_phase(context, l, p, start, items);
     if (times != nullptr)
       times->push_back({program().launches[l].name, now() - begin, begin - start});
     told(l);
   }
 }
 
-void CpuSession::run_monolith(Context& context, const Ready& ready,
-                              std::vector<std::vector<ItemTime>>* times) {
+void CpuSession::run_monolith(Context& context, const Ready& ready, ItemTimes* times) {
   Monolith::Run run{&context.args, context.scratch, scratch_stride(), times, {}};
   if (ready) run.done = teller(ready);
   monolith_->run(*pool_, run);
@@ -236,15 +256,18 @@ Status CpuSession::execute_telling(std::span<const Tensor> inputs, std::span<Ten
 }
 
 Result<std::vector<ItemTime>> CpuSession::timeline(std::span<const Tensor> inputs) {
-  if (!monolith_) return Session::timeline(inputs);
   HEDDLE_TRY(check(inputs));
   std::vector<Tensor> outputs = touched_outputs();
-  std::vector<std::vector<ItemTime>> times(monolith_->schedule().items.size());
+  ItemTimes times(static_cast<std::size_t>(pool_->threads()));
+  // Memory is there before the run. Kernel by kernel, threads seldom take more than a few times.
   for (std::size_t w = 0; w < times.size(); ++w)
-    times[w].reserve(monolith_->schedule().items[w].size());
+    times[w].reserve(monolith_ ? monolith_->schedule().items[w].size() : 4 * launches_.size());
   std::unique_ptr<Context> context = acquire();
   bind(*context, inputs, outputs);
-  run_monolith(*context, {}, &times);
+  if (monolith_)
+    run_monolith(*context, {}, &times);
+  else
+    run_launches(*context, nullptr, {}, &times);
   release(std::move(context));
   std::vector<ItemTime> all;
   for (const std::vector<ItemTime>& list : times) all.insert(all.end(), list.begin(), list.end());

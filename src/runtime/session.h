@@ -22,13 +22,14 @@ struct LaunchTime {
   double begin = 0;  ///< seconds since the start of the run
 };
 
-/// Some tasks of a phase as they ran on one worker: a thread, or a multiprocessor of a GPU.
+/// Some tasks of a phase as they ran on one worker: a thread, or a block of a monolith on a GPU.
 struct ItemTime {
   int worker = 0;
   int launch = 0, phase = 0;
   std::int64_t first = 0, last = 0;  ///< tasks
-  double waited = 0;                 ///< seconds before it, for others
+  double waited = 0;                 ///< seconds before it, for others; 0 where it has no wait
   double begin = 0, end = 0;         ///< seconds since the start of the run
+  int multiprocessor = -1;           ///< where the block was; -1 on the CPU
 };
 
 /// A program ready to run on its device. run() may be called from many threads at once.
@@ -63,8 +64,8 @@ class Session {
   std::vector<std::size_t> by_completion(std::span<const std::size_t> outputs) const;
   /// One run with the time of each launch, one after another (CUDA: by events).
   Result<std::vector<LaunchTime>> profile(std::span<const Tensor> inputs);
-  /// One run as it is, with the time of each item of a monolith, by worker and in order; else of
-  /// each launch, as of one worker.
+  /// One run as it is, with the time of each item, by worker and in order; on a GPU kernel by
+  /// kernel, of each launch as of one worker.
   virtual Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs);
   /// Other layouts of the same program, to be compared: later runs go so. No run may be in flight.
   virtual void use(const std::optional<StageLayout>& layout);

@@ -256,21 +256,42 @@ class Cli(CommandTest):
                                        e / e.sum(1, keepdims=True) + x, rtol=1e-5, atol=1e-6)
         self.assert_fails(2, "'mmx'", "compile", self.good, "--cpu", "mmx", "-o", self.path / "o")
 
+    def test_modes_are_plain(self):
+        self.assertIn("monolith:tuned", heddle("run", "--help").stdout)
+        for mode in ("monolith:grain=0x10", "monolith:grain= 4", "monolith:whole=inf"):
+            self.assert_fails(2, mode[9:], "run", self.good, "--mode", mode)
+        self.assert_fails(2, "found 'monolith:'", "run", self.good, "--mode", "monolith:")
+
     def test_trace_is_one_run(self):
         chain = self.save("chain", model(
             [helper.make_node("Softmax", ["x"], ["a"], axis=1),
              helper.make_node("MatMul", ["a", "a"], ["b"]), helper.make_node("CumSum", ["b", "k"], ["c"]),
              helper.make_node("MatMul", ["c", "a"], ["y"])],
-            [("x", [64, 64])], [("y", [64, 64])], [helper.make_tensor("k", TensorProto.INT64, [], [0])]))
-        done = heddle("profile", chain, "--iterations", 9, "--trace", self.path / "t.json")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        events = json.loads((self.path / "t.json").read_text())["traceEvents"]
-        kernels = [e for e in events if e["ph"] == "X"]
-        self.assertGreater(len(kernels), 1)
-        for thread in {e["tid"] for e in kernels}:
-            row = [e for e in kernels if e["tid"] == thread]
-            for one, next_one in zip(row, row[1:]):
-                self.assertLessEqual(one["ts"] + one["dur"], next_one["ts"] + 1e-3)
+            [("x", [512, 512])], [("y", [512, 512])], [helper.make_tensor("k", TensorProto.INT64, [], [0])]))
+        explained = json.loads(heddle("explain", chain, "--threads", 2, "--mode", "kernels",
+                                      "--json").stdout)["kernels"]
+        for mode in ("kernels", "monolith:grain=1", "monolith:barriers"):
+            done = heddle("profile", chain, "--iterations", 50, "--trace", self.path / "t.json",
+                          "--threads", 2, "--mode", mode)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            events = json.loads((self.path / "t.json").read_text())["traceEvents"]
+            slices = [e for e in events if e["ph"] == "X"]
+            self.assertEqual({e["args"]["name"] for e in events if e["name"] == "thread_name"},
+                             {"thread 0", "thread 1"})
+            for thread in (0, 1):
+                row = [e for e in slices if e["tid"] == thread]
+                for one, next_one in zip(row, row[1:]):
+                    self.assertLessEqual(one["ts"] + one["dur"], next_one["ts"] + 1e-3)
+            kernels = [e for e in slices if e["name"] != "wait"]
+            self.assertEqual({e["args"]["kernel"] for e in kernels}, set(range(len(explained))))
+            for e in kernels:
+                kernel = explained[e["args"]["kernel"]]
+                self.assertEqual(e["name"], f"{e['args']['kernel']} {kernel['name']}")
+                self.assertEqual(e["args"]["covers"], " + ".join(s["op"] for s in kernel["sources"]))
+            # Only items that wait have waits: kernel by kernel none, and none of the first kernel.
+            waiting = {e["args"]["kernel"] for e in slices if e["name"] == "wait"}
+            self.assertNotIn(0, waiting)
+            self.assertEqual(waiting == set(), mode == "kernels")
 
     def test_verbs_that_need_the_graph(self):
         artefact = self.path / "a.heddle"

@@ -3,6 +3,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import subprocess
 import unittest
 
@@ -67,6 +68,37 @@ class Forms(CommandTest):
         self.assertEqual(plans[0], plans[2])
         self.assert_fails(1, "found no kernel of this model", "run", self.good, "--locked", lock)
         self.assert_fails(1, "this machine", "run", path, "--locked", lock, "--threads", 3)
+
+    def test_locked_mode_is_decided_again(self):
+        """What the first run with a budget measures, or an error where that is needed."""
+        path, lock = self.weighted(), self.path / "decisions.db"
+
+        def mode(*flags):
+            done = heddle("explain", path, "--locked", lock, "--threads", 2, "--json", *flags)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["mode"]
+        first = mode("--budget", 3)
+        self.assertIn("measured", first["reason"])
+        self.assertGreater(len(first["measured"]), 1)
+        for flags in ((), ("--budget", 3)):
+            again = mode(*flags)
+            self.assertEqual(again["chosen"], first["chosen"])
+            self.assertEqual(again["reason"], "locked: as it was measured")
+            self.assertEqual(again["measured"], [])
+        # Another --mode is another decision, which only a budget allows.
+        self.assertEqual(mode("--mode", "monolith")["reason"], "locked: no decision in it, not measured")
+        tuned = ("--mode", "monolith:tuned")
+        self.assert_fails(2, "found no stages tuned", "explain", path, "--locked", lock, "--threads", 2, *tuned)
+        self.assertIn("measured", mode(*tuned, "--budget", 1)["reason"])
+        artefacts = []
+        for k in range(2):
+            artefact = self.path / f"{k}.heddle"
+            done = heddle("compile", path, "--locked", lock, "--threads", 2, *tuned, "-o", artefact)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            artefacts.append(re.findall(rb'"own":\[\[.*?\]\]|"ns":\d+', artefact.read_bytes()))
+        self.assertEqual(mode(*tuned)["chosen"], "monolith:tuned")
+        self.assertGreater(len(artefacts[0]), 1)  # its stages' layouts, and times to schedule them by
+        self.assertEqual(*artefacts)
 
     def test_tuning_goes_on(self):
         path, cache = self.weighted(), ("--cache", self.path / "tuned")
@@ -232,6 +264,21 @@ class Forms(CommandTest):
             self.assertEqual(done.returncode, 0)
             for y in np.frombuffer(done.stdout, np.float32).reshape(3, 5, 300):
                 np.testing.assert_array_equal(y, wanted)  # the same code, for any number of threads
+
+    def test_native_code_runs_kernels(self):
+        """A monolith that is asked for is a warning, and none is measured."""
+        self.assertIn("--mode kernels", " ".join(heddle("compile", "--help").stdout.split()))
+        reply = self.path / "reply.so"
+        for mode, says in (("kernels", ""), ("auto", ""), ("monolith", "kernels one after another"),
+                           ("monolith:tuned", "kernels one after another")):
+            done = heddle("compile", self.good, "--mode", mode, "--emit", "so", "-o", reply)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(says, done.stderr)
+            self.assertEqual(f"--mode {mode}: without effect" in done.stderr, says != "")
+        # All of them are one program, made once.
+        self.assertEqual(len(list((self.path / "cache" / "programs").iterdir())), 1)
+        self.assert_fails(2, "'deep'", "compile", self.good, "--mode", "monolith:deep", "--emit",
+                          "so", "-o", reply)
 
     def test_native_code_multiplies_in_tiles(self):
         """Where the processor has tile registers; elsewhere the same product otherwise."""

@@ -47,7 +47,7 @@ TEST(Monolith, AgreesInEveryOrderWithoutRaces) {
     std::size_t tasks = 0;
     for (const runtime::Stage& stage : made->stages) tasks += static_cast<std::size_t>(stage.tasks);
     EXPECT_GT(tasks, made->stages.size());
-    const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+    const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
     ASSERT_TRUE(runtime::validate(made->stages, schedule, 32).ok());
     EXPECT_GT(schedule.waits.size(), 0u);
     const auto module = emulation::compile(made->text, {.races = true});
@@ -70,7 +70,7 @@ TEST(Monolith, EveryWaitIsNeeded) {
   constexpr int kBlocks = 2;
   const auto made = make({"mlp", mlp}, kBlocks);
   ASSERT_TRUE(made);
-  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   ASSERT_EQ(notice(*made, made->text, schedule, kBlocks), "");
   int count = 0;
   for (std::size_t w = 0; w < schedule.items.size(); ++w)
@@ -115,7 +115,7 @@ TEST(Monolith, TasksTogetherAgree) {
     SCOPED_TRACE(which.name);
     const auto made = make(which, kBlocks);
     ASSERT_TRUE(made);
-    const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+    const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
     EXPECT_EQ(notice(*made, with_factor(*made, 2, &loading_first), schedule, kBlocks), "");
   }
   EXPECT_GE(loading_first, 2);
@@ -143,7 +143,7 @@ TEST(Monolith, EverySynchronisationOfTheWalkIsNeeded) {
   // Norms have no shared memory, whose barriers would stand in for those of the walk.
   const auto made = make({"transformer", transformer}, kBlocks);
   ASSERT_TRUE(made);
-  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   const std::string text = with_own_walk(made->text);
   ASSERT_EQ(notice(*made, text, schedule, kBlocks), "");
   const std::size_t end = text.find("// end");
@@ -171,7 +171,7 @@ TEST(Monolith, ConstantsAreAskedForOnce) {
   const auto made = make({"mlp", mlp}, kBlocks);
   ASSERT_TRUE(made);
   const runtime::Program& p = *made->compiled.program;
-  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   const auto read = [&](int s) {
     return runtime::cuda::constants_of(p, made->stages[static_cast<std::size_t>(s)]);
   };
@@ -200,7 +200,7 @@ TEST(Monolith, CountersGoRound) {
   constexpr int kBlocks = 2;
   const auto made = make({"decode", decode}, kBlocks);
   ASSERT_TRUE(made);
-  const runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   const auto module = emulation::compile(made->text, {.races = true});
   ASSERT_TRUE(module.ok());
   EmulatedMonolith monolith(*made->compiled.program, runtime::cuda::tables_of(schedule, {}, 0),
@@ -222,7 +222,7 @@ TEST(Monolith, AWaitInVainEnds) {
   constexpr int kBlocks = 2;
   const auto made = make({"mlp", mlp}, kBlocks);
   ASSERT_TRUE(made);
-  runtime::Schedule schedule = runtime::schedule(made->stages, kBlocks, {});
+  runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, kBlocks, {});
   const auto tables = runtime::cuda::tables_of(schedule, {}, 0);
   auto broken = tables;
   broken.waits.back().items += 100;
@@ -340,6 +340,32 @@ TEST(Monolith, CompilesWithoutSpills) {
 }
 
 /// Equal stages are timed once, settings apart; what is timed is a sum, not a product.
+// Blocks are workers of their own, also on one multiprocessor; only items with waits have waited.
+TEST(Monolith, TimesItsItemsByBlock) {
+  using runtime::Schedule;
+  std::vector<runtime::Stage> stages(2);
+  stages[0] = {0, 0, 2, 2, 1e-6, {{0, true, {{0, 64}, {64, 128}}}}};
+  stages[1] = {1, 0, 2, 2, 1e-6, {{0, false, {{0, 128}}}}};
+  const Schedule schedule{{{{0, 0, 1}, {1, 0, 1, 0}}, {{0, 1, 2}, {1, 1, 2, 1}}}, {{0, 1}, {1, 0}}};
+  ASSERT_TRUE(runtime::validate(stages, schedule, 32).ok());
+  const auto tables = runtime::cuda::tables_of(schedule, {}, 0);
+  std::vector<runtime::cuda::MonolithTimes> rows;
+  for (std::uint64_t block = 0; block < 2; ++block) {  // a cycle is a nanosecond
+    rows.push_back({{10, 12, 100}});
+    rows.push_back({{100, 150, 200}});
+    rows.push_back({{1000, 10, 1190, 200, 7}});
+  }
+  const auto items = runtime::cuda::item_times(stages, tables, rows);
+  ASSERT_EQ(items.size(), 4u);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    EXPECT_EQ(items[i].worker, static_cast<int>(i / 2));
+    EXPECT_EQ(items[i].multiprocessor, 7);
+    EXPECT_EQ(items[i].launch, static_cast<int>(i % 2));
+    EXPECT_NEAR(items[i].waited, i % 2 == 0 ? 0 : 50e-9, 1e-12);
+    EXPECT_NEAR(items[i].end, i % 2 == 0 ? 90e-9 : 190e-9, 1e-12);
+  }
+}
+
 TEST(GroupTuning, TimesEachGroupOnceForEachSetting) {
   const auto groups = [](const Platform::Persistent& setting) {
     if (setting.blocks == 4) return std::vector<StageGroup>{};  // cannot be made

@@ -92,7 +92,7 @@ std::unique_ptr<Made> make(const NamedNetwork& which, int blocks, int pages, int
   EXPECT_NE(made->text.find(was), std::string::npos);
   made->text = renamed(made->text, was, text());
   made->stages = runtime::cuda::spread(runtime::stages_of(made->program), blocks);
-  const runtime::Schedule schedule = runtime::schedule(made->stages, blocks, {});
+  const runtime::Schedule schedule = runtime::cuda::block_schedule(made->stages, blocks, {});
   EXPECT_TRUE(runtime::validate(made->stages, schedule, 32).ok());
   made->direct = made->paged = runtime::cuda::tables_of(schedule, {}, 0);
   runtime::cuda::add_pages(made->program, made->stages, made->paged);
@@ -432,7 +432,7 @@ TEST(Ring, CompilesWithoutSpillsAndFits) {
     }
     EXPECT_GE(paged, 9u);
     const auto stages = runtime::stages_of(*compiled->program);
-    auto tables = runtime::cuda::tables_of(runtime::schedule(stages, 132, {}), {}, 0);
+    auto tables = runtime::cuda::tables_of(runtime::cuda::block_schedule(stages, 132, {}), {}, 0);
     runtime::cuda::add_pages(*compiled->program, stages, tables);
     EXPECT_TRUE(runtime::cuda::validate_ring(*compiled->program, stages, tables).ok());
     std::int64_t bytes = 0;

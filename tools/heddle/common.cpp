@@ -80,12 +80,14 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
       ->capture_default_str();
   verb.add_option("--mode", flags.mode,
                   "how kernels run: kernels (one after another), monolith (all as one parallel "
-                  "region), auto (what measures faster), or a monolith laid out as "
+                  "region), auto (what measures faster), monolith:tuned (each stage as measures "
+                  "best for it), or a monolith laid out as "
                   "monolith:grain=4,whole=2.5,depth,barriers")
       ->capture_default_str();
   verb.add_option("--locked", flags.locked,
                   "file of measurements that decide the plan: made within the budget if it is not "
-                  "there, else nothing is measured and the plan is the same again");
+                  "there, else no kernel is measured and the plan is the same again; on the CPU it "
+                  "keeps the mode, too, measured if there is a budget and none in it");
   verb.add_option("--precision", flags.precision,
                   "what f32 values are stored as (arithmetic stays f32): f32, f16, bf16; or tf32: "
                   "f32, but products on a GPU round their operands to tf32")

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -5,6 +6,7 @@
 #include "codegen/cuda/cuda.h"
 #include "common.h"
 #include "driver/cache.h"
+#include "driver/mode.h"
 #include "driver/platform.h"
 #include "driver/source_map.h"
 #include "native.h"
@@ -13,6 +15,7 @@
 #include "prim/text.h"
 #include "runtime/artefact.h"
 #include "staged.h"
+#include "support/log.h"
 
 namespace heddle::tool {
 namespace {
@@ -74,17 +77,33 @@ constexpr NativeForm kNativeForms[] = {{"obj", ".o", NativeKind::object},
                                        {"so", ".so", NativeKind::shared},
                                        {"exe", "", NativeKind::executable}};
 
+const NativeForm* native_form(const std::string& emit) {
+  const auto* form = std::ranges::find(kNativeForms, emit, &NativeForm::emit);
+  return form == std::end(kNativeForms) ? nullptr : form;
+}
+
+/// Its run-time has no monoliths: none is measured, and one that is asked for is no surprise.
+Status run_as_kernels(const std::string& emit, driver::CompileOptions& options) {
+  const driver::ModeRequest mode = HEDDLE_TRY(driver::parse_mode(options.mode));
+  if (mode.kind == driver::ModeRequest::Kind::monolith)
+    log(LogLevel::warning,
+        "--mode {}: without effect: --emit {} runs kernels one after another, and threads meet "
+        "after each phase",
+        options.mode, emit);
+  options.mode = "kernels";
+  return Ok{};
+}
+
 std::string default_output(const CompileFlags& flags) {
   const std::string model = std::filesystem::path(flags.model).stem().string();
-  for (const NativeForm& form : kNativeForms)
-    if (flags.emit == form.emit) return model + form.ending;
+  if (const NativeForm* form = native_form(flags.emit)) return model + form->ending;
   return model + (flags.emit == "artefact" ? ".heddle" : "." + flags.emit);
 }
 
 Status write_program(const runtime::Program& program, const CompileFlags& flags,
                      const std::string& output) {
-  for (const NativeForm& form : kNativeForms)
-    if (flags.emit == form.emit) return write_native(program, form.kind, output);
+  if (const NativeForm* form = native_form(flags.emit))
+    return write_native(program, form->kind, output);
   return runtime::write_artefact(program, output);
 }
 
@@ -179,6 +198,7 @@ Status run(const CompileFlags& flags) {
     fmt::print("{}\n", output);
     return Ok{};
   }
+  if (native_form(flags.emit) != nullptr) HEDDLE_TRY(run_as_kernels(flags.emit, options));
   auto program = driver::compile_file(flags.model, options);
   if (!program && flags.emit == "artefact" && works_in_stages(flags, program.error()))
     return run_chain(flags, program.error().message);
@@ -211,8 +231,8 @@ Verb add_compile(CLI::App& verb) {
   add_model_flags(verb, *flags, false);
   verb.add_option("-o,--output,--saveEngine", flags->output, "file to write");
   verb.add_option("--emit", flags->emit,
-                  "artefact; obj, so (with a C header) or exe, which run without Heddle; or the "
-                  "text of a level")
+                  "artefact; obj, so (with a C header) or exe, which run without Heddle, as "
+                  "--mode kernels; or the text of a level")
       ->capture_default_str()
       ->check(CLI::IsMember(
           {"artefact", "obj", "so", "exe", "prim", "plan", "kernel", "llvm", "cuda"}));

@@ -2,10 +2,10 @@
 #include <fstream>
 #include <limits>
 #include <map>
-#include <set>
 
 #include "common.h"
 #include "driver/measure.h"
+#include "driver/report.h"
 #include "plan/calibrate.h"
 #include "step.h"
 #include "support/clock.h"
@@ -23,38 +23,57 @@ struct ProfileFlags : ModelFlags {
   bool roofline = false;
 };
 
-/// One run as it is: a row for each worker, with what it ran and how long it waited before.
-json trace_of(const std::string& model, const runtime::Program& program,
+/// "thread 1"; a block's multiprocessor comes first: several of its blocks may run at once.
+std::string row_name(const runtime::Program& program, const runtime::ItemTime& t) {
+  if (program.device == "cpu") return fmt::format("thread {}", t.worker);
+  if (t.multiprocessor < 0) return "kernels";
+  return fmt::format("multiprocessor {}, block {}", t.multiprocessor, t.worker);
+}
+
+/// Names of the rows, and their order: blocks of one multiprocessor lie together.
+void add_rows(json& events, const runtime::Program& program,
               const std::vector<runtime::ItemTime>& items) {
-  json events = json::array();
-  std::set<int> workers;
+  std::map<std::pair<int, int>, const runtime::ItemTime*> rows;
+  for (const runtime::ItemTime& t : items) rows.emplace(std::pair{t.multiprocessor, t.worker}, &t);
+  int position = 0;
+  for (const auto& [key, t] : rows) {
+    const auto event = [&](const char* name, json args) {
+      events.push_back(
+          {{"name", name}, {"ph", "M"}, {"pid", 0}, {"tid", t->worker}, {"args", std::move(args)}});
+    };
+    event("thread_name", {{"name", row_name(program, *t)}});
+    event("thread_sort_index", {{"sort_index", position++}});
+  }
+}
+
+/// One run as it is: a row for each worker, with what it ran, by the numbers and names that
+/// `explain` has, and how long it waited before.
+json trace_of(const std::string& model, const runtime::Program& program, const json& report,
+              const std::vector<runtime::ItemTime>& items) {
+  json events = {{{"name", "process_name"}, {"ph", "M"}, {"pid", 0}, {"args", {{"name", model}}}}};
   const auto event = [&](const runtime::ItemTime& t, const std::string& name, double begin,
-                         double end) {
+                         double end, json args) {
+    args["kernel"] = t.launch;
     events.push_back({{"name", name},
                       {"ph", "X"},
                       {"pid", 0},
                       {"tid", t.worker},
                       {"ts", begin * 1e6},
-                      {"dur", (end - begin) * 1e6}});
+                      {"dur", (end - begin) * 1e6},
+                      {"args", std::move(args)}});
   };
   for (const runtime::ItemTime& t : items) {
-    const runtime::Launch& launch = program.launches[static_cast<std::size_t>(t.launch)];
-    if (t.waited > 0) event(t, "wait", t.begin - t.waited, t.begin);
-    event(t, launch.name, t.begin, t.end);
+    const auto launch = static_cast<std::size_t>(t.launch);
+    if (t.waited > 0) event(t, "wait", t.begin - t.waited, t.begin, json::object());
+    json args = json::object();
+    if (report.is_object() && launch < report["kernels"].size())
+      args["covers"] = driver::sources_text(report["kernels"][launch], 6);
     if (t.last > t.first)
-      events.back()["args"] = {
-          {"phase", t.phase}, {"first task", t.first}, {"tasks", t.last - t.first}};
-    workers.insert(t.worker);
+      args.update({{"phase", t.phase}, {"first task", t.first}, {"tasks", t.last - t.first}});
+    event(t, fmt::format("{} {}", launch, program.launches[launch].name), t.begin, t.end,
+          std::move(args));
   }
-  events.push_back(
-      {{"name", "process_name"}, {"ph", "M"}, {"pid", 0}, {"args", {{"name", model}}}});
-  const char* worker = program.device == "cpu" ? "thread" : "multiprocessor";
-  for (const int w : workers)
-    events.push_back({{"name", "thread_name"},
-                      {"ph", "M"},
-                      {"pid", 0},
-                      {"tid", w},
-                      {"args", {{"name", fmt::format("{} {}", worker, w)}}}});
+  add_rows(events, program, items);
   return {{"traceEvents", events}, {"displayTimeUnit", "ns"}};
 }
 
@@ -65,17 +84,17 @@ double length_of(const std::vector<runtime::ItemTime>& run) {
 }
 
 /// The shortest of `runs` runs, as a Chrome trace.
-Status write_trace(const std::string& path, const std::string& name, const Model& model,
-                   const std::vector<Tensor>& inputs, int runs) {
+Status write_trace(const ProfileFlags& flags, const Model& model, const json& report,
+                   const std::vector<Tensor>& inputs) {
   std::vector<runtime::ItemTime> shortest;
-  for (int i = 0; i < runs; ++i) {
+  for (int i = 0; i < flags.iterations; ++i) {
     auto run = HEDDLE_TRY(model.session->timeline(inputs));
     if (i == 0 || length_of(run) < length_of(shortest)) shortest = std::move(run);
   }
-  std::ofstream file(path);
-  file << trace_of(name, *model.program, shortest);
+  std::ofstream file(flags.trace);
+  file << trace_of(flags.model, *model.program, report, shortest);
   file.close();
-  if (!file) return fail("{}: cannot write", path);
+  if (!file) return fail("{}: cannot write", flags.trace);
   return Ok{};
 }
 
@@ -248,8 +267,7 @@ Status run(const ProfileFlags& flags) {
   const Inputs inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
   const json report = json::parse(model.program->manifest, nullptr, false);
   const Times best = HEDDLE_TRY(best_times(model, inputs.values, flags.iterations));
-  if (!flags.trace.empty())
-    HEDDLE_TRY(write_trace(flags.trace, flags.model, model, inputs.values, flags.iterations));
+  if (!flags.trace.empty()) HEDDLE_TRY(write_trace(flags, model, report, inputs.values));
   json rows = rows_of(best, report);
   json result = {{"model", flags.model}, {"inputs", inputs.from}, {"total_us", sum_of(rows, "us")}};
   if (flags.roofline) {

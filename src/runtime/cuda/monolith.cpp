@@ -73,7 +73,7 @@ Status Persistent::choose_blocks(int wanted) {
 /// A schedule that cannot be proved right is our own fault.
 Status Persistent::make_schedule() {
   stages_ = spread(stages_of(program_), blocks_);
-  const Schedule made = schedule(stages_, blocks_, program_.monolith.value_or(StageLayout{}));
+  const Schedule made = block_schedule(stages_, blocks_, program_.monolith.value_or(StageLayout{}));
   const Status sound = validate(stages_, made, 32);
   HEDDLE_CHECK(sound.ok(), "monolith: {}", sound.error().message);
   const auto constants = [&](int stage) {

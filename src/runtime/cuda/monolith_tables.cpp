@@ -46,6 +46,12 @@ void share_waits(Schedule& s) {
 
 }  // namespace
 
+Schedule block_schedule(const std::vector<Stage>& stages, int blocks, const StageLayout& layout) {
+  Schedule out = schedule(stages, blocks, layout);
+  share_waits(out);
+  return out;
+}
+
 std::vector<Stage> spread(std::vector<Stage> stages, int workers) {
   for (Stage& stage : stages)
     if (std::ranges::all_of(stage.touches, [](const auto& t) { return t.shares.size() == 1; }))
@@ -95,9 +101,8 @@ void add_part(const std::vector<ConstantRange>& ranges, std::int64_t most, std::
 
 }  // namespace
 
-MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
+MonolithTables tables_of(const Schedule& schedule, const ConstantsRead& constants,
                          std::int64_t fetch_bytes) {
-  share_waits(schedule);
   MonolithTables t;
   for (const std::vector<int>& wait : schedule.waits) {
     t.first_wait.push_back(static_cast<int>(t.waits.size()));
@@ -154,9 +159,10 @@ std::vector<ItemTime> item_times(const std::vector<Stage>& stages, const Monolit
       const MonolithItem& item = tables.items[i];
       const Stage& stage = stages[static_cast<std::size_t>(item.stage)];
       const auto& stamps = rows[i + b].at;
-      const double waits = seconds(stamps[0]), begins = seconds(stamps[1]);
-      out.push_back({static_cast<int>(at[4]), stage.launch, stage.phase, item.first, item.last,
-                     begins - waits, begins, seconds(stamps[2])});
+      const double begins = seconds(stamps[1]);
+      out.push_back({static_cast<int>(b), stage.launch, stage.phase, item.first, item.last,
+                     item.wait < 0 ? 0 : begins - seconds(stamps[0]), begins, seconds(stamps[2]),
+                     static_cast<int>(at[4])});
     }
   }
   return out;

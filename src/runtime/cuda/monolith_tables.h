@@ -51,6 +51,10 @@ constexpr std::int64_t kMonolithCounterBytes = 128;
 /// The same stages in as many shares as there are workers, where all tasks touch the same.
 std::vector<Stage> spread(std::vector<Stage> stages, int workers);
 
+/// schedule(), in which items of a stage share their waits where they can. Blocks run this one, so
+/// it is the one to validate.
+Schedule block_schedule(const std::vector<Stage>& stages, int blocks, const StageLayout& layout);
+
 /// Bytes of a constant that the tasks of a stage read, but for what comes through the ring.
 struct ConstantRange {
   std::int64_t constant = 0, begin = 0, bytes = 0;
@@ -71,7 +75,7 @@ struct MonolithTables {
 };
 /// The constants of a stage, `fetch_bytes` of them at most, are asked for in equal parts by its
 /// items: the cache is one, whoever asks.
-MonolithTables tables_of(Schedule schedule, const ConstantsRead& constants,
+MonolithTables tables_of(const Schedule& schedule, const ConstantsRead& constants,
                          std::int64_t fetch_bytes);
 
 /// What the items took, from the stamps of a run (rows: items, and one more after each block's).

@@ -40,7 +40,9 @@ Case random_case(std::mt19937& rng) {
   }
   c.stages = stages_of(p);
   const int workers = pick(1, 3);
-  c.tables = tables_of(schedule(c.stages, workers, {}), {}, 0);
+  const Schedule made = block_schedule(c.stages, workers, {});
+  EXPECT_TRUE(validate(c.stages, made, 32).ok());
+  c.tables = tables_of(made, {}, 0);
   add_pages(p, c.stages, c.tables);
   return c;
 }
