@@ -59,7 +59,10 @@ std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request, i
   const bool all = run_seconds < kLongRun;
   if (all && threads > 1) {
     for (const double whole : {1e-6, 16e-6}) out.push_back(StageLayout{1, whole});
-    out.push_back(StageLayout{1, kLongRun, true});  // side by side: no stage is longer
+    StageLayout side_by_side{1, kLongRun, true};  // no stage is longer
+    out.push_back(side_by_side);
+    side_by_side.longest_first = true, side_by_side.depth_first = false;
+    out.push_back(side_by_side);
   }
   if (all) out.push_back(StageLayout{4, 0, true});
   if (all && threads > 1) out.push_back(StageLayout{1, 0, false, true});
@@ -216,6 +219,7 @@ std::string to_string(const std::optional<StageLayout>& layout) {
   const auto add = [&](std::string part) { text += (text.empty() ? ":" : ",") + std::move(part); };
   if (layout->grain != 1) add(fmt::format("grain={}", layout->grain));
   if (layout->whole > 0) add(fmt::format("whole={:g}", 1e6 * layout->whole));
+  if (layout->longest_first) add("longest");
   if (layout->depth_first) add("depth");
   if (layout->barriers) add("barriers");
   return "monolith" + text;
@@ -244,7 +248,7 @@ Result<ModeRequest> parse_mode(const std::string& text) {
   if (!text.starts_with("monolith:") || text == "monolith:")
     return fail(ErrorCode::usage,
                 "--mode: found '{}', want kernels, monolith, auto, or "
-                "monolith:tuned or monolith:grain=4,whole=2.5,depth,barriers",
+                "monolith:tuned or monolith:grain=4,whole=2.5,depth,longest,barriers",
                 text);
   StageLayout layout;
   for (std::size_t at = 9; at <= text.size();) {
@@ -260,11 +264,13 @@ Result<ModeRequest> parse_mode(const std::string& text) {
       layout.whole = 1e-9 * std::round(1e3 * HEDDLE_TRY(number(part, 6)));
     else if (part == "depth")
       layout.depth_first = true;
+    else if (part == "longest")
+      layout.longest_first = true;
     else if (part == "barriers")
       layout.barriers = true;
     else
-      return fail(ErrorCode::usage, "--mode: found '{}', want grain=N, whole=US, depth or barriers",
-                  part);
+      return fail(ErrorCode::usage,
+                  "--mode: found '{}', want grain=N, whole=US, depth, longest or barriers", part);
     at = end + 1;
   }
   return ModeRequest{Kind::monolith, layout};

@@ -68,7 +68,8 @@ json layout_json(const StageLayout& s) {
           {"whole_ns", std::llround(1e9 * s.whole)},
           {"depth_first", s.depth_first},
           {"barriers", s.barriers},
-          {"own", own}};
+          {"own", own},
+          {"longest_first", s.longest_first}};
 }
 
 json launch_json(const Launch& launch) {
@@ -323,6 +324,7 @@ Result<StageLayout> layout_from(const json& j) {
     if (s.own.back().grain < 0 || s.own.back().grain > 1024)
       return fail("artefact: found a stage of {} items a worker", s.own.back().grain);
   }
+  s.longest_first = j.value("longest_first", false);
   return s;
 }
 

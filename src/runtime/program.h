@@ -132,6 +132,9 @@ struct StageLayout {
   /// Every stage waits for all before it, as at a barrier.
   bool barriers = false;
   std::vector<StageChoice> own = {};  ///< by stage: instead of grain, whole and barriers
+  /// What the longest path of work still hangs on goes first (list scheduling by upward rank, as
+  /// HEFT, Topcuoglu et al. 2002).
+  bool longest_first = false;
   auto operator<=>(const StageLayout&) const = default;
 };
 

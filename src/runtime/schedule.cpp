@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 
 namespace heddle::runtime {
 namespace {
@@ -51,7 +52,9 @@ class Scheduler {
     out_.items.resize(static_cast<std::size_t>(workers_));
     known_.assign(static_cast<std::size_t>(workers_),
                   std::vector<int>(static_cast<std::size_t>(workers_)));
-    if (layout_.depth_first)
+    if (layout_.longest_first)
+      by_longest_path();
+    else if (layout_.depth_first)
       by_depth();
     else
       for (std::size_t p = 0; p < pieces_.size(); ++p) put(static_cast<int>(p), best(p).worker);
@@ -173,6 +176,23 @@ class Scheduler {
       for (const int p : after[static_cast<std::size_t>(piece)])
         if (--left[static_cast<std::size_t>(p)] == 0) ready.push_back(p);
     }
+  }
+
+  /// Pieces by the longest path of seconds from their beginning to the program's end. What a piece
+  /// waits for has a longer one, or stands before it.
+  void by_longest_path() {
+    std::vector<double> longest(pieces_.size());
+    for (std::size_t p = pieces_.size(); p-- > 0;) {
+      longest[p] += seconds(pieces_[p]);
+      for (const int b : pieces_[p].before) {
+        double& before = longest[static_cast<std::size_t>(b)];
+        before = std::max(before, longest[p]);
+      }
+    }
+    std::vector<std::size_t> order(pieces_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, std::greater(), [&](std::size_t p) { return longest[p]; });
+    for (const std::size_t p : order) put(static_cast<int>(p), best(p).worker);
   }
 
   void put(int number, int worker) {

@@ -51,7 +51,10 @@ std::vector<StageLayout> layouts(std::size_t stages, std::mt19937& rng) {
   for (std::size_t s = 0; s < stages; ++s)
     own.own.push_back({static_cast<int>(rng() % 4), rng() % 3 == 0});
   deep.own = own.own;
-  return {{}, {1, 5e-6}, {4, 0, true}, {3, 3e-6, true}, {1, 1}, {2, 0, false, true}, own, deep};
+  StageLayout longest{2, 5e-6}, longest_whole{1, 1};
+  longest.longest_first = longest_whole.longest_first = true;
+  return {{},  {1, 5e-6}, {4, 0, true}, {3, 3e-6, true}, {1, 1}, {2, 0, false, true},
+          own, deep,      longest,      longest_whole};
 }
 
 TEST(Schedule, RandomProgramsAreValid) {
@@ -241,6 +244,23 @@ TEST(Schedule, SideBySide) {
   std::vector<int> order;
   for (const Schedule::Item& item : deep.items[0]) order.push_back(item.stage);
   EXPECT_EQ(order, (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}));
+}
+
+// Short stages that nothing waits for stand first in the program; the chain that decides when all
+// is done begins before them.
+TEST(Schedule, TheLongestPathGoesFirst) {
+  std::vector<Stage> stages;
+  for (int i = 0; i < 3; ++i)
+    stages.push_back(stage(1, 1e-6, {touch(true, {{1000 * i, 1000 * i + 8}})}));
+  for (int i = 0; i < 3; ++i)
+    stages.push_back(stage(1, 1e-6, {touch(false, {{5000, 5008}}), touch(true, {{5000, 5008}})}));
+  StageLayout layout{1, 1};
+  layout.longest_first = true;
+  const Schedule s = schedule(stages, 2, layout);
+  ASSERT_TRUE(validate(stages, s).ok());
+  EXPECT_EQ(s.items[0][0].stage, 3);
+  EXPECT_EQ(s.items[0][1].stage, 4);
+  EXPECT_EQ(schedule(stages, 2, {1, 1}).items[0][0].stage, 0);
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
                   "how kernels run: kernels (one after another), monolith (all as one parallel "
                   "region), auto (what measures faster), monolith:tuned (each stage as measures "
                   "best for it), or a monolith laid out as "
-                  "monolith:grain=4,whole=2.5,depth,barriers")
+                  "monolith:grain=4,whole=2.5,depth,longest,barriers")
       ->capture_default_str();
   verb.add_option("--locked", flags.locked,
                   "file of measurements that decide the plan: made within the budget if it is not "
