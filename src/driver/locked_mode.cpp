@@ -1,5 +1,6 @@
 #include "driver/locked_mode.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -35,7 +36,13 @@ Status apply(const std::string& text, runtime::Program& program) {
       layout.own.push_back({c.at(0).get<int>(), c.at(1).get<bool>()});
   }
   if (ns.size() != program.launches.size() || (mode.tuned && layout.own.size() != stages))
-    return fail("found a mode of {} kernels, want {}", ns.size(), program.launches.size());
+    return fail("found a mode of {} kernels and {} stages, want {} and {}", ns.size(),
+                layout.own.size(), program.launches.size(), stages);
+  constexpr int kMostItems = 1024;
+  for (const runtime::StageChoice& c : layout.own)
+    if (c.grain < 0 || c.grain > kMostItems) return fail("found a stage of {} items", c.grain);
+  if (!std::ranges::all_of(ns, [](double t) { return t >= 0 && t < 1e18; }))
+    return fail("found a time that is none");
   for (std::size_t l = 0; l < ns.size(); ++l) program.launches[l].seconds = 1e-9 * ns[l];
   program.monolith.reset();
   if (mode.kind != ModeRequest::Kind::kernels) program.monolith = layout;

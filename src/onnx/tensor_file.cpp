@@ -372,6 +372,16 @@ Result<Tensor> tensor_from_proto(const TensorProto& proto, TensorSource& source)
   return unsupported("tensor '{}': found element type {}", proto.name(), name_of(type.dtype));
 }
 
+Result<Tensor> external_bytes(const TensorProto& proto, TensorSource& source) {
+  const DType dtype = HEDDLE_TRY(dtype_from_onnx(proto.data_type()));
+  const auto count = checked_element_count(Shape(proto.dims().begin(), proto.dims().end()), dtype);
+  if (!count) return fail("tensor '{}': found an impossible shape", proto.name());
+  const ops::Format format = ops::format_of_onnx(proto.data_type());
+  const std::int64_t bits =
+      format == ops::Format::plain ? 8 * size_of(dtype) : ops::bits_of(format);
+  return external_tensor(proto, {DType::u8, {(*count * bits + 7) / 8}}, source);
+}
+
 namespace {
 
 template <class Proto>

@@ -33,6 +33,8 @@ struct TensorSource {
 /// Converts a TensorProto, sharing its bytes or those of the external file where they are aligned.
 /// Nothing is allocated before the bytes are known to be there.
 Result<Tensor> tensor_from_proto(const ::onnx::TensorProto& proto, TensorSource& source);
+/// The data of a tensor that lie in another file, as they lie there: u8[bytes].
+Result<Tensor> external_bytes(const ::onnx::TensorProto& proto, TensorSource& source);
 
 /// Reads a tensor from .npy or a serialised TensorProto (.pb), by extension.
 Result<Tensor> read_tensor(const std::string& path);

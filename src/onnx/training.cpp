@@ -336,18 +336,14 @@ void infer(ModelProto& model) {
 
 namespace {
 
-/// The tensor's data become these.
-Status hold(const Tensor& value, TensorProto& t) {
-  if (dtype_to_onnx(value.dtype()) != t.data_type())
-    return fail("tensor '{}' is written as {}, which the model does not declare", t.name(),
-                to_string(value.type()));
+/// The tensor's data become these bytes.
+void hold(const Tensor& bytes, TensorProto& t) {
   TensorProto fresh;
   fresh.set_name(t.name());
   fresh.set_data_type(t.data_type());
-  for (const std::int64_t extent : value.shape()) fresh.add_dims(extent);
-  fresh.set_raw_data(value.data(), static_cast<std::size_t>(value.bytes()));
+  *fresh.mutable_dims() = t.dims();
+  fresh.set_raw_data(bytes.data(), static_cast<std::size_t>(bytes.bytes()));
   t = std::move(fresh);
-  return Ok{};
 }
 
 }  // namespace
@@ -365,12 +361,16 @@ Status export_trained(const std::string& path, const std::string& out,
     Tensor value = it->second;
     if (is_half(t)) value = converted(value, *dtype_from_onnx(t.data_type()));
     ++replaced;
-    HEDDLE_TRY(hold(value, t));
+    const Shape declared(t.dims().begin(), t.dims().end());
+    if (dtype_to_onnx(value.dtype()) != t.data_type() || value.shape() != declared)
+      return fail("initializer '{}' is written as {}, which the model does not declare", t.name(),
+                  to_string(value.type()));
+    hold(value, t);
   }
   // External data would have to be copied beside the new file: it is stored inside instead.
   for (const TensorProto* t : external_tensors(*model)) {
-    const Tensor value = HEDDLE_TRY(tensor_from_proto(*t, source));
-    HEDDLE_TRY(hold(value, const_cast<TensorProto&>(*t)));  // of this function's own copy
+    const Tensor bytes = HEDDLE_TRY(external_bytes(*t, source));
+    hold(bytes, const_cast<TensorProto&>(*t));  // of this function's own copy
   }
   if (replaced != values.size())
     return fail("{}: {} of {} values are initializers of the model", path, replaced, values.size());

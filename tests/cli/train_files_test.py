@@ -115,8 +115,11 @@ class TrainFilesTest(TrainingTest):
     def test_what_is_exported_holds_external_data_of_bodies_and_constants(self):
         held = {"data": self.x[:6, :3].copy(), "then": self.x[6:12, :3].copy()}
         tensors = {}
-        for name, value in held.items():
-            t = tensors[name] = onnx.numpy_helper.from_array(value, name)
+        four = helper.make_tensor("q4", TensorProto.INT4, [3], [-8, 7, 3])
+        four.raw_data = bytes([0x78, 0x03])  # two in a byte, the first one low
+        four.ClearField("int32_data")
+        for name, t in (*((n, onnx.numpy_helper.from_array(v, n)) for n, v in held.items()), ("q4", four)):
+            tensors[name] = t
             (self.path / f"{name}.bin").write_bytes(t.raw_data)
             t.ClearField("raw_data")
             t.data_location = TensorProto.EXTERNAL
@@ -131,16 +134,21 @@ class TrainFilesTest(TrainingTest):
             [helper.make_node("Constant", [], ["c"], value=tensors["data"]),
              helper.make_node("If", ["yes"], ["b"], then_branch=branch("then_branch", "Identity", ["then"]),
                               else_branch=branch("else_branch", "Identity", ["c"])),
-             helper.make_node("Add", ["w", "c"], ["wc"]), helper.make_node("Add", ["wc", "b"], ["wb"]),
+             helper.make_node("DequantizeLinear", ["q4", "one"], ["q"]),
+             helper.make_node("Add", ["w", "c"], ["w0"]), helper.make_node("Add", ["w0", "q"], ["wc"]), helper.make_node("Add", ["wc", "b"], ["wb"]),
              helper.make_node("MatMul", ["x", "wb"], ["y"])], [("x", [8, 6])], [("y", [8, 3])],
             [onnx.numpy_helper.from_array(np.ones((6, 3), np.float32), "w"),
-             onnx.numpy_helper.from_array(np.array(True), "yes")]))
+             onnx.numpy_helper.from_array(np.array(True), "yes"), tensors["q4"],
+             onnx.numpy_helper.from_array(np.float32(1), "one")]))
+        proto = onnx.load(self.network, load_external_data=False)
+        proto.opset_import[0].version = 21
+        self.network.write_bytes(proto.SerializeToString())
         out = self.path / "elsewhere"
         out.mkdir()
         self.train("--steps", 2, "-o", out / "trained.onnx")
         found = onnxruntime.InferenceSession(str(out / "trained.onnx")).run(None, {"x": self.x[:8]})[0]
         w = self.initializers(out / "trained.onnx")["w"]
-        np.testing.assert_allclose(found, self.x[:8] @ (w + held["data"] + held["then"]), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found, self.x[:8] @ (w + held["data"] + held["then"] + np.float32([-8, 7, 3])), rtol=1e-4, atol=1e-4)
 
     def test_places_that_cannot_be_written_are_said_first(self):
         for flag in ("--output", "--checkpoint"):
