@@ -143,9 +143,9 @@ Result<Trainer> Trainer::create(onnx::TrainingModel model, const TrainOptions& t
 }
 
 void Trainer::take_values(const onnx::TrainingModel& model) {
+  // Buffers change hands: none may be shared with the model's file.
   for (const auto* list : {&model.parameters, &model.statistics})
-    for (const auto& named :
-         *list)  // buffers change hands: none may be shared with the model's file
+    for (const auto& named : *list)
       values_.push_back({named.port, copy_of(named.value), Value::Kind::weight, named.name});
 }
 
