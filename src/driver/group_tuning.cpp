@@ -49,20 +49,32 @@ GroupTuning tune_groups(const std::vector<Platform::Persistent>& settings,
                         const GroupsOf& groups_of, const TimeGroup& time, double budget_s) {
   GroupTuning out;
   const double begin = now();
-  double naive = 0, reduced = 0;
+  double naive = 0, reduced = 0, candidates = 0;
   bool found = false;
+  const auto over = [&] { return found && now() - begin > budget_s; };
   for (const Platform::Persistent& setting : settings) {
+    if (over()) {  // of the space, as many as the last setting has
+      reduced += candidates;
+      continue;
+    }
     const std::vector<StageGroup> groups = groups_of(setting);
+    if (groups.empty()) continue;  // the plan has no such form
     double product = 0;
+    candidates = 0;
     for (const StageGroup& g : groups) {
       product += static_cast<double>(g.stages) * std::log10(static_cast<double>(g.factors.size()));
-      reduced += static_cast<double>(g.factors.size());
+      candidates += static_cast<double>(g.factors.size());
     }
+    reduced += candidates;
     naive = std::max(naive, product);
-    if (groups.empty() || (found && now() - begin > budget_s)) continue;
     Platform::Persistent best = setting;
     double sum = 0;
-    for (std::size_t g = 0; g < groups.size(); ++g) {
+    // A group that does not run is the end of a setting, as is the end of the time.
+    for (std::size_t g = 0; g < groups.size() && std::isfinite(sum); ++g) {
+      if (over()) {
+        sum = std::numeric_limits<double>::infinity();
+        break;
+      }
       double least = std::numeric_limits<double>::infinity();
       for (const int factor : groups[g].factors) {
         const std::optional<double> seconds = time(setting, g, factor);

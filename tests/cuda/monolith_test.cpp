@@ -390,6 +390,27 @@ TEST(GroupTuning, TimesEachGroupOnceForEachSetting) {
       << to_string(tuned);
 }
 
+/// A setting in which a group does not run is left at once; without time only the first that runs
+/// is measured, and the space is as large as it was.
+TEST(GroupTuning, EndsWhereNothingIsToBeFound) {
+  int lowered = 0, calls = 0;
+  const auto groups = [&](const Platform::Persistent&) {
+    ++lowered;
+    return std::vector<StageGroup>{{hash_bytes("a"), 2, {1, 2}}, {hash_bytes("b"), 3, {1}}};
+  };
+  const auto time = [&](const Platform::Persistent& s, std::size_t, int) -> std::optional<double> {
+    ++calls;
+    if (s.threads == 256 && s.blocks == 1) return std::nullopt;
+    return 1;
+  };
+  const GroupTuning tuned = tune_groups(persistent_settings(), groups, time, 0);
+  EXPECT_EQ(lowered, 2);
+  EXPECT_EQ(calls, 2 + 3);
+  EXPECT_EQ(tuned.timed, 3);
+  EXPECT_EQ(tuned.setting.blocks, 2);
+  EXPECT_NEAR(tuned.reduced_log10, std::log10(8 * 3.0), 1e-9);
+}
+
 /// Two small products with a softmax behind them, within the stand-in's patience.
 void small(Network& n) {
   const NodeId x = n.in({64, 48});
