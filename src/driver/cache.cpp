@@ -16,18 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Content of every file of the model's folder level that the model may refer to: the model itself
-/// and external data beside it. Test data does not count.
+/// Content of every file that the model is made of. Test data does not count.
 Result<Hash> content_of(const std::string& path) {
-  std::vector<fs::path> files;
-  const fs::path model = fs::is_directory(path) ? fs::path(path) / "model.onnx" : fs::path(path);
-  files.push_back(model);
-  std::error_code error;
-  for (const std::string& name : onnx::external_files(model.string()))
-    files.push_back(model.parent_path() / name);
   std::string hashes;
-  for (const fs::path& file : files) {
-    const auto bytes = HEDDLE_TRY(onnx::map_file(file.string()));
+  for (const std::string& file : onnx::model_files(path)) {
+    const auto bytes = HEDDLE_TRY(onnx::map_file(file));
     hashes += to_string(hash_bytes({reinterpret_cast<const char*>(bytes.data), bytes.size}));
   }
   return hash_bytes(hashes);

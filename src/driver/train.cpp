@@ -60,9 +60,8 @@ void escape_names(onnx::TrainingModel& model) {
   for (auto* list : {&model.parameters, &model.statistics})
     for (auto& named : *list) {
       if (!grad::is_own_name(named.port) && named.port != kSafetensorsMetadata) continue;
-      while (taken.contains(named.port) || grad::is_own_name(named.port) ||
-             named.port == kSafetensorsMetadata)
-        named.port.insert(0, "model:");
+      do named.port.insert(0, "model:");  // no step's own name begins so
+      while (taken.contains(named.port));
       taken.insert(named.port);
       changed[named.name] = named.port;
     }

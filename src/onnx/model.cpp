@@ -278,14 +278,17 @@ std::vector<const ::onnx::TensorProto*> external_tensors(const ::onnx::ModelProt
   return all;
 }
 
-std::vector<std::string> external_files(const std::string& model) {
+std::vector<std::string> model_files(const std::string& path) {
+  const fs::path model = model_file(path);
+  std::vector<std::string> files{model.string()};
+  const auto parsed = parse_model_file(files[0]);
+  if (!parsed) return files;
   std::set<std::string> names;
-  const auto parsed = parse_model_file(model);
-  if (!parsed) return {};
   for (const ::onnx::TensorProto* tensor : external_tensors(**parsed))
     for (const auto& entry : tensor->external_data())
       if (entry.key() == "location") names.insert(entry.value());
-  return {names.begin(), names.end()};
+  for (const std::string& name : names) files.push_back((model.parent_path() / name).string());
+  return files;
 }
 
 }  // namespace heddle::onnx

@@ -105,7 +105,8 @@ std::string extent_name(const std::string& output, int axis);
 /// Outputs by name, cut to their extents, which are left out.
 std::map<std::string, Tensor> trimmed(const std::vector<std::string>& names,
                                       const std::vector<Tensor>& outputs);
-/// Names of the external data files a model refers to, relative to its folder.
-std::vector<std::string> external_files(const std::string& model);
+/// Paths of the files that a model is made of: itself (of a test-data folder the model.onnx), then
+/// those of external data, as far as it can be parsed.
+std::vector<std::string> model_files(const std::string& path);
 
 }  // namespace heddle::onnx

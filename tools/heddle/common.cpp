@@ -32,20 +32,6 @@ CLI::Validator number(const std::string& want, bool (*holds)(double)) {
   return CLI::Validator(check, want);
 }
 
-/// Of 64 bits; CLI11 alone takes -1 for the largest, and the largest for what is larger.
-static CLI::Validator whole_number() {
-  return CLI::Validator(
-      [](const std::string& text) -> std::string {
-        std::uint64_t value = 0;
-        const char* end = text.data() + text.size();
-        const auto [rest, error] = std::from_chars(text.data(), end, value);
-        return error == std::errc() && rest == end
-                   ? ""
-                   : fmt::format("found '{}', want a whole number from 0 to 2^64 - 1", text);
-      },
-      "UINT");
-}
-
 void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
   verb.add_option("model", flags.model,
                   artefacts
@@ -106,7 +92,7 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
   verb.add_option("--seed", flags.seed,
                   "random inputs of this seed, even where the folder has test data (default: its "
                   "test data, else seed 0)")
-      ->check(whole_number());
+      ->check(whole_number<std::uint64_t>("from 0 to 2^64 - 1", "UINT"));
   verb.add_option("--input,--loadInputs", flags.inputs, "NAME=FILE (.npy or .pb) for an input");
   verb.add_flag("--json", flags.json, "print JSON");
 }

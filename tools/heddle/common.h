@@ -1,5 +1,6 @@
 #pragma once
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,20 @@ struct StepRequest {
 
 /// A check that says what it wants: CLI11's own print the largest double in full.
 CLI::Validator number(const std::string& want, bool (*holds)(double));
+
+/// Of 64 bits; CLI11 alone takes -1 for the largest, and the largest for what is larger.
+template <class T>
+CLI::Validator whole_number(const std::string& range, const std::string& type) {
+  const auto check = [range](const std::string& text) {
+    T value = 0;
+    const char* end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, value);
+    return error == std::errc() && rest == end
+               ? std::string()
+               : fmt::format("found '{}', want a whole number {}", text, range);
+  };
+  return CLI::Validator(check, type);
+}
 
 /// Flags that every verb on a model takes.
 struct ModelFlags {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -252,7 +251,7 @@ Status want_used(const TrainFlags& flags) {
 
 /// What is written can be, and takes the place of nothing that is read.
 Status want_places(TrainFlags& flags) {
-  std::vector<std::string> read = files_of(flags.model);
+  std::vector<std::string> read = onnx::model_files(flags.model);
   read.push_back(flags.target);
   for (const std::string& text : flags.inputs) read.push_back(text.substr(text.find('=') + 1));
   HEDDLE_TRY(want_writable("--output", flags.output, read));
@@ -391,16 +390,6 @@ Verb add_train(CLI::App& verb) {
   const CLI::Validator at_least_0 =
       number("a number of at least 0", [](double v) { return v >= 0; });
   const CLI::Validator above_0 = number("a number above 0", [](double v) { return v > 0; });
-  // CLI11 alone takes the largest there is for what is larger.
-  const CLI::Validator whole(
-      [](const std::string& text) -> std::string {
-        std::int64_t value = 0;
-        const char* end = text.data() + text.size();
-        const auto [rest, error] = std::from_chars(text.data(), end, value);
-        const bool good = error == std::errc() && rest == end;
-        return good ? "" : fmt::format("found '{}', want a whole number of 64 bits", text);
-      },
-      "INT");
   const CLI::Validator named(
       [](const std::string& text) { return text.empty() ? "found '', want a file's name" : ""; },
       "FILE");
@@ -430,7 +419,7 @@ Verb add_train(CLI::App& verb) {
           "--ignore-index", step->ignore_index,
           "cross_entropy, nll: targets of this class do not count (in several processes each "
           "divides by how many of its own do)")
-      ->check(whole);
+      ->check(whole_number<std::int64_t>("of 64 bits", "INT"));
   verb.add_option("--clip-norm", step->clip_norm, "limit of the gradients' norm; 0: none")
       ->check(at_least_0);
   verb.add_option("--loss-scale", step->loss_scale, "f16: what the loss is multiplied by at first")

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <functional>
 
-#include "onnx/reader.h"
 #include "prim/rewrite.h"
 
 namespace heddle::tool {
@@ -105,14 +104,6 @@ Status want_positions(const Data& data, const std::vector<runtime::Port>& ports,
                                        name, sample, found, count, -count, count - 1);
                          }));
   return Ok{};
-}
-
-std::vector<std::string> files_of(const std::string& model) {
-  const std::filesystem::path file = onnx::model_file(model);
-  std::vector<std::string> all{file.string()};
-  for (const std::string& name : onnx::external_files(file.string()))
-    all.push_back((file.parent_path() / name).string());
-  return all;
 }
 
 namespace {

@@ -23,8 +23,6 @@ std::map<std::string, std::int64_t> positions_of(const prim::Graph& graph);
 Status want_positions(const Data& data, const std::vector<runtime::Port>& ports,
                       const std::map<std::string, std::int64_t>& rows);
 
-/// Files that a model is made of: itself and external data.
-std::vector<std::string> files_of(const std::string& model);
 /// Hours of training should not end in a file that cannot be written, nor take the place of a
 /// device or of one of the files that are read. A symbolic link becomes what it leads to.
 Status want_writable(const char* flag, std::string& path, const std::vector<std::string>& others);

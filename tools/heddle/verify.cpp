@@ -62,9 +62,8 @@ void print_text(const VerifyFlags& flags, const Verified& verified) {
         v.uncertain);
   if (!v.unjudged.empty())
     fmt::print(
-        "not judged as a whole, as rounding may take them across a step{}: {} (each kernel alone "
-        "is "
-        "judged, on what it reads)\n",
+        "not judged as a whole, as rounding may take them across a step{}: {} (each kernel is "
+        "judged alone, on what it reads)\n",
         v.overflow ? " or to infinity" : "", fmt::join(v.unjudged, ", "));
   if (v.overflow)
     fmt::print("not judged either: elements that hang on a value which f16 does not hold\n");
