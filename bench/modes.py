@@ -51,9 +51,10 @@ Tried on Zen 4 (two threads, medians of 0.3 to 0.6 s in turns):
 - No stage split (`whole=1000,depth`): the tagger 139 us, against 168 with stages split and 228 as kernels. It needs
   memory that is used again only where data orders the kernels anyway: without that the directions waited for
   each other's buffers.
-- Each stage as is best for it alone (`monolith:tuned`: counters or a barrier before it, 1 or 4 items, one worker). With
-  what stages on one worker add taken from runs in which they lay side by side, it was as fast as kernels on MobileNetV2
-  and the tagger (229 us) and 11 % slower on YOLOX-nano; so a stage on one worker counts with all its time.
+- Each stage as whole runs say, with the same choice for all stages (the first `monolith:tuned`). With what stages on
+  one worker add taken from runs in which they lay side by side, it was as fast as kernels on MobileNetV2 and the tagger
+  (229 us) and 11 % slower on YOLOX-nano; counted with all its time, within 1 % of the best on most networks. Since then
+  pairs of stages run alone, and edges choose.
 - Tasks of such sizes that the last is smaller: workers waited for each other, and MobileNetV2 took 6.0 ms.
 - Asking for the next stage's weights (up to 256 KB) while waiting, five turns: MobileNetV2 3.34 and 3.26 ms, YOLOX-nano
   6.85 and 6.80, MiniLM 13.28 and 13.22, a decode step 15.58 and 15.51 (medians without and with it): less than what turns

@@ -363,12 +363,35 @@ Compiled with_tuned_groups(Compiled compiled, const prim::Graph& graph,
   return again ? *std::move(again) : untuned(again.error());
 }
 
+/// The layout that is fastest on this GPU; where none can be timed, what there is.
+Compiled with_fastest_layout(Compiled compiled, const CompileOptions& options,
+                             const ModeRequest& mode, const Platform& platform) {
+  double seconds = 0;
+  for (const PhaseTime& time : compiled.times) seconds += time.seconds;
+  runtime::Program program = *compiled.program;
+  auto report = measure_modes(program, mode, platform, options, seconds);
+  if (!report) {
+    log(LogLevel::warning, "--mode {}: layouts are not timed: {}", options.mode,
+        report.error().message);
+    const std::string why = "; layouts not timed: " + report.error().message;
+    report = compiled.mode;
+    report->reason += why;
+  } else {
+    report->reason += "; " + compiled.mode.reason;
+    compiled.program = std::make_shared<runtime::Program>(std::move(program));
+  }
+  set_mode(compiled, *report, platform);
+  return compiled;
+}
+
 Result<Compiled> compile_persistent_for(const prim::Graph& graph, const CompileOptions& options,
                                         const ModeRequest& mode, const Platform& platform) {
   Compiled compiled = HEDDLE_TRY(compile_for(graph, options, mode, platform));
   const double budget = HEDDLE_TRY(budget_seconds(options.budget));
   if (budget == 0 || !platform.found) return compiled;
-  return with_tuned_groups(std::move(compiled), graph, options, mode, platform, budget);
+  compiled = with_tuned_groups(std::move(compiled), graph, options, mode, platform, budget);
+  if (mode.layout) return compiled;
+  return with_fastest_layout(std::move(compiled), options, mode, platform);
 }
 
 /// On a GPU each mode has code of its own: both are made and timed, where the budget allows it.
@@ -393,7 +416,9 @@ Result<Compiled> faster_of_both(const prim::Graph& graph, const CompileOptions& 
   const bool monolith = faster->chosen != "kernels";
   Compiled& chosen = monolith ? *whole : apart;
   ModeReport report = *faster;
-  if (monolith) report.tuning = chosen.mode.reason;
+  for (const auto& [layout, us] : whole->mode.measured)  // in turns among themselves
+    if (layout != whole->mode.chosen) report.measured.emplace_back(layout, us);
+  if (monolith) report.tuning = whole->mode.reason + "; " + whole->mode.tuning;
   set_mode(chosen, report, monolith ? persistent : platform);
   return std::move(chosen);
 }

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "driver/code_cache.h"
-#include "driver/mode.h"
 #include "plan/tuning_db.h"
+#include "runtime/artefact_parts.h"
 
 namespace heddle::driver {
 namespace {
@@ -25,27 +25,16 @@ plan::TuningKey key_of(const runtime::Program& program, const CompileOptions& op
 
 Status apply(const std::string& text, runtime::Program& program) {
   const json j = json::parse(text);
-  const ModeRequest mode = HEDDLE_TRY(parse_mode(j.at("chosen").get<std::string>()));
+  std::optional<runtime::StageLayout> layout;
+  if (j.contains("layout")) layout = HEDDLE_TRY(runtime::layout_from(j.at("layout")));
+  if (layout) HEDDLE_TRY(runtime::check_layout(program, *layout));
   const auto ns = j.at("ns").get<std::vector<double>>();
-  std::size_t stages = 0;
-  for (const runtime::Launch& launch : program.launches) stages += launch.phases.size();
-  runtime::StageLayout layout = mode.layout.value_or(runtime::StageLayout{});
-  if (mode.tuned) {
-    layout.depth_first = true;
-    for (const json& c : j.at("own"))
-      layout.own.push_back({c.at(0).get<int>(), c.at(1).get<bool>()});
-  }
-  if (ns.size() != program.launches.size() || (mode.tuned && layout.own.size() != stages))
-    return fail("found a mode of {} kernels and {} stages, want {} and {}", ns.size(),
-                layout.own.size(), program.launches.size(), stages);
-  constexpr int kMostItems = 1024;
-  for (const runtime::StageChoice& c : layout.own)
-    if (c.grain < 0 || c.grain > kMostItems) return fail("found a stage of {} items", c.grain);
+  if (ns.size() != program.launches.size())
+    return fail("found a mode of {} kernels, want {}", ns.size(), program.launches.size());
   if (!std::ranges::all_of(ns, [](double t) { return t >= 0 && t < 1e18; }))
     return fail("found a time that is none");
   for (std::size_t l = 0; l < ns.size(); ++l) program.launches[l].seconds = 1e-9 * ns[l];
-  program.monolith.reset();
-  if (mode.kind != ModeRequest::Kind::kernels) program.monolith = layout;
+  program.monolith = std::move(layout);
   return Ok{};
 }
 
@@ -67,12 +56,11 @@ Result<bool> recall_mode(runtime::Program& program, const CompileOptions& option
 
 Status keep_mode(const runtime::Program& program, const CompileOptions& options,
                  const Platform& platform) {
-  json ns = json::array(), own = json::array();
+  json ns = json::array();
   for (const runtime::Launch& launch : program.launches)
     ns.push_back(std::round(1e9 * launch.seconds));
-  if (program.monolith)
-    for (const runtime::StageChoice& c : program.monolith->own) own.push_back({c.grain, c.meet});
-  const json decision = {{"chosen", to_string(program.monolith)}, {"ns", ns}, {"own", own}};
+  json decision = {{"ns", ns}};
+  if (program.monolith) decision["layout"] = runtime::layout_json(*program.monolith);
   const auto db = HEDDLE_TRY(plan::TuningDb::open(options.locked));
   return db->store_mode(key_of(program, options, platform), decision.dump());
 }

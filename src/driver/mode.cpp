@@ -21,7 +21,7 @@ constexpr double kShare = 0.2;    ///< and of what compiling has taken
 constexpr double kLongRun = 0.02;
 constexpr int kFewestTurns = 3, kMostTurns = 200;
 constexpr int kProfiles = 3;
-constexpr int kTimedRuns = 20;      ///< of a program on a GPU, in each turn
+constexpr int kTimedRuns = 20;      ///< on a GPU, in each turn
 constexpr double kTuneShare = 0.5;  ///< of the same, for tuning stages alone
 
 /// Seconds of each launch, all tasks on one worker: the best of a few runs as a monolith.
@@ -51,32 +51,39 @@ struct Candidate {
 };
 
 /// Where kernels are long, few waits are between them: there is little to be chosen.
-std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request, int threads,
-                                                   double run_seconds) {
+std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request,
+                                                   const Platform& platform, double run_seconds) {
   if (request.layout) return {request.layout};
   if (request.tuned) return {};
   std::vector<std::optional<StageLayout>> out = {StageLayout{}};
-  const bool all = run_seconds < kLongRun;
-  if (all && threads > 1) {
+  const bool all = run_seconds < kLongRun, many = platform.cuda || platform.threads > 1;
+  StageLayout longest;
+  longest.longest_first = true;
+  if (all && many && !platform.cuda) {
     for (const double whole : {1e-6, 16e-6}) out.push_back(StageLayout{1, whole});
-    StageLayout side_by_side{1, kLongRun, true};  // no stage is longer
-    out.push_back(side_by_side);
-    side_by_side.longest_first = true, side_by_side.depth_first = false;
-    out.push_back(side_by_side);
+    out.push_back(StageLayout{1, kLongRun, true});  // side by side: no stage is longer
+    longest.whole = kLongRun;
   }
+  if (all && many) out.push_back(longest);
   if (all) out.push_back(StageLayout{4, 0, true});
-  if (all && threads > 1) out.push_back(StageLayout{1, 0, false, true});
+  if (all && many) out.push_back(StageLayout{1, 0, false, true});
   if (request.kind == ModeRequest::Kind::automatic) out.emplace_back(std::nullopt);
   return out;
 }
 
+/// On a GPU several runs each: the first is on cold caches.
 Status time_in_turns(std::vector<Candidate>& list, runtime::Session& session,
-                     const std::vector<Tensor>& inputs, double seconds) {
+                     const std::vector<Tensor>& inputs, double seconds, bool cuda) {
   std::vector<Tensor> outputs = HEDDLE_TRY(session.run(inputs));
   const double begin = now();
   for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && now() - begin < seconds); ++turn)
     for (Candidate& c : list) {
-      session.use(c.layout);
+      HEDDLE_TRY(session.use(c.layout));
+      if (cuda) {
+        const std::vector<double> runs = HEDDLE_TRY(session.time_runs(inputs, kTimedRuns));
+        c.seconds.insert(c.seconds.end(), runs.begin(), runs.end());
+        continue;
+      }
       const double start = now();
       HEDDLE_TRY(session.run_into(inputs, outputs));
       c.seconds.push_back(now() - start);
@@ -108,7 +115,8 @@ Result<std::optional<ModeReport>> locked_mode(runtime::Program& program, const M
   return std::optional(report);
 }
 
-/// Times what the request leaves open, and keeps the fastest.
+}  // namespace
+
 Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& request,
                                  const Platform& platform, const CompileOptions& options,
                                  double compile_seconds) {
@@ -123,17 +131,18 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   const double seconds = std::min(kSeconds, kShare * compile_seconds);
   const auto running = HEDDLE_TRY(session());
   std::vector<Candidate> list;
-  for (const auto& layout : candidates(request, platform.threads, run_seconds))
-    list.push_back({layout});
-  if (request.tuned || (platform.threads > 1 && run_seconds < kLongRun)) {
+  for (const auto& layout : candidates(request, platform, run_seconds)) list.push_back({layout});
+  const bool many = platform.cuda || platform.threads > 1;
+  if (request.tuned || (many && !request.layout && run_seconds < kLongRun)) {
+    HEDDLE_TRY(running->run(inputs));  // what stages alone find in memory
     const StageTuning tuned =
         HEDDLE_TRY(tune_stages(program, *running, inputs, kTuneShare * seconds));
     StageLayout& layout = list.emplace_back(StageLayout{}).layout.emplace();
-    layout.own = tuned.own();
+    layout.own = tuned.own;
     layout.depth_first = true;
     report.tuning = to_string(tuned);
   }
-  HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds));
+  HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds, platform.cuda));
   for (Candidate& c : list) report.measured.emplace_back(to_string(c.layout), 1e6 * c.median());
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
   // Kernels one after another need less memory: what is hardly faster does not replace them.
@@ -143,11 +152,9 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   program.monolith = best->layout;
   report.chosen = to_string(best->layout);
   report.reason =
-      fmt::format("fastest of {} measured, {} turns", list.size(), best->seconds.size());
+      fmt::format("fastest of {} measured, {} runs", list.size(), best->seconds.size());
   return report;
 }
-
-}  // namespace
 
 Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& request,
                                const Platform& platform, const CompileOptions& options,
@@ -164,7 +171,9 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   program.monolith = request.layout.value_or(StageLayout{});
   if (request.layout || platform.cuda || !runs_here(platform.cpu).ok()) {
     report.chosen = to_string(program.monolith);
-    report.reason = platform.cuda || request.layout ? request.reason : "not measured";
+    report.reason = platform.cuda && request.tuned ? "stages are tuned with a budget only"
+                    : platform.cuda || request.layout ? request.reason
+                                                      : "not measured";
     return report;
   }
   if (!options.locked.empty()) {
@@ -190,7 +199,8 @@ Result<ModeReport> faster_program(const runtime::Program& kernels, const runtime
   };
   std::vector<Timed> list;
   for (const auto& [name, program] :
-       {std::pair{"kernels", &kernels}, std::pair{"monolith", &monolith}}) {
+       {std::pair{std::string("kernels"), &kernels},
+        std::pair{to_string(monolith.monolith), &monolith}}) {
     const auto executor = HEDDLE_TRY(executor_for(*program, options));
     list.push_back(
         {name, HEDDLE_TRY(executor->session(std::make_shared<runtime::Program>(*program)))});

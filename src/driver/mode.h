@@ -30,7 +30,12 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
                                const Platform& platform, const CompileOptions& options,
                                double compile_seconds);
 
-/// The faster of two programs, timed in turns on the GPU: "kernels" or "monolith".
+/// Times what the request leaves open, and keeps the fastest in the program.
+Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& request,
+                                 const Platform& platform, const CompileOptions& options,
+                                 double compile_seconds);
+
+/// The faster of two programs, timed in turns on the GPU: "kernels" or the monolith's layout.
 Result<ModeReport> faster_program(const runtime::Program& kernels, const runtime::Program& monolith,
                                   const CompileOptions& options);
 

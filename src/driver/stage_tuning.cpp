@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
+#include "runtime/schedule.h"
 #include "support/clock.h"
 
 namespace heddle::driver {
@@ -12,129 +14,123 @@ namespace {
 using runtime::StageChoice;
 
 constexpr int kFewestTurns = 3, kMostTurns = 50;
+constexpr int kRuns = 2;  ///< in each turn: the first finds other stages' data in the caches
+constexpr int kGrains[] = {1, 4, 0};
 
-/// The number of a launch's first stage, by launch.
-std::vector<std::size_t> first_stages(const runtime::Program& program) {
-  std::vector<std::size_t> first;
-  std::size_t stages = 0;
-  for (const runtime::Launch& launch : program.launches) {
-    first.push_back(stages);
-    stages += launch.phases.size();
-  }
-  first.push_back(stages);
-  return first;
+/// Both stages laid out by one choice; no other has tasks.
+runtime::StageLayout layout_of(const StageEdge& edge, const EdgeChoice& choice,
+                               std::size_t stages) {
+  runtime::StageLayout layout;
+  layout.depth_first = true;
+  layout.own.resize(stages);
+  StageChoice& second = layout.own[static_cast<std::size_t>(edge.stage)];
+  layout.own[static_cast<std::size_t>(edge.before)].grain = second.grain = choice.grain;
+  if (choice.barrier) second.meets = {edge.before};
+  return layout;
 }
 
-/// A stage is like another if both are the same code, and what comes before them is.
-std::vector<std::size_t> alike(const runtime::Program& program) {
-  std::map<std::pair<std::string, std::string>, std::size_t> numbers;
-  std::vector<std::size_t> out;
-  std::string previous;
-  for (const runtime::Launch& launch : program.launches)
-    for (const runtime::Phase& phase : launch.phases) {
-      out.push_back(numbers.try_emplace({previous, phase.symbol}, numbers.size()).first->second);
-      previous = phase.symbol;
-    }
-  return out;
+/// From the first item's begin to the last one's end.
+double seconds_of(const std::vector<runtime::ItemTime>& items) {
+  double begin = std::numeric_limits<double>::infinity(), end = 0;
+  for (const runtime::ItemTime& item : items)
+    begin = std::min(begin, item.begin), end = std::max(end, item.end);
+  return std::max(0.0, end - begin);
 }
 
 }  // namespace
 
-std::vector<StageChoice> stage_choices() { return {{1, false}, {1, true}, {4, false}, {0, false}}; }
+std::vector<EdgeChoice> edge_choices() { return {{1, false}, {1, true}, {4, false}, {0, false}}; }
 
-std::string to_string(const StageChoice& choice) {
-  if (choice.grain == 0) return choice.meet ? "barrier, one worker" : "one worker";
-  const std::string how = choice.meet ? "barrier" : "counters";
+std::string to_string(const EdgeChoice& choice) {
+  if (choice.grain == 0) return "one worker";
+  const std::string how = choice.barrier ? "barrier" : "counters";
   return choice.grain == 1 ? how : fmt::format("{}, grain={}", how, choice.grain);
 }
 
-std::vector<StageChoice> StageTuning::own() const {
-  const std::vector<StageChoice> choices = stage_choices();
-  std::vector<StageChoice> out;
-  for (const AlikeStages& group : groups)
-    for (const std::size_t stage : group.stages) {
-      out.resize(std::max(out.size(), stage + 1));
-      out[stage] = choices[group.chosen];
-    }
-  return out;
-}
-
 std::string to_string(const StageTuning& t) {
-  std::string out = "stages alone:";
-  const std::vector<StageChoice> choices = stage_choices();
-  for (std::size_t c = 0; c < choices.size(); ++c) {
-    std::size_t stages = 0;
-    for (const AlikeStages& group : t.groups)
-      if (group.chosen == c) stages += group.stages.size();
-    out += fmt::format("{} {} {}", c == 0 ? "" : ";", stages, to_string(choices[c]));
-  }
+  std::size_t edges = 0, barriers = 0;
+  for (const AlikeEdges& group : t.groups) edges += group.edges.size();
+  for (const StageChoice& stage : t.own) barriers += stage.meets.size();
+  std::string out = fmt::format("pairs of stages alone: {} edges by counters, {} by barriers; ",
+                                edges - barriers, barriers);
+  for (const int grain : kGrains)
+    out += fmt::format("{}{} stages {}", grain == kGrains[0] ? "" : ", ",
+                       std::ranges::count(t.own, grain, &StageChoice::grain),
+                       grain == 0 ? "on one worker" : fmt::format("of grain {}", grain));
   return out + fmt::format("; 10^{:.1f} choices together, 10^{:.1f} apart, {} runs in {:.2f} s",
                            t.naive_log10, t.reduced_log10, t.runs, t.spent);
 }
 
-StageTuning choose_stages(const std::vector<std::vector<double>>& added,
-                          const std::vector<std::size_t>& alike, double margin) {
-  StageTuning out;
-  for (std::size_t s = 0; s < alike.size(); ++s) {
-    if (out.groups.size() <= alike[s]) out.groups.resize(alike[s] + 1);
-    AlikeStages& group = out.groups[alike[s]];
-    group.stages.push_back(s);
-    group.seconds.resize(added.size());
-    for (std::size_t c = 0; c < added.size(); ++c) group.seconds[c] += added[c][s];
-  }
-  for (AlikeStages& group : out.groups) {
-    for (double& seconds : group.seconds) seconds /= static_cast<double>(group.stages.size());
-    const auto best = std::ranges::min_element(group.seconds);
-    if (*best < group.seconds.front() * (1 - margin))
-      group.chosen = static_cast<std::size_t>(best - group.seconds.begin());
-  }
-  const double each = std::log10(static_cast<double>(added.size()));
-  out.naive_log10 = each * static_cast<double>(alike.size());
-  out.reduced_log10 =
-      std::log10(static_cast<double>(std::max<std::size_t>(1, added.size() * out.groups.size())));
+std::vector<AlikeEdges> alike_edges(const runtime::Program& program) {
+  std::vector<std::string> symbols;
+  for (const runtime::Launch& launch : program.launches)
+    for (const runtime::Phase& phase : launch.phases) symbols.push_back(phase.symbol);
+  const auto edges = runtime::edges_of(runtime::stages_of(program));
+  std::map<std::pair<std::string, std::string>, std::size_t> numbers;
+  std::vector<AlikeEdges> out;
+  for (std::size_t s = 0; s < edges.size(); ++s)
+    for (const int before : edges[s]) {
+      const auto [at, fresh] = numbers.try_emplace(
+          {symbols[static_cast<std::size_t>(before)], symbols[s]}, out.size());
+      if (fresh) out.emplace_back();
+      out[at->second].edges.push_back({before, static_cast<int>(s)});
+    }
   return out;
 }
 
-std::vector<double> added_by_stage(const runtime::Program& program,
-                                   const std::vector<runtime::ItemTime>& items,
-                                   const StageChoice& choice) {
-  const std::vector<std::size_t> first = first_stages(program);
-  std::vector<double> end(first.back()), alone(first.back());
-  for (const runtime::ItemTime& item : items) {
-    const std::size_t stage =
-        first[static_cast<std::size_t>(item.launch)] + static_cast<std::size_t>(item.phase);
-    end[stage] = std::max(end[stage], item.end);
-    alone[stage] += item.end - item.begin;
+void choose_stages(StageTuning& tuning, std::size_t stages, double margin) {
+  const std::vector<EdgeChoice> choices = edge_choices();
+  // By stage and grain, what its edges take.
+  std::vector<std::vector<double>> take(stages, std::vector<double>(std::size(kGrains)));
+  for (const AlikeEdges& group : tuning.groups)
+    for (std::size_t g = 0; g < std::size(kGrains); ++g) {
+      double least = std::numeric_limits<double>::infinity();
+      for (std::size_t c = 0; c < choices.size(); ++c)
+        if (choices[c].grain == kGrains[g]) least = std::min(least, group.seconds[c]);
+      for (const StageEdge& edge : group.edges)
+        for (const int stage : {edge.before, edge.stage})
+          take[static_cast<std::size_t>(stage)][g] += least;
+    }
+  tuning.own.assign(stages, {});
+  for (std::size_t s = 0; s < stages; ++s) {
+    const auto best = std::ranges::min_element(take[s]);
+    if (*best < take[s][0] * (1 - margin)) tuning.own[s].grain = kGrains[best - take[s].begin()];
   }
-  if (choice.grain == 0) return alone;
-  double complete = 0;
-  for (double& at : end) {
-    const double added = std::max(0.0, at - complete);
-    complete += added;
-    at = added;
+  for (const AlikeEdges& group : tuning.groups) {
+    if (group.seconds[1] >= group.seconds[0] * (1 - margin)) continue;
+    for (const StageEdge& edge : group.edges)
+      if (StageChoice& stage = tuning.own[static_cast<std::size_t>(edge.stage)]; stage.grain == 1)
+        stage.meets.push_back(edge.before);
   }
-  return end;
 }
 
 Result<StageTuning> tune_stages(const runtime::Program& program, runtime::Session& session,
                                 std::span<const Tensor> inputs, double seconds) {
   const double start = now();
-  const std::vector<StageChoice> choices = stage_choices();
-  const std::size_t stages = first_stages(program).back();
-  std::vector<std::vector<double>> least(choices.size(), std::vector<double>(stages, 1e30));
-  int turns = 0;
-  for (; turns < kFewestTurns || (turns < kMostTurns && now() - start < seconds); ++turns)
-    for (std::size_t c = 0; c < choices.size(); ++c) {
-      runtime::StageLayout layout;
-      layout.own.assign(stages, choices[c]);
-      layout.depth_first = true;
-      session.use(layout);
-      const std::vector<double> added =
-          added_by_stage(program, HEDDLE_TRY(session.timeline(inputs)), choices[c]);
-      for (std::size_t s = 0; s < stages; ++s) least[c][s] = std::min(least[c][s], added[s]);
-    }
-  StageTuning out = choose_stages(least, alike(program));
-  out.runs = turns * static_cast<int>(choices.size());
+  const std::vector<EdgeChoice> choices = edge_choices();
+  const std::size_t stages = runtime::stages_of(program).size();
+  StageTuning out;
+  out.groups = alike_edges(program);
+  std::size_t edges = 0;
+  for (AlikeEdges& group : out.groups) {
+    group.seconds.assign(choices.size(), std::numeric_limits<double>::infinity());
+    edges += group.edges.size();
+  }
+  for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && now() - start < seconds); ++turn)
+    for (AlikeEdges& group : out.groups)
+      for (std::size_t c = 0; c < choices.size(); ++c) {
+        const StageEdge& edge = group.edges.front();
+        const int both[] = {edge.before, edge.stage};
+        HEDDLE_TRY(session.use(layout_of(edge, choices[c], stages), both));
+        for (int run = 0; run < kRuns; ++run, ++out.runs)
+          group.seconds[c] =
+              std::min(group.seconds[c], seconds_of(HEDDLE_TRY(session.timeline(inputs))));
+      }
+  choose_stages(out, stages);
+  const double each = std::log10(static_cast<double>(choices.size()));
+  out.naive_log10 = each * static_cast<double>(edges);
+  out.reduced_log10 =
+      each + std::log10(static_cast<double>(std::max<std::size_t>(1, out.groups.size())));
   out.spent = now() - start;
   return out;
 }

@@ -7,42 +7,47 @@
 
 namespace heddle::driver {
 
-/// What each stage of a monolith may be: waits on counters for the tasks that it needs, in one item
-/// of each worker, in several, or all on one worker; or a barrier before it.
-std::vector<runtime::StageChoice> stage_choices();
-std::string to_string(const runtime::StageChoice& choice);
-
-/// Stages that are alike: the same code behind the same code.
-struct AlikeStages {
-  std::vector<std::size_t> stages;
-  std::vector<double> seconds;  ///< by choice: what each of them adds to a run
-  std::size_t chosen = 0;
+/// What an edge between two stages of a monolith may be: the second waits on counters for the tasks
+/// that it needs, both in one item of each worker, in several, or whole on one worker; or a barrier
+/// is between them.
+struct EdgeChoice {
+  int grain = 1;  ///< of both, as StageChoice has it
+  bool barrier = false;
 };
-/// Schedule-independent tuning of stages on the CPU (MonoNN, OSDI'24, section 5): a run has the
-/// same choice for all stages, and says what each adds to it; then each takes its best.
+std::vector<EdgeChoice> edge_choices();
+std::string to_string(const EdgeChoice& choice);
+
+/// One stage waits for another (runtime::edges_of).
+struct StageEdge {
+  int before = 0, stage = 0;
+  bool operator==(const StageEdge&) const = default;
+};
+/// Edges that are alike: between the same code.
+struct AlikeEdges {
+  std::vector<StageEdge> edges;
+  std::vector<double> seconds = {};  ///< by choice: the two stages alone
+};
+/// Schedule-independent tuning (MonoNN, OSDI'24, section 5): the two stages of an edge run alone in
+/// the persistent region (CPU) or kernel (CUDA) for each choice, edges that are alike once; then
+/// each stage takes the grain that its edges take least with, and each edge counters or a barrier.
 struct StageTuning {
-  std::vector<AlikeStages> groups;
-  double naive_log10 = 0;    ///< choices for all stages together
-  double reduced_log10 = 0;  ///< choices for groups apart
+  std::vector<AlikeEdges> groups;
+  std::vector<runtime::StageChoice> own;  ///< by stage: what came of it
+  double naive_log10 = 0;                 ///< choices for all edges together
+  double reduced_log10 = 0;               ///< choices for groups apart
   int runs = 0;
   double spent = 0;  ///< seconds
-  std::vector<runtime::StageChoice> own() const;
 };
 std::string to_string(const StageTuning& tuning);
 
-/// `added`: seconds by choice and stage; `alike`: the group of each stage. The first choice stays
-/// where no other is better by more than `margin` of it.
-StageTuning choose_stages(const std::vector<std::vector<double>>& added,
-                          const std::vector<std::size_t>& alike, double margin = 0.02);
+std::vector<AlikeEdges> alike_edges(const runtime::Program& program);
 
-/// By stage, what it adds to a run with this choice for all stages: how much later all up to it are
-/// complete than all before it. Of a stage on one worker, how long that takes: what others do at
-/// the same time is nothing that can be counted on.
-std::vector<double> added_by_stage(const runtime::Program& program,
-                                   const std::vector<runtime::ItemTime>& items,
-                                   const runtime::StageChoice& choice);
+/// Fills in `own` for so many stages, by what was measured. The first grain, and counters, stay
+/// where nothing else takes less by more than `margin` of it.
+void choose_stages(StageTuning& tuning, std::size_t stages, double margin = 0.03);
 
-/// Times runs of each choice in turns, for about so many seconds.
+/// Times each group's first edge for each choice in turns, for about so many seconds. The session,
+/// a monolith's, has run before: stages find what is in memory from then.
 Result<StageTuning> tune_stages(const runtime::Program& program, runtime::Session& session,
                                 std::span<const Tensor> inputs, double seconds);
 

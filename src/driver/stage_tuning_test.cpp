@@ -12,38 +12,98 @@
 namespace heddle::driver {
 namespace {
 
-// Alike stages choose together, by what they add on average; what is as good stays as it is.
-TEST(StageTuning, GroupsChooseAlone) {
-  const std::vector<std::vector<double>> added = {
-      {10, 5, 10, 7}, {9, 6, 8, 7}, {12, 4, 12, 6.99}, {20, 9, 5, 9}};
-  const StageTuning tuned = choose_stages(added, {0, 1, 0, 2});
-  ASSERT_EQ(tuned.groups.size(), 3u);
-  EXPECT_EQ(tuned.groups[0].stages, (std::vector<std::size_t>{0, 2}));
-  EXPECT_EQ(tuned.groups[0].seconds, (std::vector<double>{10, 8.5, 12, 12.5}));
-  const std::vector<runtime::StageChoice> want = {{1, true}, {4, false}, {1, true}, {1, false}};
-  EXPECT_EQ(tuned.own(), want);
-  EXPECT_NEAR(tuned.naive_log10, 4 * std::log10(4.0), 1e-9);
-  EXPECT_NEAR(tuned.reduced_log10, std::log10(12.0), 1e-9);
+// Each stage takes the grain that its edges take least with, each edge of it counters or a barrier;
+// what is as good stays as it is.
+TEST(StageTuning, StagesChooseByTheirEdges) {
+  StageTuning tuned;
+  tuned.groups = {{{{0, 1}, {2, 3}}, {10, 9, 12, 20}},  // a barrier
+                  {{{1, 2}}, {10, 10, 10, 25}},
+                  {{{3, 4}, {4, 5}}, {10, 9.9, 4, 11}},  // the fourth choice: small items
+                  {{{6, 7}}, {10, 10, 10, 5}}};          // one worker
+  choose_stages(tuned, 9);
+  std::vector<runtime::StageChoice> want(9);
+  want[1].meets = {0};
+  for (const std::size_t s : {3, 4, 5}) want[s].grain = 4;
+  for (const std::size_t s : {6, 7}) want[s].grain = 0;
+  EXPECT_EQ(tuned.own, want);
   const std::string text = to_string(tuned);
-  EXPECT_NE(text.find("1 counters; 2 barrier; 1 counters, grain=4; 0 one worker"),
+  EXPECT_NE(text.find("5 edges by counters, 1 by barriers; 4 stages of grain 1, 3 stages of grain "
+                      "4, 2 stages on one worker"),
             std::string::npos)
       << text;
 }
 
-// Stages side by side add what they are complete later than all before them; on one worker, all
-// that they take.
-TEST(StageTuning, WhatStagesAdd) {
+// Edges between the same code are one group.
+TEST(StageTuning, EdgesBetweenTheSameCodeAreAlike) {
   runtime::Program program;
-  program.launches.resize(2);
-  program.launches[0].phases.resize(2);
-  program.launches[1].phases.resize(2);
-  const std::vector<runtime::ItemTime> items = {{0, 0, 0, 0, 1, 0, 0.0, 3.0},
-                                                {1, 0, 1, 0, 1, 0, 0.0, 2.0},
-                                                {1, 1, 0, 0, 1, 0, 2.0, 3.5},
-                                                {0, 1, 0, 1, 2, 0, 3.0, 4.0},
-                                                {0, 1, 1, 0, 1, 0, 4.0, 4.5}};
-  EXPECT_EQ(added_by_stage(program, items, {1}), (std::vector<double>{3, 0, 1, 0.5}));
-  EXPECT_EQ(added_by_stage(program, items, {0}), (std::vector<double>{3, 2, 2.5, 0.5}));
+  for (const char* symbol : {"a", "b", "a", "b", "c"}) {
+    runtime::Launch& launch = program.launches.emplace_back();
+    launch.args = {{runtime::Slot::Kind::arena, 0}};
+    launch.phases.emplace_back();
+    launch.phases[0].symbol = symbol;
+    launch.phases[0].tasks = 1;
+  }
+  const auto groups = alike_edges(program);
+  ASSERT_EQ(groups.size(), 3u);
+  EXPECT_EQ(groups[0].edges, (std::vector<StageEdge>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(groups[1].edges, (std::vector<StageEdge>{{1, 2}}));
+  EXPECT_EQ(groups[2].edges, (std::vector<StageEdge>{{3, 4}}));
+}
+
+/// A session that takes as long as it likes: which stages ran, and how they were laid out.
+class Recorder final : public runtime::Session {
+ public:
+  explicit Recorder(std::shared_ptr<const runtime::Program> program)
+      : Session(std::move(program)) {}
+  Status use(const std::optional<runtime::StageLayout>& layout,
+             std::span<const int> only) override {
+    layout_ = *layout, only_.assign(only.begin(), only.end());
+    return Ok{};
+  }
+  Result<std::vector<runtime::ItemTime>> timeline(std::span<const Tensor>) override {
+    seen.push_back(only_);
+    const runtime::StageChoice& second = layout_.own[static_cast<std::size_t>(only_[1])];
+    // A barrier is best between the first and the second stage, and nowhere else.
+    const double seconds = second.meets.empty() ? 2 : only_[1] == 1 ? 1 : 3;
+    return std::vector<runtime::ItemTime>{{0, only_[0], 0, 0, 1, 0, 5, 5 + seconds / 2},
+                                          {0, only_[1], 0, 0, 1, 0, 5, 5 + seconds}};
+  }
+  std::vector<std::vector<int>> seen;
+
+ protected:
+  Status execute(std::span<const Tensor>, std::span<Tensor>,
+                 std::vector<runtime::LaunchTime>*) override {
+    return Ok{};
+  }
+
+ private:
+  runtime::StageLayout layout_;
+  std::vector<int> only_;
+};
+
+// Each group's two stages run alone, and nothing else does.
+TEST(StageTuning, TimesPairsAlone) {
+  auto program = std::make_shared<runtime::Program>();
+  for (const char* symbol : {"a", "b", "a", "b"}) {
+    runtime::Launch& launch = program->launches.emplace_back();
+    launch.args = {{runtime::Slot::Kind::arena, 0}};
+    launch.phases.emplace_back();
+    launch.phases[0].symbol = symbol;
+    launch.phases[0].tasks = 1;
+  }
+  Recorder session(program);
+  const auto tuned = tune_stages(*program, session, {}, 0);
+  ASSERT_TRUE(tuned.ok()) << tuned.error().message;
+  EXPECT_EQ(tuned->runs, std::ssize(session.seen));
+  EXPECT_EQ(session.seen.size() % edge_choices().size(), 0u);
+  for (const auto& pair : session.seen)
+    EXPECT_TRUE(pair == (std::vector<int>{0, 1}) || pair == (std::vector<int>{1, 2}));
+  std::vector<runtime::StageChoice> want(4);
+  want[1].meets = {0};
+  want[3].meets = {2};
+  EXPECT_EQ(tuned->own, want);
+  EXPECT_NEAR(tuned->naive_log10, 3 * std::log10(4.0), 1e-9);
+  EXPECT_NEAR(tuned->reduced_log10, std::log10(8.0), 1e-9);
 }
 
 TEST(StageTuning, RunsAndIsKept) {
@@ -76,6 +136,10 @@ TEST(StageTuning, RunsAndIsKept) {
   EXPECT_EQ(read->monolith, layout);
   runtime::Program wrong = *compiled->program;
   wrong.monolith->own.pop_back();
+  ASSERT_TRUE(runtime::write_artefact(wrong, path));
+  EXPECT_FALSE(runtime::read_artefact(path));
+  wrong = *compiled->program;
+  wrong.monolith->own.front().meets = {0};  // not before it
   ASSERT_TRUE(runtime::write_artefact(wrong, path));
   EXPECT_FALSE(runtime::read_artefact(path));
 }

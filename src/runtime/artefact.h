@@ -7,7 +7,7 @@
 namespace heddle::runtime {
 
 /// Version of the file format; a file of another version is refused.
-constexpr std::uint32_t kArtefactVersion = 4;
+constexpr std::uint32_t kArtefactVersion = 5;
 
 /// Writes `program` to `path` (atomically: a temporary file, then rename). Layout: a fixed header
 /// (magic, version, manifest and table sizes), the JSON manifest, a table of sections (kind,

@@ -61,17 +61,6 @@ json touches_json(const std::vector<Touch>& touches) {
   return out;
 }
 
-json layout_json(const StageLayout& s) {
-  json own = json::array();
-  for (const StageChoice& c : s.own) own.push_back({c.grain, c.meet});
-  return {{"grain", s.grain},
-          {"whole_ns", std::llround(1e9 * s.whole)},
-          {"depth_first", s.depth_first},
-          {"barriers", s.barriers},
-          {"own", own},
-          {"longest_first", s.longest_first}};
-}
-
 json launch_json(const Launch& launch) {
   json args = json::array(), phases = json::array();
   for (const Slot& slot : launch.args) args.push_back({static_cast<int>(slot.kind), slot.index});
@@ -272,10 +261,7 @@ Result<PersistentKernel> persistent_from(const json& j) {
 
 /// Every phase is a stage of the persistent kernel that there is, or none is.
 Status check_stages(const Program& p) {
-  std::size_t stages = 0;
-  for (const Launch& launch : p.launches) stages += launch.phases.size();
-  if (p.monolith && !p.monolith->own.empty() && p.monolith->own.size() != stages)
-    return fail("artefact: found layouts of {} stages, want {}", p.monolith->own.size(), stages);
+  if (p.monolith) HEDDLE_TRY(check_layout(p, *p.monolith));
   for (const Launch& launch : p.launches)
     for (const Phase& phase : launch.phases) {
       if ((phase.grid.function >= 0) != p.persistent.has_value() ||
@@ -314,21 +300,47 @@ Result<std::vector<Touch>> touches_from(const json& j, const Launch& launch, std
   return touches;
 }
 
+}  // namespace
+
+constexpr int kMostGrain = 1024;
+
+json layout_json(const StageLayout& s) {
+  json own = json::array();
+  for (const StageChoice& c : s.own) own.push_back({c.grain, c.meets});
+  return {{"grain", s.grain},
+          {"whole_ns", std::llround(1e9 * s.whole)},
+          {"depth_first", s.depth_first},
+          {"barriers", s.barriers},
+          {"own", own},
+          {"longest_first", s.longest_first}};
+}
+
 Result<StageLayout> layout_from(const json& j) {
   StageLayout s{j.at("grain").get<int>(), 1e-9 * j.at("whole_ns").get<double>(),
                 j.at("depth_first").get<bool>(), j.at("barriers").get<bool>()};
-  if (s.grain < 1 || s.grain > 1024 || !(s.whole >= 0 && s.whole < 1e9))
-    return fail("artefact: found stages of {} items a worker", s.grain);
+  if (s.grain < 1 || s.grain > kMostGrain || !(s.whole >= 0 && s.whole < 1e9))
+    return fail("found stages of {} items a worker", s.grain);
   for (const json& c : j.value("own", json::array())) {
-    s.own.push_back({c.at(0).get<int>(), c.at(1).get<bool>()});
-    if (s.own.back().grain < 0 || s.own.back().grain > 1024)
-      return fail("artefact: found a stage of {} items a worker", s.own.back().grain);
+    s.own.push_back({c.at(0).get<int>(), c.at(1).get<std::vector<int>>()});
+    if (s.own.back().grain < 0 || s.own.back().grain > kMostGrain)
+      return fail("found a stage of {} items a worker", s.own.back().grain);
   }
   s.longest_first = j.value("longest_first", false);
   return s;
 }
 
-}  // namespace
+Status check_layout(const Program& p, const StageLayout& layout) {
+  std::size_t stages = 0;
+  for (const Launch& launch : p.launches) stages += launch.phases.size();
+  if (layout.own.empty()) return Ok{};
+  if (layout.own.size() != stages)
+    return fail("found layouts of {} stages, want {}", layout.own.size(), stages);
+  for (std::size_t s = 0; s < stages; ++s)
+    for (const int before : layout.own[s].meets)
+      if (before < 0 || static_cast<std::size_t>(before) >= s)
+        return fail("found a barrier before stage {} for stage {}", s, before);
+  return Ok{};
+}
 
 Result<Program> program_from(const json& j, Program p) {
   p.arena_bytes = j.at("arena_bytes").get<std::int64_t>();

@@ -57,6 +57,10 @@ Status write_file(const std::string& manifest, const std::vector<std::string_vie
 constexpr const char* kProgramFormat = "heddle";
 nlohmann::json port_json(const Port& port);
 nlohmann::json manifest_json(const Program& p);
+nlohmann::json layout_json(const StageLayout& layout);
+Result<StageLayout> layout_from(const nlohmann::json& j);
+/// That it is for a program of these stages.
+Status check_layout(const Program& p, const StageLayout& layout);
 std::string_view bytes_of(const Tensor& t);
 Result<TensorType> type_from(const nlohmann::json& j);
 /// Fills in what the manifest says; constants and objects are in `p` already.

@@ -3,8 +3,8 @@
 
 namespace heddle::runtime {
 Monolith::Monolith(const Program& program, const StageLayout& layout, int workers,
-                   std::vector<Task> tasks)
-    : stages_(stages_of(program)),
+                   std::vector<Task> tasks, std::span<const int> only)
+    : stages_(stages_of(program, only)),
       tasks_(std::move(tasks)),
       schedule_(runtime::schedule(stages_, workers, layout)),
       items_of_(program.launches.size()),

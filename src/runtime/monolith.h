@@ -12,7 +12,9 @@ namespace heddle::runtime {
 class Monolith {
  public:
   /// `tasks`: by stage. Throws InternalError if the schedule cannot be proved right.
-  Monolith(const Program& program, const StageLayout& layout, int workers, std::vector<Task> tasks);
+  /// `only`: of these stages, as in stages_of().
+  Monolith(const Program& program, const StageLayout& layout, int workers, std::vector<Task> tasks,
+           std::span<const int> only = {});
   const Schedule& schedule() const { return schedule_; }
 
   struct Run {

@@ -115,8 +115,10 @@ struct Port {
 
 /// How one stage is laid out, where stages are not all alike.
 struct StageChoice {
-  int grain = 1;      ///< items that a worker gets; 0: one worker does the whole stage
-  bool meet = false;  ///< all workers meet before it, as at a barrier
+  int grain = 1;  ///< items that a worker gets; 0: one worker does the whole stage
+  /// Edges with a barrier: stages before it that must be complete before any of its tasks. What it
+  /// needs of others is waited for item by item.
+  std::vector<int> meets = {};
   auto operator<=>(const StageChoice&) const = default;
 };
 /// How the stages of a monolith are laid out over its workers (runtime/schedule.h).

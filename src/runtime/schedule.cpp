@@ -31,6 +31,12 @@ Span span_of(const Stage::Touch& touch, std::int64_t first, std::int64_t last) {
   return span;
 }
 
+/// What two touches of different stages must be ordered for.
+bool conflict(const Stage::Touch& a, const Stage& of_a, const Stage::Touch& b, const Stage& of_b) {
+  return a.memory == b.memory && (a.write || b.write) &&
+         overlap(span_of(a, 0, of_a.shares), span_of(b, 0, of_b.shares));
+}
+
 /// Shares [first, last) of a stage: what becomes an item.
 struct Piece {
   int stage = 0;
@@ -71,21 +77,20 @@ class Scheduler {
     double at;
   };
 
-  StageChoice choice(int number) const {
+  int grain(int number) const {
     const auto s = static_cast<std::size_t>(number);
-    if (!layout_.own.empty()) return layout_.own.at(s);
-    return {stages_[s].seconds <= layout_.whole && workers_ > 1 ? 0 : layout_.grain,
-            layout_.barriers};
+    if (!layout_.own.empty()) return layout_.own.at(s).grain;
+    return stages_[s].seconds <= layout_.whole && workers_ > 1 ? 0 : layout_.grain;
   }
 
   void cut(int number) {
     const Stage& stage = stages_[static_cast<std::size_t>(number)];
     first_piece_.push_back(static_cast<int>(pieces_.size()));
     if (stage.tasks == 0) return;
-    const int grain = choice(number).grain;
-    const bool whole = grain == 0 || (workers_ == 1 && grain == 1);
+    const int each = grain(number);
+    const bool whole = each == 0 || (workers_ == 1 && each == 1);
     const std::int64_t n =
-        whole ? 1 : std::min<std::int64_t>(stage.shares, std::int64_t{workers_} * grain);
+        whole ? 1 : std::min<std::int64_t>(stage.shares, std::int64_t{workers_} * each);
     std::vector<Piece> made;
     for (std::int64_t i = 0; i < n; ++i) {
       Piece piece{number, stage.shares * i / n, stage.shares * (i + 1) / n, -1, {}};
@@ -102,20 +107,27 @@ class Scheduler {
 
   void depend(const Stage& stage, std::vector<Piece>& made) {
     const int number = static_cast<int>(first_piece_.size()) - 1;
-    const bool meet = choice(number).meet;
-    if (meet) {
-      for (Piece& piece : made)
-        for (int q = met_; q < static_cast<int>(pieces_.size()); ++q) piece.before.push_back(q);
+    if (layout_.barriers && layout_.own.empty()) {
+      meet(met_, static_cast<int>(pieces_.size()), made);
       met_ = static_cast<int>(pieces_.size());
+      return;
     }
-    for (int p = 0; !meet && p < number; ++p) {
-      const Stage& earlier = stages_[static_cast<std::size_t>(p)];
+    for (int p = 0; p < number; ++p) {
+      const auto e = static_cast<std::size_t>(p);
+      if (!layout_.own.empty() &&
+          std::ranges::count(layout_.own[first_piece_.size() - 1].meets, p) > 0) {
+        meet(first_piece_[e], first_piece_[e + 1], made);
+        continue;
+      }
       for (const Stage::Touch& now : stage.touches)
-        for (const Stage::Touch& then : earlier.touches)
-          if (now.memory == then.memory && (now.write || then.write) &&
-              overlap(span_of(now, 0, stage.shares), span_of(then, 0, earlier.shares)))
-            depend(p, then, now, made);
+        for (const Stage::Touch& then : stages_[e].touches)
+          if (conflict(then, stages_[e], now, stage)) depend(p, then, now, made);
     }
+  }
+  /// Pieces [first, last) are complete before any that is made now.
+  static void meet(int first, int last, std::vector<Piece>& made) {
+    for (Piece& piece : made)
+      for (int q = first; q < last; ++q) piece.before.push_back(q);
   }
   void depend(int earlier, const Stage::Touch& then, const Stage::Touch& now,
               std::vector<Piece>& made) {
@@ -207,7 +219,7 @@ class Scheduler {
     std::vector<Schedule::Item>& list = out_.items[w];
     // The next tasks of the same stage, with nothing more to wait for: one item.
     if (item.wait < 0 && !list.empty() && list.back().stage == item.stage &&
-        list.back().last == item.first && choice(piece.stage).grain <= 1)
+        list.back().last == item.first && grain(piece.stage) <= 1)
       list.back().last = item.last;
     else
       list.push_back(item);
@@ -269,7 +281,7 @@ std::vector<Stage::Touch> everything(const Launch& launch) {
 
 }  // namespace
 
-std::vector<Stage> stages_of(const Program& program) {
+std::vector<Stage> stages_of(const Program& program, std::span<const int> only) {
   std::vector<Stage> stages;
   for (std::size_t l = 0; l < program.launches.size(); ++l) {
     const Launch& launch = program.launches[l];
@@ -291,10 +303,32 @@ std::vector<Stage> stages_of(const Program& program) {
       if (phase.touches.empty()) stage.touches = everything(launch);
       // Shares that all touch the same can be told apart at will.
       if (stage.shares == 1) stage.shares = std::clamp<std::int64_t>(stage.tasks, 1, kShares);
+      if (!only.empty() && std::ranges::count(only, std::ssize(stages)) == 0) stage.tasks = 0;
       stages.push_back(std::move(stage));
     }
   }
   return stages;
+}
+
+std::vector<std::vector<int>> edges_of(const std::vector<Stage>& stages) {
+  std::vector<std::vector<int>> edges(stages.size());
+  std::vector<std::vector<bool>> after(stages.size());  // by stage: all that are complete before it
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    after[s].resize(stages.size());
+    for (std::size_t p = s; p-- > 0;) {
+      if (after[s][p]) continue;
+      const bool any = std::ranges::any_of(stages[s].touches, [&](const Stage::Touch& now) {
+        return std::ranges::any_of(stages[p].touches, [&](const Stage::Touch& then) {
+          return conflict(then, stages[p], now, stages[s]);
+        });
+      });
+      if (!any) continue;
+      edges[s].push_back(static_cast<int>(p));
+      after[s][p] = true;
+      for (std::size_t q = 0; q < p; ++q) after[s][q] = after[s][q] || after[p][q];
+    }
+  }
+  return edges;
 }
 
 Schedule schedule(const std::vector<Stage>& stages, int workers, const StageLayout& layout) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/program.h"
@@ -50,7 +51,12 @@ struct Stage {
   std::int64_t task_of(std::int64_t share) const { return tasks * share / shares; }
 };
 /// Phases in order of execution. Where a phase does not say what it touches, it is everything.
-std::vector<Stage> stages_of(const Program& program);
+/// `only`: stages that have tasks, where others are left out to be timed without them; empty: all.
+std::vector<Stage> stages_of(const Program& program, std::span<const int> only = {});
+
+/// By stage, those before it that it has to wait for, and which no other stage between them waits
+/// for already.
+std::vector<std::vector<int>> edges_of(const std::vector<Stage>& stages);
 
 /// List scheduling by the stages' seconds. Only waits that are not implied by others are made.
 Schedule schedule(const std::vector<Stage>& stages, int workers, const StageLayout& layout);

@@ -49,7 +49,11 @@ std::vector<Stage> random_stages(std::mt19937& rng) {
 std::vector<StageLayout> layouts(std::size_t stages, std::mt19937& rng) {
   StageLayout own, deep{1, 0, true};
   for (std::size_t s = 0; s < stages; ++s)
-    own.own.push_back({static_cast<int>(rng() % 4), rng() % 3 == 0});
+  {
+    StageChoice& choice = own.own.emplace_back(StageChoice{static_cast<int>(rng() % 4), {}});
+    for (std::size_t before = 0; before < s; ++before)
+      if (rng() % 6 == 0) choice.meets.push_back(static_cast<int>(before));
+  }
   deep.own = own.own;
   StageLayout longest{2, 5e-6}, longest_whole{1, 1};
   longest.longest_first = longest_whole.longest_first = true;
@@ -207,7 +211,7 @@ TEST(Schedule, StagesOfTheirOwn) {
     stages.push_back(
         stage(8, 1e-5, {touch(false, rows(0, 8, 64)), touch(true, rows(512 * i, 8, 64))}));
   StageLayout layout;
-  layout.own = {{1}, {2}, {0}, {1, true}};
+  layout.own = {{1}, {2}, {0}, {1, {1, 2}}};
   const Schedule s = schedule(stages, 2, layout);
   ASSERT_TRUE(validate(stages, s).ok());
   std::vector<int> items(4), waits(4);
@@ -217,8 +221,37 @@ TEST(Schedule, StagesOfTheirOwn) {
       waits[static_cast<std::size_t>(item.stage)] += item.wait >= 0;
     }
   EXPECT_EQ(items, (std::vector<int>{2, 4, 1, 2}));
-  // Rows of their own need no wait; one worker waits for the rows of the other; two meet.
+  // Rows of their own need no wait; one worker waits for the rows of the other; two wait for all.
   EXPECT_EQ(waits, (std::vector<int>{0, 0, 1, 2}));
+}
+
+// A barrier is on one edge: what is needed of another stage is waited for item by item.
+TEST(Schedule, EdgesOfTheirOwn) {
+  // The third stage reads its own rows of both before it.
+  const std::vector<Stage> stages = {
+      stage(8, 1e-5, {touch(true, rows(0, 8, 64))}),
+      stage(8, 1e-5, {touch(true, rows(512, 8, 64))}),
+      stage(8, 1e-5,
+            {touch(false, rows(0, 8, 64)), touch(false, rows(512, 8, 64)),
+             touch(true, rows(1024, 8, 64))})};
+  EXPECT_EQ(edges_of(stages), (std::vector<std::vector<int>>{{}, {}, {1, 0}}));
+  StageLayout layout;
+  layout.own = {{1}, {1}, {1, {0}}};
+  Schedule s = schedule(stages, 2, layout);
+  ASSERT_TRUE(validate(stages, s).ok());
+  EXPECT_EQ(s.waits, (std::vector<std::vector<int>>{{0, 1}, {1, 0}}));
+  layout.own[2].meets = {1};
+  s = schedule(stages, 2, layout);
+  EXPECT_EQ(s.waits, (std::vector<std::vector<int>>{{0, 2}, {2, 0}}));
+}
+
+// What another stage waits for already is no edge.
+TEST(Schedule, EdgesAreWhatNothingElseOrders) {
+  std::vector<Stage> chain;
+  for (int i = 0; i < 3; ++i)
+    chain.push_back(stage(4, 1e-6, {touch(true, rows(0, 4, 64))}));
+  chain.push_back(stage(4, 1e-6, {touch(true, rows(0, 4, 64), 1)}));
+  EXPECT_EQ(edges_of(chain), (std::vector<std::vector<int>>{{}, {0}, {1}, {}}));
 }
 
 // Two chains that have nothing to do with each other run side by side without a wait; one that

@@ -31,7 +31,7 @@ class CpuSession final : public Session {
   Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs) override;
 
  public:
-  void use(const std::optional<StageLayout>& layout) override;
+  Status use(const std::optional<StageLayout>& layout, std::span<const int> only) override;
 
  private:
   struct BoundPhase {
@@ -67,7 +67,7 @@ class CpuSession final : public Session {
   std::shared_ptr<const void> code_;
   std::shared_ptr<ThreadPool> pool_;
   std::vector<BoundLaunch> launches_;
-  std::map<StageLayout, std::unique_ptr<Monolith>> monoliths_;
+  std::map<std::pair<StageLayout, std::vector<int>>, std::unique_ptr<Monolith>> monoliths_;
   Monolith* monolith_ = nullptr;                ///< in use
   std::vector<std::vector<std::size_t>> uses_;  ///< by launch: outputs
   std::vector<int> users_;                      ///< by output: launches
@@ -86,7 +86,7 @@ Status CpuSession::link(const Linker& linker) {
     }
     launches_.push_back(std::move(bound));
   }
-  use(program().monolith);
+  HEDDLE_TRY(use(program().monolith, {}));
   users_.resize(program().outputs.size());
   for (std::size_t l = 0; l < program().launches.size(); ++l) {
     std::set<std::size_t> outputs;
@@ -154,17 +154,18 @@ void CpuSession::bind(Context& context, std::span<const Tensor> inputs,
       context.args[launch][arg] = outputs[i].mutable_data();
 }
 
-void CpuSession::use(const std::optional<StageLayout>& layout) {
+Status CpuSession::use(const std::optional<StageLayout>& layout, std::span<const int> only) {
   monolith_ = nullptr;
-  if (!layout) return;
-  std::unique_ptr<Monolith>& made = monoliths_[*layout];
+  if (!layout) return Ok{};
+  std::unique_ptr<Monolith>& made = monoliths_[{*layout, {only.begin(), only.end()}}];
   if (!made) {
     std::vector<Task> tasks;
     for (const BoundLaunch& launch : launches_)
       for (const BoundPhase& phase : launch.phases) tasks.push_back(phase.task);
-    made = std::make_unique<Monolith>(program(), *layout, pool_->threads(), std::move(tasks));
+    made = std::make_unique<Monolith>(program(), *layout, pool_->threads(), std::move(tasks), only);
   }
   monolith_ = made.get();
+  return Ok{};
 }
 
 /// What to call when a launch is complete: tells `ready` of outputs that nothing uses any more, one
@@ -391,8 +392,9 @@ Result<std::vector<ItemTime>> Session::timeline(std::span<const Tensor> inputs) 
   return items;
 }
 
-void Session::use(const std::optional<StageLayout>& layout) {
-  HEDDLE_CHECK(layout == program_->monolith, "no other layout on '{}'", program_->device);
+Status Session::use(const std::optional<StageLayout>& layout, std::span<const int> only) {
+  HEDDLE_CHECK(layout == program_->monolith && only.empty(), "no other layout of this program");
+  return Ok{};
 }
 
 Result<std::vector<double>> Session::time_runs(std::span<const Tensor> inputs, int runs) {

@@ -67,8 +67,10 @@ class Session {
   /// One run as it is, with the time of each item, by worker and in order; on a GPU kernel by
   /// kernel, of each launch as of one worker.
   virtual Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs);
-  /// Other layouts of the same program, to be compared: later runs go so. No run may be in flight.
-  virtual void use(const std::optional<StageLayout>& layout);
+  /// Other layouts of the same program, to be compared: later runs go so, or, of a monolith, only
+  /// some stages (stages_of()) on what is in memory. No run may be in flight. CUDA: code is either
+  /// a monolith's or not.
+  virtual Status use(const std::optional<StageLayout>& layout, std::span<const int> only = {});
   /// Seconds of each of `runs` runs on the same inputs. On a GPU they lie in its memory already and
   /// outputs stay there: what a pipeline on the device sees, from launch to completion.
   virtual Result<std::vector<double>> time_runs(std::span<const Tensor> inputs, int runs);

@@ -456,11 +456,16 @@ TEST(Monolith, AutoMeasuresBothOnAGpu) {
   const auto compiled = compile(n.g, options);
   ASSERT_TRUE(compiled.ok()) << compiled.error().message;
   const ModeReport& mode = compiled->mode;
-  ASSERT_EQ(mode.measured.size(), 2u) << mode.reason;
+  // Kernels against the fastest of these layouts.
+  std::set<std::string> names;
+  for (const auto& [name, us] : mode.measured) names.insert(name);
+  EXPECT_EQ(names, (std::set<std::string>{"kernels", "monolith", "monolith:barriers",
+                                          "monolith:longest", "monolith:grain=4,depth",
+                                          "monolith:tuned"}));
+  ASSERT_EQ(mode.measured.size(), 6u) << mode.reason;
   EXPECT_EQ(mode.measured[0].first, "kernels");
-  EXPECT_EQ(mode.measured[1].first, "monolith");
   const bool monolith = mode.measured[1].second < mode.measured[0].second;
-  EXPECT_EQ(mode.chosen, monolith ? "monolith" : "kernels");
+  EXPECT_EQ(mode.chosen, mode.measured[monolith].first);
   EXPECT_EQ(compiled->program->persistent.has_value(), monolith);
   EXPECT_NE(compiled->program->manifest.find("fastest of 2 measured"), std::string::npos);
   expect_right(n, *compiled->program);
@@ -481,9 +486,24 @@ TEST(GroupTuning, IsPartOfCompilingWithABudget) {
   options.budget = "1";
   const auto compiled = compile(n.g, options);
   ASSERT_TRUE(compiled.ok()) << compiled.error().message;
-  EXPECT_NE(compiled->mode.reason.find("groups tuned alone"), std::string::npos)
-      << compiled->mode.reason;
+  const ModeReport& mode = compiled->mode;
+  EXPECT_NE(mode.reason.find("groups tuned alone"), std::string::npos) << mode.reason;
+  EXPECT_NE(mode.reason.find("fastest of 5 measured"), std::string::npos) << mode.reason;
+  EXPECT_NE(mode.tuning.find("pairs of stages alone"), std::string::npos) << mode.tuning;
+  const auto best = std::ranges::min_element(
+      mode.measured, {}, [](const auto& measured) { return measured.second; });
+  EXPECT_EQ(mode.chosen, best->first);
+  ASSERT_TRUE(compiled->program->monolith.has_value());
   expect_right(n, *compiled->program);
+  // Each layout alone, stages tuned among them.
+  for (const std::string layout : {"monolith:barriers", "monolith:tuned"}) {
+    options.mode = layout;
+    const auto own = compile(n.g, options);
+    ASSERT_TRUE(own.ok()) << own.error().message;
+    EXPECT_EQ(own->mode.chosen, layout);
+    EXPECT_EQ(own->program->monolith->own.empty(), layout != "monolith:tuned");
+    expect_right(n, *own->program);
+  }
   set("");
 }
 

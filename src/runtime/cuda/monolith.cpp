@@ -44,10 +44,10 @@ DevicePtr offset(const Memory& memory, std::int64_t at) {
 Result<std::unique_ptr<Persistent>> Persistent::prepare(std::shared_ptr<Code> code,
                                                         const Program& program,
                                                         std::span<const DevicePtr> constants,
-                                                        int blocks) {
+                                                        const Wanted& wanted) {
   auto kernel = std::unique_ptr<Persistent>(new Persistent(std::move(code), program));
-  HEDDLE_TRY(kernel->choose_blocks(blocks));
-  HEDDLE_TRY(kernel->make_schedule());
+  HEDDLE_TRY(kernel->choose_blocks(wanted.blocks));
+  HEDDLE_TRY(kernel->make_schedule(wanted));
   HEDDLE_TRY(kernel->upload(constants));
   return kernel;
 }
@@ -71,9 +71,9 @@ Status Persistent::choose_blocks(int wanted) {
 }
 
 /// A schedule that cannot be proved right is our own fault.
-Status Persistent::make_schedule() {
-  stages_ = spread(stages_of(program_), blocks_);
-  const Schedule made = block_schedule(stages_, blocks_, program_.monolith.value_or(StageLayout{}));
+Status Persistent::make_schedule(const Wanted& wanted) {
+  stages_ = spread(stages_of(program_, wanted.only), blocks_);
+  const Schedule made = block_schedule(stages_, blocks_, wanted.layout);
   const Status sound = validate(stages_, made, 32);
   HEDDLE_CHECK(sound.ok(), "monolith: {}", sound.error().message);
   const auto constants = [&](int stage) {

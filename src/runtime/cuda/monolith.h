@@ -20,13 +20,19 @@ class Persistent {
     MonolithParameters parameters{};
   };
 
-  /// `constants`: where each constant lies; `blocks`: of the grid, 0 for all that are resident.
+  struct Wanted {
+    StageLayout layout = {};
+    std::vector<int> only = {};  ///< stages, as in stages_of()
+    int blocks = 0;              ///< of the grid; 0: all that are resident
+    auto operator<=>(const Wanted&) const = default;
+  };
+  /// `constants`: where each constant lies.
   /// Errors: a block that does not fit, more blocks than are resident, a schedule that is not
   /// sound.
   static Result<std::unique_ptr<Persistent>> prepare(std::shared_ptr<Code> code,
                                                      const Program& program,
                                                      std::span<const DevicePtr> constants,
-                                                     int blocks);
+                                                     const Wanted& wanted);
   /// Counters are zeroed on the stream.
   Result<Run> bind(const Address& address, Handle stream) const;
   Status launch(const Run& run, Handle stream) const;
@@ -40,7 +46,7 @@ class Persistent {
   Persistent(std::shared_ptr<Code> code, const Program& program)
       : code_(std::move(code)), program_(program) {}
   Status choose_blocks(int wanted);
-  Status make_schedule();
+  Status make_schedule(const Wanted& wanted);
   Status upload(std::span<const DevicePtr> constants);
   const std::shared_ptr<Gpu>& gpu() const { return code_->gpu(); }
   const Driver& driver() const { return gpu()->driver(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
 
 #include "runtime/cuda/blas.h"
@@ -60,6 +61,7 @@ class CudaSession final : public Session {
   Status prepare();
   Result<std::vector<double>> time_runs(std::span<const Tensor> inputs, int runs) override;
   Result<std::vector<ItemTime>> timeline(std::span<const Tensor> inputs) override;
+  Status use(const std::optional<StageLayout>& layout, std::span<const int> only) override;
 
  protected:
   Status execute(std::span<const Tensor> inputs, std::span<Tensor> outputs,
@@ -81,6 +83,7 @@ class CudaSession final : public Session {
   void release(std::unique_ptr<Run> run);
   Result<std::unique_ptr<Run>> new_run();
   Status bind(Run& run);
+  Status bind_monolith(Run& run);
   DevicePtr address(const Slot& slot, const Run& run) const;
   Status launch(const Run& run, std::size_t number) const;
   Status launch_each(const Run& run) const;
@@ -94,7 +97,8 @@ class CudaSession final : public Session {
   std::shared_ptr<Code> code_;
   SessionOptions options_;
   std::vector<std::vector<BoundPhase>> launches_;
-  std::unique_ptr<Persistent> monolith_;  ///< in the place of launches_
+  std::map<Persistent::Wanted, std::unique_ptr<Persistent>> monoliths_;
+  Persistent* monolith_ = nullptr;  ///< in use, in the place of launches_
   std::shared_ptr<Blas> blas_;
   std::int64_t counters_ = 0;  ///< phases with grid barriers
   Memory constants_;
@@ -109,15 +113,34 @@ Status CudaSession::prepare() {
   place_ports();
   HEDDLE_TRY(upload_constants());
   if (program().persistent) {
-    std::vector<DevicePtr> constants;
-    for (std::int64_t at : constant_at_)
-      constants.push_back(constants_.get() + static_cast<DevicePtr>(at));
-    monolith_ = HEDDLE_TRY(Persistent::prepare(code_, program(), constants, options_.blocks));
+    HEDDLE_TRY(use(program().monolith.value_or(StageLayout{}), {}));
   } else {
     open_blas();
     HEDDLE_TRY(bind_phases());
   }
   release(HEDDLE_TRY(new_run()));  // what cannot fit is known now
+  return Ok{};
+}
+
+Status CudaSession::use(const std::optional<StageLayout>& layout, std::span<const int> only) {
+  HEDDLE_CHECK(layout.has_value() == program().persistent.has_value(), "the code is {} monolith's",
+               program().persistent ? "a" : "no");
+  if (!layout) return Ok{};
+  const Current current(*gpu());
+  const Persistent::Wanted wanted{*layout, {only.begin(), only.end()}, options_.blocks};
+  std::unique_ptr<Persistent>& made = monoliths_[wanted];
+  if (!made) {
+    std::vector<DevicePtr> constants;
+    for (std::int64_t at : constant_at_)
+      constants.push_back(constants_.get() + static_cast<DevicePtr>(at));
+    made = HEDDLE_TRY(Persistent::prepare(code_, program(), constants, wanted));
+  }
+  if (monolith_ == made.get()) return Ok{};
+  monolith_ = made.get();
+  for (const std::unique_ptr<Run>& run : idle_) {  // what is in their arenas stays
+    run->graph.reset();
+    HEDDLE_TRY(bind_monolith(*run));
+  }
   return Ok{};
 }
 
@@ -241,9 +264,7 @@ Result<std::unique_ptr<Run>> CudaSession::new_run() {
   run->staging = HEDDLE_TRY(
       Owned<void*>::make(gpu(), fmt::format("{} bytes of pinned memory", bytes), d.MemFreeHost,
                          [&](void** memory) { return d.MemAllocHost(memory, bytes); }));
-  if (monolith_)
-    run->monolith = HEDDLE_TRY(
-        monolith_->bind([&](const Slot& slot) { return address(slot, *run); }, run->stream.get()));
+  if (monolith_) HEDDLE_TRY(bind_monolith(*run));
   HEDDLE_TRY(bind(*run));
   HEDDLE_TRY(bind_products(*run));
   if (counters_ > 0) {
@@ -252,6 +273,12 @@ Result<std::unique_ptr<Run>> CudaSession::new_run() {
     HEDDLE_TRY(check(d.MemsetD8Async(first, 0, size, run->stream.get()), "cuMemsetD8Async"));
   }
   return run;
+}
+
+Status CudaSession::bind_monolith(Run& run) {
+  run.monolith = HEDDLE_TRY(
+      monolith_->bind([&](const Slot& slot) { return address(slot, run); }, run.stream.get()));
+  return Ok{};
 }
 
 DevicePtr CudaSession::address(const Slot& slot, const Run& run) const {
