@@ -151,8 +151,7 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
       list, {}, [](Candidate& c) { return c.median() * (c.layout ? kHardly : 1); });
   program.monolith = best->layout;
   report.chosen = to_string(best->layout);
-  report.reason =
-      fmt::format("fastest of {} measured, {} runs", list.size(), best->seconds.size());
+  report.reason = fmt::format("fastest of {} measured, {} runs", list.size(), best->seconds.size());
   return report;
 }
 
@@ -171,7 +170,7 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   program.monolith = request.layout.value_or(StageLayout{});
   if (request.layout || platform.cuda || !runs_here(platform.cpu).ok()) {
     report.chosen = to_string(program.monolith);
-    report.reason = platform.cuda && request.tuned ? "stages are tuned with a budget only"
+    report.reason = platform.cuda && request.tuned    ? "stages are tuned with a budget only"
                     : platform.cuda || request.layout ? request.reason
                                                       : "not measured";
     return report;
@@ -198,9 +197,8 @@ Result<ModeReport> faster_program(const runtime::Program& kernels, const runtime
     std::vector<double> seconds = {};
   };
   std::vector<Timed> list;
-  for (const auto& [name, program] :
-       {std::pair{std::string("kernels"), &kernels},
-        std::pair{to_string(monolith.monolith), &monolith}}) {
+  for (const auto& [name, program] : {std::pair{std::string("kernels"), &kernels},
+                                      std::pair{to_string(monolith.monolith), &monolith}}) {
     const auto executor = HEDDLE_TRY(executor_for(*program, options));
     list.push_back(
         {name, HEDDLE_TRY(executor->session(std::make_shared<runtime::Program>(*program)))});

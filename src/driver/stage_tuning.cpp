@@ -70,8 +70,8 @@ std::vector<AlikeEdges> alike_edges(const runtime::Program& program) {
   std::vector<AlikeEdges> out;
   for (std::size_t s = 0; s < edges.size(); ++s)
     for (const int before : edges[s]) {
-      const auto [at, fresh] = numbers.try_emplace(
-          {symbols[static_cast<std::size_t>(before)], symbols[s]}, out.size());
+      const auto [at, fresh] =
+          numbers.try_emplace({symbols[static_cast<std::size_t>(before)], symbols[s]}, out.size());
       if (fresh) out.emplace_back();
       out[at->second].edges.push_back({before, static_cast<int>(s)});
     }

@@ -41,8 +41,8 @@ bool conflict(const Stage::Touch& a, const Stage& of_a, const Stage::Touch& b, c
 struct Piece {
   int stage = 0;
   std::int64_t first = 0, last = 0;
-  int worker = -1;          ///< -1: whoever can begin first
-  std::vector<int> before;  ///< pieces that must be complete
+  int worker = -1;  ///< -1: whoever can begin first
+  int group = 0;    ///< pieces that must be complete: position in befores_
 };
 
 class Scheduler {
@@ -55,6 +55,8 @@ class Scheduler {
     place_.resize(pieces_.size());
     free_.resize(static_cast<std::size_t>(workers_));
     done_.resize(pieces_.size());
+    theirs_.resize(befores_.size());
+    arrivals_.assign(pieces_.size(), -1);
     out_.items.resize(static_cast<std::size_t>(workers_));
     known_.assign(static_cast<std::size_t>(workers_),
                   std::vector<int>(static_cast<std::size_t>(workers_)));
@@ -86,6 +88,7 @@ class Scheduler {
   void cut(int number) {
     const Stage& stage = stages_[static_cast<std::size_t>(number)];
     first_piece_.push_back(static_cast<int>(pieces_.size()));
+    complete_.emplace_back(stages_.size());
     if (stage.tasks == 0) return;
     const int each = grain(number);
     const bool whole = each == 0 || (workers_ == 1 && each == 1);
@@ -93,72 +96,107 @@ class Scheduler {
         whole ? 1 : std::min<std::int64_t>(stage.shares, std::int64_t{workers_} * each);
     std::vector<Piece> made;
     for (std::int64_t i = 0; i < n; ++i) {
-      Piece piece{number, stage.shares * i / n, stage.shares * (i + 1) / n, -1, {}};
+      Piece piece{number, stage.shares * i / n, stage.shares * (i + 1) / n};
       if (n > 1) piece.worker = static_cast<int>(i * workers_ / n);
-      made.push_back(std::move(piece));
+      made.push_back(piece);
     }
-    depend(stage, made);
-    for (Piece& piece : made) {
-      std::ranges::sort(piece.before);
-      piece.before.erase(std::ranges::unique(piece.before).begin(), piece.before.end());
-      pieces_.push_back(std::move(piece));
+    Befores befores(made.size());
+    depend(stage, made, befores);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      std::ranges::sort(befores[i]);
+      befores[i].erase(std::ranges::unique(befores[i]).begin(), befores[i].end());
+      if (i == 0 || befores[i] != befores_.back()) befores_.push_back(std::move(befores[i]));
+      made[i].group = static_cast<int>(befores_.size()) - 1;
+      pieces_.push_back(made[i]);
     }
   }
 
-  void depend(const Stage& stage, std::vector<Piece>& made) {
-    const int number = static_cast<int>(first_piece_.size()) - 1;
+  using Befores = std::vector<std::vector<int>>;  ///< by piece
+  void depend(const Stage& stage, const std::vector<Piece>& made, Befores& befores) {
+    const std::size_t number = first_piece_.size() - 1;
+    std::vector<bool>& complete = complete_.back();
     if (layout_.barriers && layout_.own.empty()) {
-      meet(met_, static_cast<int>(pieces_.size()), made);
+      meet(met_, static_cast<int>(pieces_.size()), befores);
       met_ = static_cast<int>(pieces_.size());
       return;
     }
-    for (int p = 0; p < number; ++p) {
-      const auto e = static_cast<std::size_t>(p);
+    for (std::size_t p = number; p-- > 0;) {
+      // The last stages first: what they waited for is complete, too.
+      if (complete[p]) continue;
       if (!layout_.own.empty() &&
-          std::ranges::count(layout_.own[first_piece_.size() - 1].meets, p) > 0) {
-        meet(first_piece_[e], first_piece_[e + 1], made);
-        continue;
-      }
-      for (const Stage::Touch& now : stage.touches)
-        for (const Stage::Touch& then : stages_[e].touches)
-          if (conflict(then, stages_[e], now, stage)) depend(p, then, now, made);
+          std::ranges::count(layout_.own[number].meets, static_cast<int>(p)) > 0)
+        meet(first_piece_[p], first_piece_[p + 1], befores);
+      else
+        for (const Stage::Touch& now : stage.touches)
+          for (const Stage::Touch& then : stages_[p].touches)
+            if (conflict(then, stages_[p], now, stage)) depend(p, then, now, made, befores);
+      know(p, befores, complete);
     }
   }
   /// Pieces [first, last) are complete before any that is made now.
-  static void meet(int first, int last, std::vector<Piece>& made) {
-    for (Piece& piece : made)
-      for (int q = first; q < last; ++q) piece.before.push_back(q);
+  static void meet(int first, int last, Befores& befores) {
+    for (std::vector<int>& before : befores)
+      for (int q = first; q < last; ++q) before.push_back(q);
   }
-  void depend(int earlier, const Stage::Touch& then, const Stage::Touch& now,
-              std::vector<Piece>& made) {
-    const auto e = static_cast<std::size_t>(earlier);
-    for (int q = first_piece_[e]; q < first_piece_[e + 1]; ++q) {
+  void depend(std::size_t earlier, const Stage::Touch& then, const Stage::Touch& now,
+              const std::vector<Piece>& made, Befores& befores) {
+    std::vector<Span> spans;
+    for (const Piece& piece : made) spans.push_back(span_of(now, piece.first, piece.last));
+    for (int q = first_piece_[earlier]; q < first_piece_[earlier + 1]; ++q) {
       const Piece& old = pieces_[static_cast<std::size_t>(q)];
       const Span before = span_of(then, old.first, old.last);
-      for (Piece& piece : made)
-        if (overlap(before, span_of(now, piece.first, piece.last))) piece.before.push_back(q);
+      for (std::size_t i = 0; i < made.size(); ++i)
+        if (overlap(before, spans[i])) befores[i].push_back(q);
     }
   }
+  /// What is complete before each piece of a stage by what they wait for of stage p.
+  void know(std::size_t p, const Befores& befores, std::vector<bool>& complete) const {
+    const int first = first_piece_[p], last = first_piece_[p + 1];
+    bool some = true, all = true;
+    for (const std::vector<int>& before : befores) {
+      std::vector<bool> seen(static_cast<std::size_t>(last - first));
+      for (std::size_t i = before.size(); i-- > 0 && before[i] >= first && before[i] < last;)
+        seen[static_cast<std::size_t>(before[i] - first)] = true;
+      const auto n = std::ranges::count(seen, true);
+      some = some && n > 0, all = all && n == last - first;
+    }
+    if (first == last || !some) return;
+    if (all) complete[p] = true;
+    for (std::size_t q = 0; q < p; ++q) complete[q] = complete[q] || complete_[p][q];
+  }
 
+  const std::vector<int>& before(const Piece& piece) const {
+    return befores_[static_cast<std::size_t>(piece.group)];
+  }
   double seconds(const Piece& piece) const {
     const Stage& stage = stages_[static_cast<std::size_t>(piece.stage)];
     return stage.seconds * static_cast<double>(piece.last - piece.first) /
            static_cast<double>(stage.shares);
   }
-  double start(const Piece& piece, int worker) const {
-    double at = free_[static_cast<std::size_t>(worker)];
-    for (const int b : piece.before) {
+  /// When what the piece waits for is there; it is placed.
+  double arrival(const Piece& piece, int worker) const {
+    double at = 0;
+    for (const int b : before(piece)) {
       const auto before = static_cast<std::size_t>(b);
       at = std::max(at, done_[before] + (place_[before].worker == worker ? 0 : kHandOver));
     }
     return at;
   }
-  Start best(std::size_t number) const {
+  double start(std::size_t number, int worker) {
     const Piece& piece = pieces_[number];
-    if (piece.worker >= 0) return {piece.worker, start(piece, piece.worker)};
-    Start chosen{0, start(piece, 0)};
+    double& known = arrivals_[number];
+    if (piece.worker < 0)
+      known = arrival(piece, worker);
+    else if (known < 0)
+      known = arrival(piece, piece.worker);
+    return std::max(free_[static_cast<std::size_t>(worker)], known);
+  }
+  Start best(std::size_t number) {
+    const Piece& piece = pieces_[number];
+    if (piece.worker >= 0) return {piece.worker, start(number, piece.worker)};
+    Start chosen{0, start(number, 0)};
     for (int w = 1; w < workers_; ++w)
-      if (const double at = start(piece, w); at < chosen.at) chosen = {w, at};
+      if (const double at = start(number, w); at < chosen.at) chosen = {w, at};
     return chosen;
   }
 
@@ -169,7 +207,7 @@ class Scheduler {
     std::vector<std::vector<int>> after(pieces_.size());
     std::vector<int> ready;
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
-      const std::vector<int>& before = pieces_[p].before;
+      const std::vector<int>& before = this->before(pieces_[p]);
       left[p] = static_cast<int>(before.size());
       for (const int b : before) after[static_cast<std::size_t>(b)].push_back(static_cast<int>(p));
       if (left[p] == 0) ready.push_back(static_cast<int>(p));
@@ -196,7 +234,7 @@ class Scheduler {
     std::vector<double> longest(pieces_.size());
     for (std::size_t p = pieces_.size(); p-- > 0;) {
       longest[p] += seconds(pieces_[p]);
-      for (const int b : pieces_[p].before) {
+      for (const int b : before(pieces_[p])) {
         double& before = longest[static_cast<std::size_t>(b)];
         before = std::max(before, longest[p]);
       }
@@ -212,7 +250,7 @@ class Scheduler {
     const auto w = static_cast<std::size_t>(worker);
     const Piece& piece = pieces_[p];
     const Stage& stage = stages_[static_cast<std::size_t>(piece.stage)];
-    done_[p] = start(piece, worker) + seconds(piece);
+    done_[p] = start(p, worker) + seconds(piece);
     free_[w] = done_[p];
     Schedule::Item item{piece.stage, stage.task_of(piece.first), stage.task_of(piece.last),
                         wait(piece, worker)};
@@ -234,7 +272,7 @@ class Scheduler {
   int wait(const Piece& piece, int worker) {
     std::vector<int>& known = known_[static_cast<std::size_t>(worker)];
     std::vector<int> wanted(known.size());
-    for (const int b : piece.before) {
+    for (const int b : before(piece)) {
       const Place& place = place_[static_cast<std::size_t>(b)];
       int& items = wanted[static_cast<std::size_t>(place.worker)];
       if (place.worker != worker) items = std::max(items, place.position + 1);
@@ -244,24 +282,34 @@ class Scheduler {
       if (wanted[u] <= known[u]) wanted[u] = 0;
       any |= wanted[u] > 0;
     }
-    for (const int b : piece.before) {
-      const std::vector<int>& seen = seen_[static_cast<std::size_t>(b)];
-      for (std::size_t u = 0; u < known.size(); ++u) known[u] = std::max(known[u], seen[u]);
+    std::vector<int>& theirs = theirs_[static_cast<std::size_t>(piece.group)];
+    if (theirs.empty()) {
+      theirs.resize(known.size());
+      for (const int b : before(piece)) grow(theirs, seen_[static_cast<std::size_t>(b)]);
     }
+    grow(known, theirs);
     if (!any) return -1;
     const auto [at, fresh] = waits_.try_emplace(wanted, static_cast<int>(out_.waits.size()));
     if (fresh) out_.waits.push_back(std::move(wanted));
     return at->second;
   }
 
+  static void grow(std::vector<int>& known, const std::vector<int>& more) {
+    for (std::size_t u = 0; u < known.size(); ++u) known[u] = std::max(known[u], more[u]);
+  }
+
   const std::vector<Stage>& stages_;
   const int workers_;
   const StageLayout layout_;
-  std::vector<Piece> pieces_;     ///< by stage
-  std::vector<int> first_piece_;  ///< by stage
-  int met_ = 0;                   ///< first piece of the last stage before which all have met
+  std::vector<Piece> pieces_;                ///< by stage
+  std::vector<int> first_piece_;             ///< by stage
+  std::vector<std::vector<int>> befores_;    ///< by group of pieces of a stage
+  std::vector<std::vector<int>> theirs_;     ///< by group: what those had done by their ends
+  std::vector<std::vector<bool>> complete_;  ///< by stage: those complete before all of it
+  int met_ = 0;  ///< first piece of the last stage before which all have met
   std::vector<Place> place_;
   std::vector<double> free_, done_;      ///< by worker; by piece
+  std::vector<double> arrivals_;         ///< by piece; -1: not known
   std::vector<std::vector<int>> known_;  ///< by worker: items of each that are complete
   std::vector<std::vector<int>> seen_;   ///< by piece: the same when it is complete
   std::map<std::vector<int>, int> waits_;

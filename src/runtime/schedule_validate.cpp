@@ -114,17 +114,28 @@ class Validator {
   }
   void begin(const At& at, std::vector<int>& known) {
     if (item(at).wait >= 0) {
-      const std::vector<int>& wait = schedule_.waits[static_cast<std::size_t>(item(at).wait)];
-      for (std::size_t u = 0; u < workers_; ++u) {
-        if (wait[u] == 0) continue;
-        // All that the last item waited for knew when it began is complete, and so is it.
-        const std::vector<int>& theirs = before_[u][static_cast<std::size_t>(wait[u]) - 1];
-        for (std::size_t v = 0; v < workers_; ++v) known[v] = std::max(known[v], theirs[v]);
-        known[u] = std::max(known[u], wait[u]);
-      }
+      const std::vector<int>& theirs = after(static_cast<std::size_t>(item(at).wait));
+      for (std::size_t v = 0; v < workers_; ++v) known[v] = std::max(known[v], theirs[v]);
     }
     known[at.worker] = static_cast<int>(at.position);
     before_[at.worker].push_back(known);
+  }
+
+  /// What is complete when a wait is met, which it can be: the same for all items that have it.
+  const std::vector<int>& after(std::size_t number) {
+    after_.resize(schedule_.waits.size());
+    std::vector<int>& known = after_[number];
+    if (!known.empty()) return known;
+    known.resize(workers_);
+    const std::vector<int>& wait = schedule_.waits[number];
+    for (std::size_t u = 0; u < workers_; ++u) {
+      if (wait[u] == 0) continue;
+      // All that the last item waited for knew when it began is complete, and so is it.
+      const std::vector<int>& theirs = before_[u][static_cast<std::size_t>(wait[u]) - 1];
+      for (std::size_t v = 0; v < workers_; ++v) known[v] = std::max(known[v], theirs[v]);
+      known[u] = std::max(known[u], wait[u]);
+    }
+    return known;
   }
 
   /// What an item touches of a stage's `touch`: the shares that its tasks lie in.
@@ -184,6 +195,7 @@ class Validator {
   const std::size_t workers_;
   /// By worker and item: how many items of each worker are complete when it begins.
   std::vector<std::vector<std::vector<int>>> before_;
+  std::vector<std::vector<int>> after_;  ///< by wait: what it says to be complete
 };
 
 }  // namespace
