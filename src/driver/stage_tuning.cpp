@@ -13,7 +13,7 @@ namespace {
 
 using runtime::StageChoice;
 
-constexpr int kFewestTurns = 3, kMostTurns = 50;
+constexpr int kFewestTurns = 2, kMostTurns = 50;
 constexpr int kRuns = 2;  ///< in each turn: the first finds other stages' data in the caches
 constexpr int kGrains[] = {1, 4, 0};
 

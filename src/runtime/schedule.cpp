@@ -88,8 +88,9 @@ class Scheduler {
   void cut(int number) {
     const Stage& stage = stages_[static_cast<std::size_t>(number)];
     first_piece_.push_back(static_cast<int>(pieces_.size()));
-    complete_.emplace_back(stages_.size());
+    complete_.emplace_back();
     if (stage.tasks == 0) return;
+    complete_.back().resize(stages_.size());
     const int each = grain(number);
     const bool whole = each == 0 || (workers_ == 1 && each == 1);
     const std::int64_t n =
@@ -152,6 +153,7 @@ class Scheduler {
   /// What is complete before each piece of a stage by what they wait for of stage p.
   void know(std::size_t p, const Befores& befores, std::vector<bool>& complete) const {
     const int first = first_piece_[p], last = first_piece_[p + 1];
+    if (first == last) return;
     bool some = true, all = true;
     for (const std::vector<int>& before : befores) {
       std::vector<bool> seen(static_cast<std::size_t>(last - first));
@@ -160,7 +162,7 @@ class Scheduler {
       const auto n = std::ranges::count(seen, true);
       some = some && n > 0, all = all && n == last - first;
     }
-    if (first == last || !some) return;
+    if (!some) return;
     if (all) complete[p] = true;
     for (std::size_t q = 0; q < p; ++q) complete[q] = complete[q] || complete_[p][q];
   }
@@ -337,6 +339,11 @@ std::vector<Stage> stages_of(const Program& program, std::span<const int> only) 
       const Phase& phase = launch.phases[p];
       Stage stage{static_cast<int>(l), static_cast<int>(p), phase.tasks, 1, 0, {}};
       stage.seconds = launch.seconds / static_cast<double>(launch.phases.size());
+      if (!only.empty() && std::ranges::count(only, std::ssize(stages)) == 0) {
+        stage.tasks = 0;
+        stages.push_back(std::move(stage));
+        continue;
+      }
       for (const Touch& touch : phase.touches) {
         const Slot& slot = launch.args[static_cast<std::size_t>(touch.arg)];
         const bool arena = slot.kind == Slot::Kind::arena;
@@ -351,7 +358,6 @@ std::vector<Stage> stages_of(const Program& program, std::span<const int> only) 
       if (phase.touches.empty()) stage.touches = everything(launch);
       // Shares that all touch the same can be told apart at will.
       if (stage.shares == 1) stage.shares = std::clamp<std::int64_t>(stage.tasks, 1, kShares);
-      if (!only.empty() && std::ranges::count(only, std::ssize(stages)) == 0) stage.tasks = 0;
       stages.push_back(std::move(stage));
     }
   }

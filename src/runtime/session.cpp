@@ -67,7 +67,8 @@ class CpuSession final : public Session {
   std::shared_ptr<const void> code_;
   std::shared_ptr<ThreadPool> pool_;
   std::vector<BoundLaunch> launches_;
-  std::map<std::pair<StageLayout, std::vector<int>>, std::unique_ptr<Monolith>> monoliths_;
+  std::map<StageLayout, std::unique_ptr<Monolith>> monoliths_;
+  std::unique_ptr<Monolith> part_;              ///< the last of some stages only
   Monolith* monolith_ = nullptr;                ///< in use
   std::vector<std::vector<std::size_t>> uses_;  ///< by launch: outputs
   std::vector<int> users_;                      ///< by output: launches
@@ -157,8 +158,8 @@ void CpuSession::bind(Context& context, std::span<const Tensor> inputs,
 Status CpuSession::use(const std::optional<StageLayout>& layout, std::span<const int> only) {
   monolith_ = nullptr;
   if (!layout) return Ok{};
-  std::unique_ptr<Monolith>& made = monoliths_[{*layout, {only.begin(), only.end()}}];
-  if (!made) {
+  std::unique_ptr<Monolith>& made = only.empty() ? monoliths_[*layout] : part_;
+  if (!made || !only.empty()) {
     std::vector<Task> tasks;
     for (const BoundLaunch& launch : launches_)
       for (const BoundPhase& phase : launch.phases) tasks.push_back(phase.task);

@@ -24,7 +24,6 @@ class Persistent {
     StageLayout layout = {};
     std::vector<int> only = {};  ///< stages, as in stages_of()
     int blocks = 0;              ///< of the grid; 0: all that are resident
-    auto operator<=>(const Wanted&) const = default;
   };
   /// `constants`: where each constant lies.
   /// Errors: a block that does not fit, more blocks than are resident, a schedule that is not

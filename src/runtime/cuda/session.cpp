@@ -97,8 +97,9 @@ class CudaSession final : public Session {
   std::shared_ptr<Code> code_;
   SessionOptions options_;
   std::vector<std::vector<BoundPhase>> launches_;
-  std::map<Persistent::Wanted, std::unique_ptr<Persistent>> monoliths_;
-  Persistent* monolith_ = nullptr;  ///< in use, in the place of launches_
+  std::map<StageLayout, std::unique_ptr<Persistent>> monoliths_;
+  std::unique_ptr<Persistent> part_;  ///< the last of some stages only
+  Persistent* monolith_ = nullptr;    ///< in use, in the place of launches_
   std::shared_ptr<Blas> blas_;
   std::int64_t counters_ = 0;  ///< phases with grid barriers
   Memory constants_;
@@ -128,8 +129,8 @@ Status CudaSession::use(const std::optional<StageLayout>& layout, std::span<cons
   if (!layout) return Ok{};
   const Current current(*gpu());
   const Persistent::Wanted wanted{*layout, {only.begin(), only.end()}, options_.blocks};
-  std::unique_ptr<Persistent>& made = monoliths_[wanted];
-  if (!made) {
+  std::unique_ptr<Persistent>& made = only.empty() ? monoliths_[*layout] : part_;
+  if (!made || !only.empty()) {
     std::vector<DevicePtr> constants;
     for (std::int64_t at : constant_at_)
       constants.push_back(constants_.get() + static_cast<DevicePtr>(at));
