@@ -92,7 +92,7 @@ TEST(StageTuning, TimesPairsAlone) {
     launch.phases[0].tasks = 1;
   }
   Recorder session(program);
-  const auto tuned = tune_stages(*program, session, {}, 0);
+  const auto tuned = tune_stages(*program, session, {}, 1e-3);
   ASSERT_TRUE(tuned.ok()) << tuned.error().message;
   EXPECT_EQ(tuned->runs, std::ssize(session.seen));
   EXPECT_EQ(session.seen.size() % edge_choices().size(), 0u);

@@ -187,6 +187,7 @@ Status Persistent::launch(const MonolithParameters& parameters, Handle stream) c
 }
 
 Result<std::vector<ItemTime>> Persistent::launch_timed(const Run& run, Handle stream) const {
+  if (tables_.items.empty()) return std::vector<ItemTime>{};
   std::vector<MonolithTimes> rows(tables_.items.size() + static_cast<std::size_t>(blocks_));
   const std::size_t bytes = rows.size() * sizeof(MonolithTimes);
   const Memory times =

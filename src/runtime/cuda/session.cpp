@@ -138,9 +138,11 @@ Status CudaSession::use(const std::optional<StageLayout>& layout, std::span<cons
   }
   if (monolith_ == made.get()) return Ok{};
   monolith_ = made.get();
-  for (const std::unique_ptr<Run>& run : idle_) {  // what is in their arenas stays
+  std::vector<std::unique_ptr<Run>> idle = std::exchange(idle_, {});  // none with old tables
+  for (std::unique_ptr<Run>& run : idle) {                            // their arenas stay
     run->graph.reset();
     HEDDLE_TRY(bind_monolith(*run));
+    idle_.push_back(std::move(run));
   }
   return Ok{};
 }
