@@ -418,7 +418,7 @@ Result<Compiled> faster_of_both(const prim::Graph& graph, const CompileOptions& 
   ModeReport report = *faster;
   for (const auto& [layout, us] : whole->mode.measured)  // in turns among themselves
     if (layout != whole->mode.chosen) report.measured.emplace_back(layout, us);
-  if (monolith) report.tuning = whole->mode.reason + "; " + whole->mode.tuning;
+  report.tuning = whole->mode.reason + "; " + whole->mode.tuning;
   set_mode(chosen, report, monolith ? persistent : platform);
   return std::move(chosen);
 }

@@ -100,7 +100,8 @@ void choose_stages(StageTuning& tuning, std::size_t stages, double margin) {
   for (const AlikeEdges& group : tuning.groups) {
     if (group.seconds[1] >= group.seconds[0] * (1 - margin)) continue;
     for (const StageEdge& edge : group.edges)
-      if (StageChoice& stage = tuning.own[static_cast<std::size_t>(edge.stage)]; stage.grain == 1)
+      if (StageChoice& stage = tuning.own[static_cast<std::size_t>(edge.stage)];
+          stage.grain == 1 && tuning.own[static_cast<std::size_t>(edge.before)].grain == 1)
         stage.meets.push_back(edge.before);
   }
 }

@@ -338,7 +338,7 @@ Status check_layout(const Program& p, const StageLayout& layout) {
   for (std::size_t s = 0; s < stages; ++s)
     for (const int before : layout.own[s].meets)
       if (before < 0 || static_cast<std::size_t>(before) >= s)
-        return fail("found a barrier before stage {} for stage {}", s, before);
+        return fail("found a barrier of stage {} behind stage {}, want an earlier one", s, before);
   return Ok{};
 }
 
