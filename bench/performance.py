@@ -287,7 +287,8 @@ def write(data, folder):
 
 def write_page(folder):
     lines = ["# Performance\n", "Made by `bench/performance.py` (its help says how to make it again); do not edit. A "
-             "ratio is\nthe peer's median over Heddle's, both from the same interleaved run; above 1 Heddle is faster."]
+             "ratio is\nthe peer's median over Heddle's, both from the same interleaved run; above 1 Heddle is faster.\n"
+             "Where a row's peers come from several runs, Heddle's time and the number of kernels are the last one's."]
     for path in sorted(folder.glob("performance-*.json"), reverse=True):
         lines += section(json.loads(path.read_text()))
     lines += ["", (folder / "performance-notes.txt").read_text().rstrip()]

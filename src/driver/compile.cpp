@@ -299,6 +299,13 @@ Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& optio
       mb(options.memory_limit));
 }
 
+/// What compiling has taken so far.
+double seconds_of(const Compiled& compiled) {
+  double seconds = 0;
+  for (const PhaseTime& time : compiled.times) seconds += time.seconds;
+  return seconds;
+}
+
 Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
                              const ModeRequest& mode, const Platform& platform) {
   const bool monolith =
@@ -317,9 +324,7 @@ Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
   };
   runtime::Program program = assembled(layout);
   watch.lap("assemble");
-  double seconds = 0;
-  for (const PhaseTime& time : compiled.times) seconds += time.seconds;
-  compiled.mode = HEDDLE_TRY(settle_mode(program, mode, platform, options, seconds));
+  compiled.mode = HEDDLE_TRY(settle_mode(program, mode, platform, options, seconds_of(compiled)));
   // One kernel after another needs no memory for what could run side by side.
   if (layout == Layout::monolith && !platform.cuda && !program.monolith)
     program = assembled(Layout::kernels);
@@ -366,10 +371,8 @@ Compiled with_tuned_groups(Compiled compiled, const prim::Graph& graph,
 /// The layout that is fastest on this GPU; where none can be timed, what there is.
 Compiled with_fastest_layout(Compiled compiled, const CompileOptions& options,
                              const ModeRequest& mode, const Platform& platform) {
-  double seconds = 0;
-  for (const PhaseTime& time : compiled.times) seconds += time.seconds;
   runtime::Program program = *compiled.program;
-  auto report = measure_modes(program, mode, platform, options, seconds);
+  auto report = measure_modes(program, mode, platform, options, seconds_of(compiled));
   if (!report) {
     log(LogLevel::warning, "--mode {}: layouts are not timed: {}", options.mode,
         report.error().message);
@@ -386,9 +389,12 @@ Compiled with_fastest_layout(Compiled compiled, const CompileOptions& options,
 
 Result<Compiled> compile_persistent_for(const prim::Graph& graph, const CompileOptions& options,
                                         const ModeRequest& mode, const Platform& platform) {
-  Compiled compiled = HEDDLE_TRY(compile_for(graph, options, mode, platform));
   const double budget = HEDDLE_TRY(budget_seconds(options.budget));
-  if (budget == 0 || !platform.found) return compiled;
+  const bool timed = budget > 0 && platform.found;
+  ModeRequest first = mode;
+  if (mode.tuned && !timed) first.reason = "not tuned: stages are timed on a GPU, with a budget";
+  Compiled compiled = HEDDLE_TRY(compile_for(graph, options, first, platform));
+  if (!timed) return compiled;
   compiled = with_tuned_groups(std::move(compiled), graph, options, mode, platform, budget);
   if (mode.layout) return compiled;
   return with_fastest_layout(std::move(compiled), options, mode, platform);

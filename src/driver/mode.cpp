@@ -32,7 +32,8 @@ Status take_times(runtime::Program& program, runtime::Session& session,
     std::vector<double> seconds(program.launches.size());
     const double start = now();
     const auto run = HEDDLE_TRY(session.timeline(inputs));
-    *run_seconds = i == 0 ? now() - start : std::min(*run_seconds, now() - start);
+    const double taken = now() - start;
+    *run_seconds = i == 0 ? taken : std::min(*run_seconds, taken);
     for (const runtime::ItemTime& t : run)
       seconds[static_cast<std::size_t>(t.launch)] += t.end - t.begin;
     for (std::size_t l = 0; l < best.size(); ++l) best[l] = std::min(best[l], seconds[l]);
@@ -50,13 +51,15 @@ struct Candidate {
   }
 };
 
+bool many_workers(const Platform& platform) { return platform.cuda || platform.threads > 1; }
+
 /// Where kernels are long, few waits are between them: there is little to be chosen.
 std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request,
                                                    const Platform& platform, double run_seconds) {
   if (request.layout) return {request.layout};
   if (request.tuned) return {};
   std::vector<std::optional<StageLayout>> out = {StageLayout{}};
-  const bool all = run_seconds < kLongRun, many = platform.cuda || platform.threads > 1;
+  const bool all = run_seconds < kLongRun, many = many_workers(platform);
   StageLayout longest;
   longest.longest_first = true;
   if (all && many && !platform.cuda) {
@@ -132,8 +135,7 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   const auto running = HEDDLE_TRY(session());
   std::vector<Candidate> list;
   for (const auto& layout : candidates(request, platform, run_seconds)) list.push_back({layout});
-  const bool many = platform.cuda || platform.threads > 1;
-  if (request.tuned || (many && !request.layout && run_seconds < kLongRun)) {
+  if (request.tuned || (many_workers(platform) && !request.layout && run_seconds < kLongRun)) {
     HEDDLE_TRY(running->run(inputs));  // what stages alone find in memory
     const StageTuning tuned =
         HEDDLE_TRY(tune_stages(program, *running, inputs, kTuneShare * seconds));
@@ -170,9 +172,7 @@ Result<ModeReport> settle_mode(runtime::Program& program, const ModeRequest& req
   program.monolith = request.layout.value_or(StageLayout{});
   if (request.layout || platform.cuda || !runs_here(platform.cpu).ok()) {
     report.chosen = to_string(program.monolith);
-    report.reason = platform.cuda && request.tuned    ? "stages are tuned with a budget only"
-                    : platform.cuda || request.layout ? request.reason
-                                                      : "not measured";
+    report.reason = platform.cuda || request.layout ? request.reason : "not measured";
     return report;
   }
   if (!options.locked.empty()) {

@@ -16,7 +16,7 @@ struct ModeRequest {
 };
 /// "kernels", "monolith", "auto", or a monolith of a given layout:
 /// "monolith:grain=4,whole=2.5,depth,longest,barriers" (whole in microseconds; each part may be
-/// left out), or "monolith:tuned": each stage as is best for it alone.
+/// left out), or "monolith:tuned": edge by edge, as pairs of stages alone are fastest.
 Result<ModeRequest> parse_mode(const std::string& text);
 /// The same text; "kernels" for none.
 std::string to_string(const std::optional<runtime::StageLayout>& layout);

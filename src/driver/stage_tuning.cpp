@@ -42,12 +42,6 @@ double seconds_of(const std::vector<runtime::ItemTime>& items) {
 
 std::vector<EdgeChoice> edge_choices() { return {{1, false}, {1, true}, {4, false}, {0, false}}; }
 
-std::string to_string(const EdgeChoice& choice) {
-  if (choice.grain == 0) return "one worker";
-  const std::string how = choice.barrier ? "barrier" : "counters";
-  return choice.grain == 1 ? how : fmt::format("{}, grain={}", how, choice.grain);
-}
-
 std::string to_string(const StageTuning& t) {
   std::size_t edges = 0, barriers = 0;
   for (const AlikeEdges& group : t.groups) edges += group.edges.size();

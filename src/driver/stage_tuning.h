@@ -15,7 +15,6 @@ struct EdgeChoice {
   bool barrier = false;
 };
 std::vector<EdgeChoice> edge_choices();
-std::string to_string(const EdgeChoice& choice);
 
 /// One stage waits for another (runtime::edges_of).
 struct StageEdge {

@@ -459,9 +459,9 @@ TEST(Monolith, AutoMeasuresBothOnAGpu) {
   // Kernels against the fastest of these layouts.
   std::set<std::string> names;
   for (const auto& [name, us] : mode.measured) names.insert(name);
-  EXPECT_EQ(names, (std::set<std::string>{"kernels", "monolith", "monolith:barriers",
-                                          "monolith:longest", "monolith:grain=4,depth",
-                                          "monolith:tuned"}));
+  EXPECT_EQ(names,
+            (std::set<std::string>{"kernels", "monolith", "monolith:barriers", "monolith:longest",
+                                   "monolith:grain=4,depth", "monolith:tuned"}));
   ASSERT_EQ(mode.measured.size(), 6u) << mode.reason;
   EXPECT_EQ(mode.measured[0].first, "kernels");
   const bool monolith = mode.measured[1].second < mode.measured[0].second;
@@ -490,8 +490,8 @@ TEST(GroupTuning, IsPartOfCompilingWithABudget) {
   EXPECT_NE(mode.reason.find("groups tuned alone"), std::string::npos) << mode.reason;
   EXPECT_NE(mode.reason.find("fastest of 5 measured"), std::string::npos) << mode.reason;
   EXPECT_NE(mode.tuning.find("pairs of stages alone"), std::string::npos) << mode.tuning;
-  const auto best = std::ranges::min_element(
-      mode.measured, {}, [](const auto& measured) { return measured.second; });
+  const auto best = std::ranges::min_element(mode.measured, {},
+                                             [](const auto& measured) { return measured.second; });
   EXPECT_EQ(mode.chosen, best->first);
   ASSERT_TRUE(compiled->program->monolith.has_value());
   expect_right(n, *compiled->program);
@@ -501,6 +501,7 @@ TEST(GroupTuning, IsPartOfCompilingWithABudget) {
     const auto own = compile(n.g, options);
     ASSERT_TRUE(own.ok()) << own.error().message;
     EXPECT_EQ(own->mode.chosen, layout);
+    EXPECT_NE(own->mode.reason.find("groups tuned alone"), std::string::npos) << own->mode.reason;
     EXPECT_EQ(own->program->monolith->own.empty(), layout != "monolith:tuned");
     expect_right(n, *own->program);
   }

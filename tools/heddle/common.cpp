@@ -66,8 +66,8 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
       ->capture_default_str();
   verb.add_option("--mode", flags.mode,
                   "how kernels run: kernels (one after another), monolith (all as one parallel "
-                  "region), auto (what measures faster), monolith:tuned (each stage as measures "
-                  "best for it), or a monolith laid out as "
+                  "region), auto (what measures faster), monolith:tuned (edge by edge, as pairs "
+                  "of stages alone are fastest), or a monolith laid out as "
                   "monolith:grain=4,whole=2.5,depth,longest,barriers")
       ->capture_default_str();
   verb.add_option("--locked", flags.locked,
