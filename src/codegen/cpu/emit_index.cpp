@@ -239,6 +239,22 @@ Emitter::V Emitter::address(std::int32_t id, const Expr& e) {
                       b_.getInt64(static_cast<std::uint64_t>(constant)));
 }
 
+/// The lanes in which the condition holds, where no variable but the lane decides it; else null.
+Emitter::V Emitter::decided_lanes(const ir::Condition& c) const {
+  llvm::SmallVector<llvm::Constant*> bits;
+  for (unsigned i = 0; i < vector_->width; ++i) {
+    ir::Condition lane = c;
+    lane.expr = ir::substitute(c.expr, [&](Var x) -> std::optional<Expr> {
+      if (x != vector_->var) return std::nullopt;
+      return Expr(vector_->begin + std::min(i, vector_->lanes - 1));
+    });
+    const auto holds = ir::decide(lane, ranges_);
+    if (!holds) return nullptr;
+    bits.push_back(llvm::ConstantInt::getBool(module_.getContext(), *holds));
+  }
+  return llvm::ConstantVector::get(bits);
+}
+
 /// low ≤ expr < high: one unsigned comparison, or one signed one where the ranges decide a side.
 Emitter::V Emitter::condition(const ir::Condition& c) {
   const auto range = ir::bounds(c.expr, ranges_);
@@ -249,6 +265,7 @@ Emitter::V Emitter::condition(const ir::Condition& c) {
     if (upper) return b_.CreateICmpSGE(index(c.expr), at(c.low));
     return b_.CreateICmpULT(index(c.expr - Expr(c.low)), at(c.high - c.low));
   }
+  if (V known = decided_lanes(c)) return known;
   constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max() / 2;
   const bool narrow = fits32(c.expr) && range->low > -kLimit && range->high < kLimit &&
                       (upper || c.high < kLimit) && (lower || c.low > -kLimit);

@@ -1,6 +1,6 @@
 // The lanes of one access as few instructions: whole vectors where addresses are consecutive or lie
-// within two vectors, else one element at a time. Nothing outside the lanes' own elements is read
-// or written.
+// within a few vectors, else one element at a time. Nothing before the first or after the last of
+// the lanes' own elements is read, and nothing but these is written.
 #include <algorithm>
 
 #include "codegen/cpu/emitter.h"
@@ -15,6 +15,21 @@ unsigned floor_power_of_two(std::int64_t x) {
   unsigned p = 1;
   while (2 * static_cast<std::int64_t>(p) <= x) p *= 2;
   return p;
+}
+
+/// Where runs of `length` elements begin that together hold all of `offsets` (sorted), from the
+/// first on; none goes past the last offset unless all lie within one run.
+std::vector<std::int64_t> runs_over(const std::vector<std::int64_t>& offsets, std::int64_t length) {
+  std::vector<std::int64_t> starts;
+  const std::int64_t latest = std::max(offsets.front(), offsets.back() - length + 1);
+  for (const std::int64_t x : offsets)
+    if (starts.empty() || x >= starts.back() + length) starts.push_back(std::min(x, latest));
+  return starts;
+}
+
+/// Runs that take fewer instructions than their elements one by one.
+bool worth(const std::vector<std::int64_t>& starts, std::size_t elements) {
+  return starts.size() <= 2 || 2 * starts.size() <= elements;
 }
 
 }  // namespace
@@ -84,19 +99,35 @@ Emitter::V Emitter::load_lanes(std::int32_t id, const Expr& e) {
         1);
   }
   if (in_registers(id) && a.contiguous) return load_lane_buffer(id, a.base);
-  if (mask) {
-    if (vector_->lanes < vector_->width) mask = b_.CreateAnd(mask, tail_mask());
-    return a.contiguous ? load_masked(id, a, mask) : load_each(id, a, mask);
-  }
-  if (a.kind == Access::Kind::constant) return load_constant_offsets(id, a);
-  return load_each(id, a, nullptr);
+  if (mask && vector_->lanes < vector_->width) mask = b_.CreateAnd(mask, tail_mask());
+  if (mask && a.contiguous && masked_access(id)) return load_masked(id, a, mask);
+  const bool all = !mask && (a.contiguous || !scope().mask);
+  if (const auto active = known_lanes(all ? nullptr : scope().mask))
+    return load_known(id, a, *active);
+  return load_each(id, a, mask);
 }
 
-/// Consecutive elements where the mask holds. Masked loads exist for 4 and 8 byte elements (all
-/// sizes with 64-byte vectors).
+/// The loop's lanes that `mask` has (null: all), if no variable decides that.
+std::optional<std::vector<unsigned>> Emitter::known_lanes(V mask) const {
+  std::vector<unsigned> active;
+  const auto* known = llvm::dyn_cast_or_null<llvm::Constant>(mask);
+  if (mask && !known) return std::nullopt;
+  for (unsigned i = 0; i < vector_->lanes; ++i) {
+    const llvm::Constant* bit = known ? known->getAggregateElement(i) : nullptr;
+    if (known && !llvm::isa_and_nonnull<llvm::ConstantInt>(bit)) return std::nullopt;
+    if (!known || bit->isOneValue()) active.push_back(i);
+  }
+  return active;
+}
+
+/// Masked loads and stores exist for 4 and 8 byte elements (all sizes with 64-byte vectors).
+bool Emitter::masked_access(std::int32_t id) const {
+  return size_of(buffer(id).dtype) >= 4 || machine_.vector_bytes >= 64;
+}
+
+/// Consecutive elements where the mask holds.
 Emitter::V Emitter::load_masked(std::int32_t id, const Access& a, V mask) {
   const DType t = buffer(id).dtype;
-  if (size_of(t) < 4 && machine_.vector_bytes < 64) return load_each(id, a, mask);
   auto* type = llvm::FixedVectorType::get(ops_.storage(t), vector_->width);
   V out = b_.CreateMaskedLoad(type, address(id, a.base), align_of(id), mask,
                               llvm::Constant::getNullValue(type));
@@ -104,11 +135,13 @@ Emitter::V Emitter::load_masked(std::int32_t id, const Access& a, V mask) {
 }
 
 /// One element at a time; masked-out lanes read element 0, which every buffer has.
-Emitter::V Emitter::load_each(std::int32_t id, const Access& a, V mask) {
+Emitter::V Emitter::load_each(std::int32_t id, const Access& a, V mask,
+                              const std::vector<unsigned>* active) {
   const DType t = buffer(id).dtype;
   llvm::Type* element = ops_.storage(t);
   V out = llvm::Constant::getNullValue(llvm::FixedVectorType::get(ops_.compute(t), vector_->width));
   for (unsigned i = 0; i < vector_->lanes; ++i) {
+    if (active && !std::binary_search(active->begin(), active->end(), i)) continue;
     const Expr at = a.kind == Access::Kind::general ? a.lanes[i] : a.base + Expr(a.offsets[i]);
     V ptr;
     if (mask) {
@@ -122,37 +155,50 @@ Emitter::V Emitter::load_each(std::int32_t id, const Access& a, V mask) {
   return out;
 }
 
-/// Lanes at known distances: if their span is covered by two loads of a power-of-two length, those
-/// and one shuffle; short consecutive runs likewise; else one element at a time.
-Emitter::V Emitter::load_constant_offsets(std::int32_t id, const Access& a) {
-  const unsigned width = vector_->width, lanes = vector_->lanes;
-  if (a.contiguous && lanes == width) return load_at(id, address(id, a.base), width);
-  const auto [low, high] = std::minmax_element(a.offsets.begin(), a.offsets.end());
-  const std::int64_t first = *low, span = *high - first + 1;
-  const unsigned part = std::min(width, floor_power_of_two(span));
-  if (part == 1 || span > 2 * static_cast<std::int64_t>(part)) return load_each(id, a, nullptr);
-  const std::int64_t second = span - part;  // starts here, relative to `first`
-  V x = load_at(id, address(id, a.base + Expr(first)), part);
-  V y = second == 0 ? x : load_at(id, address(id, a.base + Expr(first + second)), part);
-  llvm::SmallVector<int> picks;
-  for (unsigned i = 0; i < width; ++i) {
-    const std::int64_t at = a.offsets[std::min(i, lanes - 1)] - first;
-    picks.push_back(static_cast<int>(at < part ? at : at - second + part));
+/// The lanes named: if they lie at known distances, as few loads of neighbours as hold them, and
+/// shuffles; else, or where that is more, one element at a time. The other lanes hold one of these.
+Emitter::V Emitter::load_known(std::int32_t id, const Access& a,
+                               const std::vector<unsigned>& active) {
+  const unsigned width = vector_->width;
+  const DType t = buffer(id).dtype;
+  if (active.empty())
+    return llvm::Constant::getNullValue(llvm::FixedVectorType::get(ops_.compute(t), width));
+  if (a.contiguous && active.size() == width) return load_at(id, address(id, a.base), width);
+  if (a.kind == Access::Kind::general) return load_each(id, a, nullptr, &active);
+  std::vector<std::int64_t> offsets;
+  for (const unsigned i : active) offsets.push_back(a.offsets[i]);
+  std::sort(offsets.begin(), offsets.end());
+  const unsigned run = std::min(width, floor_power_of_two(offsets.back() - offsets.front() + 1));
+  const std::vector<std::int64_t> starts = runs_over(offsets, run);
+  if (run == 1 || !worth(starts, active.size())) return load_each(id, a, nullptr, &active);
+  auto* type = llvm::FixedVectorType::get(ops_.storage(t), run);
+  V out = llvm::PoisonValue::get(llvm::FixedVectorType::get(ops_.storage(t), width));
+  llvm::SmallVector<int> picks(width, llvm::PoisonMaskElem);
+  for (const std::int64_t start : starts) {
+    V x = b_.CreateAlignedLoad(type, address(id, a.base + Expr(start)), align_of(id));
+    for (unsigned i = 0; i < width; ++i) {
+      const bool wanted = std::binary_search(active.begin(), active.end(), i);
+      const std::int64_t at = a.offsets[wanted ? i : active.back()] - start;
+      if (at >= 0 && at < run) picks[i] = static_cast<int>(width + at);
+    }
+    out = b_.CreateShuffleVector(out, run == width ? x : resize(x, width), picks);
+    for (unsigned i = 0; i < width; ++i)
+      if (picks[i] >= 0) picks[i] = static_cast<int>(i);
   }
-  return b_.CreateShuffleVector(x, y, picks);
+  return ops_.from_storage(out, t);
 }
 
 void Emitter::store_lanes(std::int32_t id, const Expr& e, V v) {
   const Access a = access(e);
   V mask = scope().mask;
   if (a.kind == Access::Kind::uniform) return store_uniform(id, a.base, v);
-  if (!a.contiguous) return store_each(id, a, v, mask);
+  if (!a.contiguous) return store_apart(id, a, v);
   if (in_registers(id)) return store_lane_buffer(id, a.base, v, mask);
   if (!mask) return store_contiguous(id, a.base, v);
-  const DType t = buffer(id).dtype;
-  if (size_of(t) < 4 && machine_.vector_bytes < 64) return store_each(id, a, v, mask);
+  if (!masked_access(id)) return store_each(id, a, v, mask);
   if (vector_->lanes < vector_->width) mask = b_.CreateAnd(mask, tail_mask());
-  b_.CreateMaskedStore(ops_.to_storage(v, t), address(id, a.base), align_of(id), mask);
+  b_.CreateMaskedStore(ops_.to_storage(v, buffer(id).dtype), address(id, a.base), align_of(id),
+                       mask);
 }
 
 /// Largest power of two (at most 64) that divides the byte offset, whatever the variables are.
@@ -228,6 +274,35 @@ Emitter::V Emitter::resize(V v, unsigned width) {
   llvm::SmallVector<int> picks;
   for (unsigned i = 0; i < width; ++i) picks.push_back(static_cast<int>(std::min(i, have - 1)));
   return b_.CreateShuffleVector(v, picks);
+}
+
+/// Lanes that are not neighbours: of 64-byte vectors masked stores of what lies near, if that is
+/// fewer.
+void Emitter::store_apart(std::int32_t id, const Access& a, V v) {
+  const auto active = known_lanes(scope().mask);
+  const DType t = buffer(id).dtype;
+  if (!active || a.kind != Access::Kind::constant || in_registers(id) || machine_.vector_bytes < 64)
+    return store_each(id, a, v, scope().mask);
+  std::vector<std::int64_t> offsets;
+  for (const unsigned i : *active) offsets.push_back(a.offsets[i]);
+  std::sort(offsets.begin(), offsets.end());
+  const auto run = static_cast<unsigned>(machine_.vector_bytes / size_of(t));
+  const std::vector<std::int64_t> starts = offsets.empty() ? offsets : runs_over(offsets, run);
+  if (starts.size() > 2 ? !worth(starts, offsets.size()) : offsets.size() < 4)
+    return store_each(id, a, v, scope().mask);
+  V stored = ops_.to_storage(v, t);
+  for (const std::int64_t start : starts) {
+    llvm::SmallVector<int> picks(run, llvm::PoisonMaskElem);
+    llvm::SmallVector<llvm::Constant*> bits(run, b_.getFalse());
+    for (const unsigned i : *active) {  // of two lanes at one place the last stays
+      const std::int64_t at = a.offsets[i] - start;
+      if (at < 0 || at >= run) continue;
+      picks[static_cast<std::size_t>(at)] = static_cast<int>(i);
+      bits[static_cast<std::size_t>(at)] = b_.getTrue();
+    }
+    b_.CreateMaskedStore(b_.CreateShuffleVector(stored, picks), address(id, a.base + Expr(start)),
+                         align_of(id), llvm::ConstantVector::get(bits));
+  }
 }
 
 void Emitter::store_each(std::int32_t id, const Access& a, V v, V mask) {

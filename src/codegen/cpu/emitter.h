@@ -121,6 +121,7 @@ class Emitter {
   V pointer(std::int32_t buffer, const Expr& e);
   V address(std::int32_t buffer, const Expr& e);
   V condition(const ir::Condition& c);
+  V decided_lanes(const ir::Condition& c) const;
   bool varies(const Expr& e) const;
 
   // emit_value.cpp
@@ -154,8 +155,11 @@ class Emitter {
   bool always_inside(std::int32_t buffer, const Expr& e) const;
   V load_lanes(std::int32_t buffer, const Expr& e);
   V load_masked(std::int32_t buffer, const Access& a, V mask);
-  V load_each(std::int32_t buffer, const Access& a, V mask);
-  V load_constant_offsets(std::int32_t buffer, const Access& a);
+  V load_each(std::int32_t buffer, const Access& a, V mask,
+              const std::vector<unsigned>* active = nullptr);
+  V load_known(std::int32_t buffer, const Access& a, const std::vector<unsigned>& active);
+  std::optional<std::vector<unsigned>> known_lanes(V mask) const;
+  bool masked_access(std::int32_t buffer) const;
   void store_lanes(std::int32_t buffer, const Expr& e, V v);
   void store_contiguous(std::int32_t buffer, const Expr& base, V v);
   std::uint64_t known_alignment(std::int32_t buffer, const Expr& offset) const;
@@ -163,6 +167,7 @@ class Emitter {
   V load_lane_buffer(std::int32_t buffer, const Expr& base);
   void store_lane_buffer(std::int32_t buffer, const Expr& base, V v, V mask);
   V resize(V v, unsigned width);
+  void store_apart(std::int32_t buffer, const Access& a, V v);
   void store_each(std::int32_t buffer, const Access& a, V v, V mask);
   void store_if(V condition, std::int32_t buffer, V ptr, V v);
   V lane(V v, unsigned i);
