@@ -202,8 +202,11 @@ void Nest::choose_vector() {
   const std::vector<Touch> touches = large_touches();
   for (std::size_t i = 0; i < axes_.loops.size(); ++i) {
     const Axis& a = axes_.loops[i];
-    const double use = std::min(1.0, static_cast<double>(a.extent) / width_);
     const double gain = vector_score(touches, a.var, 4);
+    // A part of a long vector of bytes, of neighbours, is better than all of one that is gathered.
+    constexpr int kEnough = 16;
+    const int full = gain > 0 ? std::min(width_, kEnough) : width_;
+    const double use = std::min(1.0, static_cast<double>(a.extent) / full);
     // Terms of a reduction had better run along its own axis than be gathered.
     const bool needed =
         std::any_of(hoisted_.begin(), hoisted_.end(), [&](const Hoisted& h) { return h.needs[i]; });
