@@ -82,6 +82,15 @@ class Algebra {
       }
     return condition;
   }
+  /// As operators write it, or with something else in one of its places.
+  NodeId softplus(NodeId x) {
+    const auto mostly = [&](double v) {
+      return b_.full(b_.type(x), rng_() % 8 == 0 ? v + 0.5 : v);
+    };
+    const NodeId above = b_.map(ScalarFn::greater, {x, mostly(0)});
+    const NodeId tail = b_.log(b_.add(b_.exp(b_.select(above, b_.neg(x), x)), mostly(1)));
+    return both_ways(ScalarFn::add, b_.select(above, x, mostly(0)), tail);
+  }
   NodeId number(NodeId x) {
     const DType t = b_.dtype(x);
     if (is_float(t) && rng_() % 5 == 0) {
@@ -89,9 +98,11 @@ class Algebra {
       const NodeId positive = b_.add(b_.map(ScalarFn::abs, {x}), 0.5);
       return b_.map(ScalarFn::pow, {positive, splat(t, pick({-0.5, 0.5, 1.5}))});
     }
-    if (is_float(t) && rng_() % 10 == 0)
+    if (is_float(t) && rng_() % 10 == 0) {
+      if (rng_() % 3 == 0) return b_.tanh(softplus(x));
       return b_.map(pick({ScalarFn::erf, ScalarFn::tanh}),
                     {b_.map(ScalarFn::div, {x, splat(t, pick({3.0, 1.25}))})});
+    }
     if (is_float(t) && rng_() % 12 == 0) {  // a shared factor, finite
       x = b_.max(b_.min(x, splat(t, 50)), splat(t, -50));
       const NodeId p = fresh(b_.type(x)), q = fresh(b_.type(x));

@@ -139,6 +139,44 @@ Rewritten smooth_of_quotient(RewriteContext& c, const Node& n) {
   return c.b.map(std::get<Map>(n.op).fn, {c.b.mul(inner.args[0], 1 / *d)});
 }
 
+/// What softplus(x) = max(x, 0) + log(1 + exp(-|x|)) is made of, as ops/activations.cpp writes it.
+struct Softplus {
+  NodeId positive, exp;  ///< x > 0, exp(-|x|)
+};
+std::optional<Softplus> softplus_of(const RewriteContext& c, NodeId linear, NodeId tail) {
+  const Node bound = c.g[linear];
+  const auto sum = under(c, tail, ScalarFn::log);
+  if (!sum || !is_map(bound, ScalarFn::select) || !is_map(c.g[*sum], ScalarFn::add))
+    return std::nullopt;
+  const NodeId x = bound.args[1], exp = c.g[*sum].args[0];
+  const auto inner = under(c, exp, ScalarFn::exp);
+  if (!inner || !is_map(c.g[*inner], ScalarFn::select) || !is_splat(c, c.g[*sum].args[1], 1) ||
+      !is_splat(c, bound.args[2], 0))
+    return std::nullopt;
+  const Node below = c.g[*inner], positive = c.g[bound.args[0]];
+  const bool same = below.args[0] == bound.args[0] && below.args[2] == x &&
+                    under(c, below.args[1], ScalarFn::neg) == x &&
+                    is_map(positive, ScalarFn::greater) && positive.args[0] == x &&
+                    is_splat(c, positive.args[1], 0);
+  return same ? std::optional(Softplus{bound.args[0], exp}) : std::nullopt;
+}
+
+/// With a = exp(-|x|), tanh(softplus(x)) is (1 + 2a) / (1 + 2a + 2a²) above 0 and
+/// a(a + 2) / (a(a + 2) + 2) below: no logarithm, no exponential more.
+Rewritten tanh_of_softplus(RewriteContext& c, const Node& n) {
+  if (!is_map(n, ScalarFn::tanh) || !is_float(n.type.dtype)) return std::nullopt;
+  const Node sum = c.g[n.args[0]];
+  if (!is_map(sum, ScalarFn::add)) return std::nullopt;
+  auto parts = softplus_of(c, sum.args[0], sum.args[1]);
+  if (!parts) parts = softplus_of(c, sum.args[1], sum.args[0]);
+  if (!parts) return std::nullopt;
+  const NodeId a = parts->exp, twice = c.b.add(a, a);
+  const NodeId top =
+      c.b.select(parts->positive, c.b.add(twice, 1.0), c.b.add(c.b.mul(a, a), twice));
+  const NodeId rest = c.b.select(parts->positive, c.b.mul(twice, a), c.b.full(n.type, 2));
+  return c.b.div(top, c.b.add(top, rest));
+}
+
 Rewritten div_by_broadcast(RewriteContext& c, const Node& n) {
   if (!is_map(n, ScalarFn::div) || !wide_float(n.type.dtype)) return std::nullopt;
   const Access* a = plain_view(c.g, n.args[1]);
@@ -281,6 +319,14 @@ constexpr RewriteRule kRules[] = {
      }},
     {"smooth-of-quotient", "erf(x / c), tanh(x / c) -> erf(x * (1/c)), tanh(x * (1/c))",
      smooth_of_quotient, [](Builder& b) { return b.erf(b.div(x_of(b), 1.4142135)); }},
+    {"tanh-of-softplus", "tanh(softplus(x)) -> a quotient of polynomials of exp(-|x|)",
+     tanh_of_softplus,
+     [](Builder& b) {
+       const NodeId x = x_of(b), zero = b.full(b.type(x), 0);
+       const NodeId above = b.map(ScalarFn::greater, {x, zero});
+       const NodeId tail = b.log(b.add(b.exp(b.select(above, b.neg(x), x)), 1.0));
+       return b.tanh(b.add(b.select(above, x, zero), tail));
+     }},
     {"scale-of-scale", "(x * p) * q -> x * (p*q)", scale_of_scale,
      [](Builder& b) { return b.mul(b.mul(x_of(b), 0.3), 0.7); }},
     {"common-factor",

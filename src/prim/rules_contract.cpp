@@ -159,6 +159,16 @@ Rewritten contract_split_axis(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
+/// Infinite before the sum over terms is not what it is after it.
+bool divides_by_zero(const RewriteContext& c, ScalarFn fn, NodeId factor) {
+  if (fn != ScalarFn::div) return false;
+  const Access* view = plain_view(c.g, factor);
+  const Tensor* values = c.g.constant_of(view != nullptr ? c.g[factor].args[0] : factor);
+  for (std::int64_t i = 0; values != nullptr && i < values->count(); ++i)
+    if (values->at(i) == 0) return true;
+  return false;
+}
+
 /// (x·s) @ y → (x @ y)·s, also with / and neg: the operand can then be read where it lies.
 Rewritten scale_after_contract(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
@@ -167,7 +177,8 @@ Rewritten scale_after_contract(RewriteContext& c, const Node& n) {
     const Map* m = map_of(c.g, n.args[side]);
     if (m == nullptr || !c.used_once(n.args[side]) || c.constant(n.args[side])) continue;
     const Node scaled = c.g[n.args[side]];
-    if (m->fn != ScalarFn::neg && (!is_scaling(m) || splat(c.g, scaled.args[1]) == nullptr))
+    if (m->fn != ScalarFn::neg && (!is_scaling(m) || splat(c.g, scaled.args[1]) == nullptr ||
+                                   divides_by_zero(c, m->fn, scaled.args[1])))
       continue;
     // Integers that are cast afterwards, or halves, would be rounded elsewhere.
     if (scaled.type.dtype != n.type.dtype) continue;
@@ -219,7 +230,7 @@ std::optional<Fold> fold_into(RewriteContext& c, NodeId contract, NodeId factor)
 
 Rewritten scale_into_constant(RewriteContext& c, const Node& n) {
   const auto* m = std::get_if<Map>(&n.op);
-  if (!is_scaling(m)) return std::nullopt;
+  if (!is_scaling(m) || divides_by_zero(c, m->fn, n.args[1])) return std::nullopt;
   const auto fold = fold_into(c, n.args[0], n.args[1]);
   if (!fold) return std::nullopt;
   const Node contract = c.g[n.args[0]];
@@ -234,7 +245,9 @@ Rewritten scale_into_constant(RewriteContext& c, const Node& n) {
 /// (x @ w + p)·q → (x @ w)·q + p·q, where q can then go into w.
 Rewritten scale_before_bias(RewriteContext& c, const Node& n) {
   const auto* m = std::get_if<Map>(&n.op);
-  if (!is_scaling(m) || !c.constant(n.args[1]) || !c.used_once(n.args[0])) return std::nullopt;
+  if (!is_scaling(m) || !c.constant(n.args[1]) || !c.used_once(n.args[0]) ||
+      divides_by_zero(c, m->fn, n.args[1]))
+    return std::nullopt;
   const Node sum = c.g[n.args[0]];
   const Map* s = std::get_if<Map>(&sum.op);
   if (s == nullptr || (s->fn != ScalarFn::add && s->fn != ScalarFn::sub)) return std::nullopt;
