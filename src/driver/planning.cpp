@@ -100,7 +100,9 @@ Result<plan::Options> plan_options(prim::Graph& graph, const CompileOptions& opt
   planning.legality = plan::lowering_legality(platform.target());
   planning.machine = platform.model();
   if (*strategy == plan::Strategy::full) {
-    std::vector<prim::Alternative> others = prim::find_alternatives(graph, options.options.disable);
+    std::string without = options.options.disable;
+    if (platform.strict) without += fmt::format(",{}", prim::kPositionsAsColumns);
+    std::vector<prim::Alternative> others = prim::find_alternatives(graph, without);
     std::erase_if(others, [&](const prim::Alternative& a) {  // outputs have places of their own
       return std::ranges::find(graph.outputs, a.equal, &prim::GraphOutput::node) !=
              graph.outputs.end();

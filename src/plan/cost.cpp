@@ -129,6 +129,7 @@ struct CostModel::State : Loops {
       Use in;
       in.scale = scale;
       in.innermost = use.innermost;
+      in.instead = use.instead;
       std::size_t next_kept = 0, next_loop = 0;
       for (std::size_t d = 0; d < in_shape.size(); ++d) {
         const bool reduced = std::find(reduce.axes.begin(), reduce.axes.end(),
@@ -136,7 +137,10 @@ struct CostModel::State : Loops {
         if (reduced) {
           const int l = loops[next_loop++];
           in.dims.push_back({bit(l), bit(l)});
-          if (d + 1 == in_shape.size()) in.innermost = l;
+          if (d + 1 == in_shape.size()) {
+            in.innermost = l;
+            in.instead = use.innermost;
+          }
         } else {
           in.dims.push_back(use.dims[next_kept++]);
         }
@@ -392,7 +396,8 @@ struct CostModel::State : Loops {
     if (use.dims.empty()) return false;
     const std::uint64_t inner = bit(use.innermost);
     if (!(use.mask() & inner)) return false;  // one value for the whole vector
-    return !(use.dims.back().unit & inner);
+    const std::uint64_t instead = use.instead < 0 ? 0 : bit(use.instead);
+    return !(use.dims.back().unit & (inner | instead));
   }
 
   void reset(const Cluster& c) {

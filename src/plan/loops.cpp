@@ -61,6 +61,7 @@ void Loops::add_use(NodeId id, Use use) {
 Use Loops::through(const AccessFacts& access, const std::vector<Dim>& vars, const Use& reader) {
   Use out;
   out.innermost = reader.innermost;
+  out.instead = reader.instead;
   out.scale = reader.scale;
   out.operand = reader.operand;
   for (const IndexFacts& index : access) {

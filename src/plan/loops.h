@@ -15,6 +15,7 @@ struct Dim {
 struct Use {
   std::vector<Dim> dims;
   int innermost = 0;   ///< loop that is vectorised: bit index
+  int instead = -1;    ///< or this one, around a reduction: whichever has neighbours
   double scale = 1;    ///< share of the iterations (pieces of a concat), or repetition
   double operand = 0;  ///< elements of the matrix, where this feeds a main loop
   std::uint64_t mask() const {

@@ -140,6 +140,10 @@ constexpr AlternativeRule kRules[] = {
     {"merge-contractions", "x @ w1, x @ w2 -> slices of x @ [w1 w2]  (Q, K and V)",
      merge_contractions},
     {"sum-as-contraction", "sum(x) -> x @ ones", sum_as_contraction},
+    {"separable-extremes", "max over windows -> max over rows of max over columns",
+     separable_extremes},
+    {kPositionsAsColumns, "x @ w of few columns over windows -> x @ [w for neighbouring positions]",
+     positions_as_columns},
 };
 
 }  // namespace

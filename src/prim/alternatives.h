@@ -20,6 +20,11 @@ struct AlternativeRule {
   std::vector<Alternative> (*find)(Graph& g);
 };
 std::span<const AlternativeRule> alternative_rules();
+/// The row that multiplies zeros with what a position does not read, which strict accuracy does
+/// without (an infinity there is not a number).
+inline constexpr std::string_view kPositionsAsColumns = "positions-as-columns";
+std::vector<Alternative> separable_extremes(Graph& g);
+std::vector<Alternative> positions_as_columns(Graph& g);
 
 /// Applies every row but those named in `disable`. The graph is only extended: existing ids and
 /// outputs stay as they are.

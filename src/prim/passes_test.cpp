@@ -119,6 +119,75 @@ TEST(Alternatives, EqualOnRandomGraphs) {
   EXPECT_GE(found["sum-as-contraction"], 20);
 }
 
+/// Two spatial dimensions of extents, kernels, strides, dilations and pads at random.
+struct RandomWindows {
+  Shape in, kernel, out;
+  Builder::Conv conv;
+  explicit RandomWindows(std::mt19937& rng) {
+    const auto from = [&](std::int64_t low, std::int64_t high) {
+      return low + static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(high - low + 1));
+    };
+    for (int d = 0; d < 2; ++d) {
+      kernel.push_back(from(2, 7));
+      conv.dilations.push_back(rng() % 3 == 0 ? 2 : 1);
+      conv.strides.push_back(rng() % 3 == 0 ? 2 : 1);
+      const std::int64_t reach = (kernel[d] - 1) * conv.dilations[d];
+      conv.pads_begin.push_back(from(0, reach));
+      conv.pads_end.push_back(from(0, reach));
+      in.push_back(from(reach + 1, reach + 20));
+      out.push_back((in[d] + conv.pads_begin[d] + conv.pads_end[d] - reach - 1) / conv.strides[d] +
+                    1);
+    }
+  }
+};
+
+TEST(Alternatives, ExtremesOfWindowsAreTakenAxisByAxis) {
+  std::mt19937 rng(17);
+  int found = 0;
+  for (int i = 0; i < 100; ++i) {
+    const RandomWindows w(rng);
+    Graph g;
+    Builder b(g);
+    const NodeId x = g.add_input("x", {DType::f32, {2, 3, w.in[0], w.in[1]}});
+    const bool least = rng() % 4 == 0;
+    // A fill that is no identity counts like any element.
+    const double fill = rng() % 4 == 0 ? 0.25 : least ? INFINITY : -INFINITY;
+    const NodeId windows = b.windows(x, w.kernel, w.conv, w.out, fill);
+    g.outputs = {
+        {"y", b.reduce(least ? ir::Monoid::min : ir::Monoid::max, windows, {4, 5}, false)}};
+    if (rng() % 2) g = canonicalize(g);
+    const auto all = find_alternatives(g, "positions-as-columns");
+    found += static_cast<int>(all.size());
+    expect_equal(g, all);
+    for (const Alternative& a : all) EXPECT_EQ(a.rule, "separable-extremes");
+  }
+  EXPECT_GE(found, 30);
+}
+
+TEST(Alternatives, FewColumnsAreFilledWithPositions) {
+  std::mt19937 rng(18);
+  int found = 0;
+  for (int i = 0; i < 120; ++i) {
+    const RandomWindows w(rng);
+    Graph g;
+    Builder b(g);
+    const std::int64_t channels = 12, columns = 1 + static_cast<std::int64_t>(rng() % 6);
+    const NodeId x = g.add_input("x", {DType::f32, {4, channels, w.in[0], w.in[1]}});
+    Tensor filter = random_tensor({DType::f32, {columns, channels, w.kernel[0], w.kernel[1]}}, rng);
+    g.outputs = {{"y", b.conv(x, b.constant(filter), w.conv)}};
+    g = canonicalize(g);
+    const auto all = find_alternatives(g, "sum-as-contraction");
+    found += static_cast<int>(all.size());
+    expect_equal(g, all);
+    for (const Alternative& a : all) {
+      EXPECT_EQ(a.rule, kPositionsAsColumns);
+      const NodeId product = g[a.equal].args[0];
+      EXPECT_GT(g[product].type.shape[1], columns);
+    }
+  }
+  EXPECT_GE(found, 10);
+}
+
 TEST(Alternatives, SiblingsThatShareAnOperandMerge) {
   Graph g;
   Builder b(g);
