@@ -141,6 +141,13 @@ bool slides(const Expr& e, Var x, Var tap, std::int64_t step) {
   return ir::coefficient_of(e, tap) == 1 && ir::coefficient_of(e, x) == step;
 }
 
+/// Whether results other than the columns have constants of their own (a convolution in groups).
+bool has_groups(const Access& constant, std::size_t rank, std::size_t column) {
+  for (std::size_t v = 0; v < rank; ++v)
+    if (v != column && depends_on(constant, var_of(v))) return true;
+  return false;
+}
+
 std::optional<FewColumns> few_columns(const Graph& g, const Node& n, const Contract& k) {
   const std::size_t rank = n.type.shape.size();
   for (const std::size_t side : {0, 1}) {
@@ -149,13 +156,14 @@ std::optional<FewColumns> few_columns(const Graph& g, const Node& n, const Contr
     const Shape& operand = g[n.args[side]].type.shape;
     for (std::size_t column = 0; column < rank; ++column) {
       const auto column_axis = axis_of(mine, operand, column, n.type.shape[column]);
-      if (!column_axis || depends_on(other, var_of(column))) continue;
+      if (!column_axis || depends_on(other, var_of(column)) || has_groups(mine, rank, column))
+        continue;
       for (std::size_t tap = rank; tap < rank + k.reduced.size(); ++tap) {
         if (k.reduced[tap - rank] < 2) continue;
         const auto tap_axis = axis_of(mine, operand, tap, k.reduced[tap - rank]);
         if (!tap_axis) continue;
         for (std::size_t x = 0; x < rank; ++x) {
-          if (x == column || depends_on(mine, var_of(x))) continue;
+          if (x == column) continue;
           const auto at = std::ranges::find_if(
               other.index, [&](const Expr& e) { return ir::depends_on(e, var_of(tap)); });
           const auto step =

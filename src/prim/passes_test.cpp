@@ -188,6 +188,17 @@ TEST(Alternatives, FewColumnsAreFilledWithPositions) {
   EXPECT_GE(found, 10);
 }
 
+TEST(Alternatives, GroupsHaveColumnsOfTheirOwn) {
+  Graph g;
+  Builder b(g);
+  std::mt19937 rng(19);
+  const NodeId x = g.add_input("x", {DType::f32, {1, 16, 64, 64}});
+  const NodeId w = b.constant(random_tensor({DType::f32, {16, 1, 9, 9}}, rng));
+  g.outputs = {{"y", b.conv(x, w, {{1, 1}, {1, 1}, {4, 4}, {4, 4}, 16})}};
+  g = canonicalize(g);
+  EXPECT_TRUE(find_alternatives(g).empty());
+}
+
 TEST(Alternatives, SiblingsThatShareAnOperandMerge) {
   Graph g;
   Builder b(g);
