@@ -13,7 +13,7 @@ Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is ke
 --peers (some of them, for some models and thread counts, if named) only replaces that in what is
 there, and so do --low (the tables in bf16, in int8 on what zoo/quantise.py makes of the zoo in
 build/int8, and f32x8: batches of eight that zoo/batched.py makes in build/batched), --tuned CACHE (against
-what `heddle tune --cache CACHE` found), --roofline and --memory.
+what `heddle tune --cache CACHE` found), --roofline, --memory and --kernels.
 """
 import argparse
 import datetime
@@ -316,6 +316,7 @@ def main():
     parser.add_argument("--tuned", metavar="CACHE", help="only --budget none against what is tuned in CACHE")
     parser.add_argument("--roofline", action="store_true", help="only the roofline")
     parser.add_argument("--memory", action="store_true", help="only peak memory (nothing is timed)")
+    parser.add_argument("--kernels", action="store_true", help="only kernels against libraries, and the ablation")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--threads", default="2,1")
     parser.add_argument("--duration", type=float, help="seconds of measuring for each contestant")
@@ -330,6 +331,8 @@ def main():
         for name in PARTS:
             if getattr(flags, name):
                 measure_part(name, flags, data)
+    elif flags.kernels:
+        write(kernels_and_ideas(data, flags.duration), flags.out)
     elif flags.low:
         measure_low(flags, data)
     elif flags.peers or flags.results:
@@ -368,13 +371,19 @@ def versus(flags, data):
 
 
 def everything(data, duration):
-    data |= {"rows": [], "ablation": [], "micro": {}}
+    data |= {"rows": []}
     seconds = {model: compile_seconds(model) for model in MODELS}
     for threads in (2, 1):
         for model in MODELS:
             result = bench(model, threads, duration, "--vs", "ort")
             data["rows"].append(row_of(result, dict(zip(TIMES, seconds[model]))))
             print(f"{model} {threads}: {data['rows'][-1]['best_peer_ratio']:.2f}", flush=True)
+    return kernels_and_ideas(data, duration)
+
+
+def kernels_and_ideas(data, duration):
+    """Kernels against libraries, and what each idea adds."""
+    data |= {"ablation": [], "micro": {}}
     for model in ABLATED:
         result = bench(model, 2, duration / 2, "--ablation")
         data["ablation"].append({"model": model, "ablation": result["ablation"]})

@@ -17,6 +17,7 @@ constexpr int kFewestTurns = 2, kMostTurns = 50;
 constexpr int kRuns = 2;         ///< in each turn: the first finds other stages' data in the caches
 constexpr double kMostOver = 4;  ///< of the time that was asked for, where two turns take longer
 constexpr int kGrains[] = {1, 4, 0};
+constexpr double kLeastGain = 1e-7;  ///< seconds of a barrier: about what a clock shows
 
 /// Both stages laid out by one choice; no other has tasks.
 runtime::StageLayout layout_of(const StageEdge& edge, const EdgeChoice& choice,
@@ -92,7 +93,10 @@ void choose_stages(StageTuning& tuning, std::size_t stages, double margin) {
     if (*best < take[s][0] * (1 - margin)) tuning.own[s].grain = kGrains[best - take[s].begin()];
   }
   for (const AlikeEdges& group : tuning.groups) {
-    if (group.seconds[1] >= group.seconds[0] * (1 - margin)) continue;
+    const auto wins = [&](const std::vector<double>& seconds) {
+      return seconds[1] < std::min(seconds[0] * (1 - margin), seconds[0] - kLeastGain);
+    };
+    if (!std::ranges::all_of(group.halves, wins)) continue;
     for (const StageEdge& edge : group.edges)
       if (StageChoice& stage = tuning.own[static_cast<std::size_t>(edge.stage)];
           stage.grain == 1 && tuning.own[static_cast<std::size_t>(edge.before)].grain == 1)
@@ -110,6 +114,7 @@ Result<StageTuning> tune_stages(const runtime::Program& program, runtime::Sessio
   std::size_t edges = 0;
   for (AlikeEdges& group : out.groups) {
     group.seconds.assign(choices.size(), std::numeric_limits<double>::infinity());
+    group.halves.fill(group.seconds);
     edges += group.edges.size();
   }
   const auto over = [&](double limit) { return now() - start > limit; };
@@ -121,13 +126,17 @@ Result<StageTuning> tune_stages(const runtime::Program& program, runtime::Sessio
         const StageEdge& edge = group.edges.front();
         const int both[] = {edge.before, edge.stage};
         HEDDLE_TRY(session.use(layout_of(edge, choices[c], stages), both));
+        double& half = group.halves[static_cast<std::size_t>(turn % 2)][c];
         for (int run = 0; run < kRuns; ++run, ++out.runs)
-          group.seconds[c] =
-              std::min(group.seconds[c], seconds_of(HEDDLE_TRY(session.timeline(inputs))));
+          half = std::min(half, seconds_of(HEDDLE_TRY(session.timeline(inputs))));
+        group.seconds[c] = std::min(group.seconds[c], half);
       }
     }
   for (AlikeEdges& group : out.groups)
-    if (!std::isfinite(group.seconds.back())) group.seconds.assign(choices.size(), 0);
+    if (!std::isfinite(group.halves[1].back())) {
+      group.seconds.assign(choices.size(), 0);
+      group.halves.fill(group.seconds);
+    }
   choose_stages(out, stages);
   const double each = std::log10(static_cast<double>(choices.size()));
   out.naive_log10 = each * static_cast<double>(edges);

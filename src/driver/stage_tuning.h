@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct StageEdge {
 struct AlikeEdges {
   std::vector<StageEdge> edges;
   std::vector<double> seconds = {};  ///< by choice: the two stages alone
+  /// The same of every other turn, and of the turns between: what is no chance wins in both.
+  std::array<std::vector<double>, 2> halves = {};
 };
 /// Schedule-independent tuning (MonoNN, OSDI'24, section 5): the two stages of an edge run alone in
 /// the persistent region (CPU) or kernel (CUDA) for each choice, edges that are alike once; then
@@ -41,8 +44,9 @@ std::string to_string(const StageTuning& tuning);
 
 std::vector<AlikeEdges> alike_edges(const runtime::Program& program);
 
-/// Fills in `own` for so many stages, by what was measured. The first grain, and counters, stay
-/// where nothing else takes less by more than `margin` of it.
+/// Fills in `own` for so many stages, by what was measured. The first grain stays where nothing
+/// else takes less by more than `margin` of it; a barrier has to, and by 100 ns, in both halves of
+/// the turns.
 void choose_stages(StageTuning& tuning, std::size_t stages, double margin = 0.03);
 
 /// Times each group's first edge for each choice in turns, for about so many seconds. The session,

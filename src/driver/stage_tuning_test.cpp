@@ -12,14 +12,19 @@
 namespace heddle::driver {
 namespace {
 
+/// The same in all turns.
+AlikeEdges took(std::vector<StageEdge> edges, std::vector<double> seconds) {
+  return {std::move(edges), seconds, {seconds, seconds}};
+}
+
 // Each stage takes the grain that its edges take least with, each edge of it counters or a barrier;
 // what is as good stays as it is.
 TEST(StageTuning, StagesChooseByTheirEdges) {
   StageTuning tuned;
-  tuned.groups = {{{{0, 1}, {2, 3}}, {10, 9, 12, 20}},  // a barrier
-                  {{{1, 2}}, {10, 10, 10, 25}},
-                  {{{3, 4}, {4, 5}}, {10, 9.9, 4, 11}},  // the fourth choice: small items
-                  {{{6, 7}}, {10, 10, 10, 5}}};          // one worker
+  tuned.groups = {took({{0, 1}, {2, 3}}, {10, 9, 12, 20}),  // a barrier
+                  took({{1, 2}}, {10, 10, 10, 25}),
+                  took({{3, 4}, {4, 5}}, {10, 9.9, 4, 11}),  // small items
+                  took({{6, 7}}, {10, 10, 10, 5})};          // one worker
   choose_stages(tuned, 9);
   std::vector<runtime::StageChoice> want(9);
   want[1].meets = {0};
@@ -31,6 +36,15 @@ TEST(StageTuning, StagesChooseByTheirEdges) {
                       "4, 2 stages on one worker"),
             std::string::npos)
       << text;
+}
+
+// A barrier that is faster in one half of the turns only, or by less than a clock shows, is none.
+TEST(StageTuning, ChanceMakesNoBarrier) {
+  StageTuning tuned;
+  tuned.groups = {{{{0, 1}}, {10, 9, 10, 10}, {{{10, 9, 10, 10}, {10, 10, 10, 10}}}},
+                  took({{1, 2}}, {1e-6, 9.5e-7, 1e-6, 1e-6})};
+  choose_stages(tuned, 3);
+  EXPECT_EQ(tuned.own, std::vector<runtime::StageChoice>(3));
 }
 
 // Edges between the same code are one group.

@@ -79,13 +79,14 @@ Expr Emitter::first_tile_row() const {
   return at(tile_, zero) * Expr(s_.mr);
 }
 
-void Emitter::decode(const Expr& outer) {
+/// The batch and outer axes of independent product number `outer`.
+void Emitter::decode(const Expr& outer, Env& env) const {
   std::int64_t below = 1;
   for (std::size_t i = p_.outer.size(); i-- > 0;) {
     const Axis& axis = p_.outer[i];
     Expr value = ir::floor_div(outer, below);
     if (i > 0) value = ir::floor_mod(value, axis.extent);
-    set(env_, axis.var, value);
+    set(env, axis.var, value);
     below *= axis.extent;
   }
 }
@@ -186,7 +187,8 @@ Lowered Emitter::run() {
   const std::int64_t qn = s_.panel_blocks(), row_blocks = s_.row_blocks(p_.extents),
                      tile_blocks = s_.tile_blocks();
   const Expr m_block = ir::floor_mod(ir::floor_div(task, qn), row_blocks * tile_blocks);
-  decode(ir::floor_div(task, qn * row_blocks * tile_blocks));
+  outer_ = ir::floor_div(task, qn * row_blocks * tile_blocks);
+  decode(outer_, env_);
   panel_ = ir::floor_mod(task, qn) * Expr(s_.panels_per_task) + Expr(panel_loop_);
   row_ = p_.row ? m_block * Expr(s_.rows_per_task) + Expr(row_loop_) : Expr(0);
   if (winograd_) row_ = m_block * Expr(s_.rows_per_task);

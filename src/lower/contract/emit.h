@@ -33,7 +33,7 @@ class Emitter {
   kernel::Body task_body();
   kernel::Body without_tests(kernel::Body copies);
   std::vector<Variant> variants() const;
-  void decode(const ir::Expr& outer);
+  void decode(const ir::Expr& outer, Env& env) const;
   kernel::Value at(const kernel::Value& v, const Env& env) const;
   ir::Expr at(const ir::Expr& e, const Env& env) const;
   static void set(Env& env, ir::Var v, ir::Expr e);
@@ -101,6 +101,8 @@ class Emitter {
                                       std::int64_t steps) const;
   kernel::Body fetch_ahead(const ir::Expr& done, std::int64_t steps) const;
   kernel::Body fetch_operand(const ir::Expr& done, std::int64_t steps) const;
+  kernel::Body fetch_rows(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
+  bool next_is_other_product() const;
   std::set<std::pair<kernel::BufferId, ir::Expr>> rows_of_results(bool far) const;
   kernel::Stmt fetch_result(const Variant& v, kernel::BufferId buffer, const ir::Expr& offset,
                             const ir::Expr& line) const;
@@ -207,7 +209,7 @@ class Emitter {
   const int lanes_;
   Env env_;  ///< batch and outer axes in terms of the task, row in terms of its loop
   ir::Var task_, panel_loop_, row_loop_, tile_loop_;
-  ir::Expr panel_, row_, tile_;
+  ir::Expr outer_, panel_, row_, tile_;
   std::vector<KLoop> k_loops_;
   std::vector<Axis> k_axes_;
   std::vector<Axis> a_terms_, b_terms_;  ///< of pieces: the same as each operand's copy walks them

@@ -66,7 +66,8 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   Body unrolled{
       kernel::loop(u, 0, unroll, Binding::unroll, inside(Expr(x) * Expr(unroll) + Expr(u)))};
   const Expr before = done * Expr(loop.extent) + Expr(x) * Expr(unroll);
-  for (const Body& more : {fetch_ahead(before, unroll), fetch_results(v, before, unroll)})
+  for (const Body& more : {fetch_ahead(before, unroll), fetch_rows(v, before, unroll),
+                           fetch_results(v, before, unroll)})
     unrolled.insert(unrolled.end(), more.begin(), more.end());
   Body out{kernel::loop(x, 0, whole, Binding::serial, std::move(unrolled))};
   if (rest > 0) {
@@ -133,24 +134,62 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   return out;
 }
 
+/// Tasks take all columns of one of several independent products (heads of an attention): what the
+/// next task reads is another product's.
+bool Emitter::next_is_other_product() const {
+  return s_.panels <= s_.panels_per_task && s_.tile_blocks() == 1 && !p_.row &&
+         p_.extents.outer > 1;
+}
+
 /// The same of an operand that each task packs: of what the next task reads.
 Body Emitter::fetch_operand(const Expr& done, std::int64_t steps) const {
   const kernel::Load* load = load_of_b();
+  const bool other = next_is_other_product();
   if (!load || k_.buffers[load->buffer].scope != Scope::grid || strassen_ || k_axes_.size() != 1 ||
-      p_.extents.k < steps || s_.panels <= s_.panels_per_task)
+      p_.extents.k < steps || (s_.panels <= s_.panels_per_task && !other))
     return {};
   const bool along = run_of_b().has_value();
   if (!along && ir::coefficient_of(load->offset, p_.n_axes[0].var) != 1) return {};
   const std::int64_t line = kLineBytes / size_of(k_.buffers[load->buffer].dtype);
   const std::int64_t width = s_.nv * lanes_, terms = p_.extents.k;
   const std::int64_t run = ((along ? terms : width) + line - 1) / line;  // lines next to each other
+  Env next = env_;
+  if (other) decode(outer_ + Expr(1), next);
+  const Expr column = (panel_ + Expr(other ? 0 : s_.panels_per_task)) * Expr(width);
   Body out;
   for (const Expr& l : lines_of_turn((along ? width : terms) * run, terms, done, steps)) {
     const Expr runs = ir::floor_div(l, run), inside = ir::floor_mod(l, run) * Expr(line);
-    Env env = env_;
-    const Expr next = (panel_ + Expr(s_.panels_per_task)) * Expr(width);
-    set(env, p_.n_axes[0].var, next + (along ? runs : inside));
+    Env env = next;
+    set(env, p_.n_axes[0].var, column + (along ? runs : inside));
     set(env, k_axes_[0].var, along ? inside : runs);
+    out.push_back({kernel::Prefetch{load->buffer, at(load->offset, env)}});
+  }
+  return out;
+}
+
+/// Of the next product, too, the rows that lie far from each other, where the machine does not
+/// guess them: each panel of this one asks for its share.
+Body Emitter::fetch_rows(const Variant& v, const Expr& done, std::int64_t steps) const {
+  constexpr std::int64_t kPage = 4096;
+  const auto* load = std::get_if<kernel::Load>(&a_main_->op);
+  if (!next_is_other_product() || s_.a != ASource::in_place || s_.b != BSource::task || !load ||
+      winograd_ || strassen_ || !p_.tile || k_axes_.size() != 1 || p_.extents.k < steps)
+    return {};
+  const std::int64_t bytes = size_of(k_.buffers[load->buffer].dtype), line = kLineBytes / bytes;
+  const auto apart = ir::coefficient_of(load->offset, p_.tile->var);
+  if (!apart || *apart * bytes < kPage || ir::coefficient_of(load->offset, k_axes_[0].var) != 1)
+    return {};
+  const std::int64_t run = (p_.extents.k + line - 1) / line;
+  const std::int64_t rows = (v.mr + s_.panels - 1) / s_.panels;
+  const Share share = share_of_turn(rows * run, p_.extents.k, done, steps);
+  Env next = env_;
+  decode(outer_ + Expr(1), next);
+  Body out;
+  for (std::int64_t i = 0; i < share.each; ++i) {
+    const Expr l = share.first + Expr(i);
+    Env env = next;
+    set(env, p_.tile->var, v.first_row + panel_ * Expr(rows) + ir::floor_div(l, run));
+    set(env, k_axes_[0].var, ir::floor_mod(l, run) * Expr(line));
     out.push_back({kernel::Prefetch{load->buffer, at(load->offset, env)}});
   }
   return out;
