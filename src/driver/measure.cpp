@@ -262,7 +262,7 @@ namespace {
 Result<std::optional<plan::MachineModel>> known_machine(const plan::TuningDb& db,
                                                         const Platform& platform) {
   auto known = HEDDLE_TRY(db.machine(platform.machine_name()));
-  if (known) known->quads = platform.cpu.quads, known->bf16_pairs = platform.cpu.bf16_pairs;
+  if (known) platform.add_instructions(*known);
   return known;
 }
 
@@ -274,8 +274,7 @@ Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& po
   if (const auto known = HEDDLE_TRY(known_machine(db, platform))) return *known;
   plan::MachineModel model = plan::calibrate(pool, platform.cpu.vector_bytes);
   HEDDLE_TRY(db.store_machine(platform.machine_name(), model));
-  model.quads = platform.cpu.quads;
-  model.bf16_pairs = platform.cpu.bf16_pairs;
+  platform.add_instructions(model);
   return model;
 }
 

@@ -35,6 +35,7 @@ lower::Target Platform::target() const {
   target.vector_registers = cpu.vector_registers;
   target.fma_rate = cpu.fma_rate;
   target.quads = cpu.quads;
+  target.byte_tables = cpu.byte_tables;
   target.bf16_pairs = cpu.bf16_pairs;
   target.threads = threads;
   const plan::MachineModel caches = plan::default_machine(threads, cpu.vector_bytes);
@@ -54,9 +55,14 @@ plan::MachineModel Platform::model() const {
   }
   plan::MachineModel model = plan::default_machine(threads, cpu.vector_bytes);
   model.peak_gflops *= cpu.fma_rate / 2;
-  model.quads = cpu.quads;
-  model.bf16_pairs = cpu.bf16_pairs;
+  add_instructions(model);
   return model;
+}
+
+void Platform::add_instructions(plan::MachineModel& model) const {
+  model.quads = cpu.quads;
+  model.byte_tables = cpu.byte_tables;
+  model.bf16_pairs = cpu.bf16_pairs;
 }
 
 std::string Platform::machine_name(bool with_units) const {

@@ -42,6 +42,8 @@ struct Platform {
   std::string name() const { return cuda ? "cuda " + gpu.arch() : "cpu"; }
   lower::Target target() const;
   plan::MachineModel model() const;
+  /// What the processor does in one instruction, in a model whose rates were measured.
+  void add_instructions(plan::MachineModel& model) const;
   /// Under which measurements of it are kept, with units and without.
   std::string machine_name(bool with_units) const;
   std::string machine_name() const { return machine_name(units); }

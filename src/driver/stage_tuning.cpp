@@ -61,13 +61,15 @@ std::vector<AlikeEdges> alike_edges(const runtime::Program& program) {
   std::vector<std::string> symbols;
   for (const runtime::Launch& launch : program.launches)
     for (const runtime::Phase& phase : launch.phases) symbols.push_back(phase.symbol);
-  const auto edges = runtime::edges_of(runtime::stages_of(program));
-  std::map<std::pair<std::string, std::string>, std::size_t> numbers;
+  const std::vector<runtime::Stage> stages = runtime::stages_of(program);
+  const auto edges = runtime::edges_of(stages);
+  std::map<std::tuple<std::string, std::string, std::vector<std::int64_t>>, std::size_t> numbers;
   std::vector<AlikeEdges> out;
   for (std::size_t s = 0; s < edges.size(); ++s)
     for (const int before : edges[s]) {
-      const auto [at, fresh] =
-          numbers.try_emplace({symbols[static_cast<std::size_t>(before)], symbols[s]}, out.size());
+      const auto b = static_cast<std::size_t>(before);
+      const auto [at, fresh] = numbers.try_emplace(
+          {symbols[b], symbols[s], runtime::meeting_of(stages[b], stages[s])}, out.size());
       if (fresh) out.emplace_back();
       out[at->second].edges.push_back({before, static_cast<int>(s)});
     }

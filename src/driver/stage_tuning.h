@@ -22,7 +22,7 @@ struct StageEdge {
   int before = 0, stage = 0;
   bool operator==(const StageEdge&) const = default;
 };
-/// Edges that are alike: between the same code.
+/// Edges that are alike: between the same code, which touches the same of each other's memory.
 struct AlikeEdges {
   std::vector<StageEdge> edges;
   std::vector<double> seconds = {};  ///< by choice: the two stages alone

@@ -47,10 +47,11 @@ struct Target {
   bool is_gpu() const { return device == Device::cuda; }
   int vector_bytes = 32;  ///< 64 with AVX-512, 32 with AVX2, 16 otherwise
   int vector_registers = 16;
-  double fma_rate = 2;      ///< multiply-adds of whole vectors in a cycle
-  bool quads = false;       ///< products of four bytes are one instruction (AVX512-VNNI, AVX-VNNI)
-  bool tiles = false;       ///< matrices of bf16 are multiplied in tile registers (AMX)
-  bool bf16_pairs = false;  ///< so are two products of bf16 and their sum (AVX512-BF16)
+  double fma_rate = 2;       ///< multiply-adds of whole vectors in a cycle
+  bool quads = false;        ///< products of four bytes are one instruction (AVX512-VNNI, AVX-VNNI)
+  bool byte_tables = false;  ///< elements of a table of 256 bytes are a few instructions (VBMI)
+  bool tiles = false;        ///< matrices of bf16 are multiplied in tile registers (AMX)
+  bool bf16_pairs = false;   ///< so are two products of bf16 and their sum (AVX512-BF16)
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
   int threads = 1;  ///< tasks are cut for this many threads
   /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none).

@@ -28,6 +28,8 @@ constexpr double kMatrixNs = 5, kBoxNs = 1.5;
 constexpr double kQuadRate = 3.2, kPairRate = 1.6, kIntegerRate = 0.5, kBf16Rate = 1.8;
 /// A barrier of all blocks of a GPU (an estimate, not measured).
 constexpr double kBarrierUs = 1;
+/// Vector operations of an element of a table of 256 bytes.
+constexpr double kLookupOps = 6;
 constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
 
 }  // namespace
@@ -268,11 +270,23 @@ struct CostModel::State : Loops {
     return f.as<prim::View>(id) && local[static_cast<std::size_t>(f[id].args[0].value)] < 0;
   }
 
+  /// A lookup that lower/… leaves to permutations of registers (codegen/cpu, load_table).
+  bool is_byte_table(NodeId id) const {
+    const Tensor* table = f.graph->constant_of(f[id].args[0]);
+    return m.byte_tables && table != nullptr && table->count() == 256 &&
+           size_of(table->dtype()) == 1 && f[id].args.size() == 2 &&
+           f[f[id].args[1]].type.dtype == DType::u8;
+  }
+
   void visit_gather(NodeId id, const std::vector<Use>& all) {
     const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
     for (const Use& use : all) {
       Use in = through(accesses[0], use.dims, use);
-      scalar_ns += 0.5 * kStridedNs * use.scale * product(use.mask());
+      const double n = use.scale * product(use.mask());
+      if (is_byte_table(id))
+        vector_ops += kLookupOps * n;
+      else
+        scalar_ns += 0.5 * kStridedNs * n;
       add_use(f[id].args[0], std::move(in));
       for (std::size_t a = 1; a < f[id].args.size(); ++a) add_use(f[id].args[a], use);
     }

@@ -25,8 +25,9 @@ struct MachineModel {
   /// Share of half_matrix_gflops where an operand is not contiguous along the reductions: Hopper's
   /// products by warpgroups then are none of ours (lower/contract/gpu/gemm.h).
   double scattered_share = 1;
-  bool quads = false;       ///< lower::Target::quads
-  bool bf16_pairs = false;  ///< lower::Target::bf16_pairs
+  bool quads = false;        ///< lower::Target::quads
+  bool byte_tables = false;  ///< lower::Target::byte_tables
+  bool bf16_pairs = false;   ///< lower::Target::bf16_pairs
   bool operator==(const MachineModel&) const = default;
 };
 std::string to_string(const MachineModel& m);

@@ -143,6 +143,20 @@ class Algebra {
                    pick({DType::i32, DType::i64, DType::i16}));
   }
 
+  /// A dear function of few integers with few results, as quantised activations are.
+  NodeId byte_function() {
+    NodeId q = fresh({pick({DType::u8, DType::i8}), {2, 6}});
+    if (coin()) q = b_.sub(b_.cast(q, DType::i32), splat(DType::i32, pick({-128.0, 3.0, 128.0})));
+    const NodeId x = b_.mul(b_.cast(q, DType::f32), 0.04);
+    NodeId y = coin() ? b_.sigmoid(x) : b_.tanh(x);
+    if (coin()) y = b_.mul(x, y);
+    y = b_.map(ScalarFn::round, {b_.mul(y, 90.0)});
+    const bool positive = coin();
+    y = b_.max(y, splat(DType::f32, positive ? 0.0 : -128.0));
+    y = b_.min(y, splat(DType::f32, positive ? 255.0 : 127.0));
+    return b_.cast(y, positive ? DType::u8 : pick({DType::i8, DType::i32}));
+  }
+
   /// Integers less a zero point, times a scale: one number, or one of each row, column or
   /// reduction.
   NodeId dequantised(NodeId q, int own) {
@@ -411,6 +425,7 @@ class Algebra {
     if (b_.rank(x) > 0 && rng_() % 16 == 0) return raw_view(x);
     if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 12 == 0) return contraction(x);
     if (rng_() % 24 == 0) return coin() ? quantised_product() : saturated(values_[0]);
+    if (rng_() % 40 == 0) return byte_function();
     if (rng_() % 6 == 0) return coin() ? requantised() : requantised_parts();
     if (rng_() % 24 == 0) return resampled_product();
     if (element_count(b_.shape(x)) > 300) return reduction(x);

@@ -69,8 +69,9 @@ NodeId add_view(Builder& b, std::vector<NodeId> args, std::vector<Access> pieces
 const std::vector<const RewriteRule*>& rewrite_rules() {
   static const std::vector<const RewriteRule*> kAll = [] {
     std::vector<const RewriteRule*> all;
-    for (const auto rows : {algebra_rules(), view_rules(), reduce_rules(), contract_rules(),
-                            linear_rules(), window_rules(), integer_rules(), quantise_rules()})
+    for (const auto rows :
+         {algebra_rules(), view_rules(), reduce_rules(), contract_rules(), linear_rules(),
+          window_rules(), integer_rules(), quantise_rules(), table_rules()})
       for (const RewriteRule& r : rows) all.push_back(&r);
     return all;
   }();

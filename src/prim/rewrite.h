@@ -46,10 +46,13 @@ std::span<const RewriteRule> linear_rules();
 std::span<const RewriteRule> window_rules();
 std::span<const RewriteRule> integer_rules();
 std::span<const RewriteRule> quantise_rules();
+std::span<const RewriteRule> table_rules();
 /// The row that a machine with products of four bytes does without.
 inline constexpr std::string_view kBytesInHalves = "bytes-in-halves";
 /// The row that a machine without products of bf16 in pairs does without.
 inline constexpr std::string_view kBf16InPairs = "bf16-in-pairs";
+/// The row for machines that look up bytes in registers.
+inline constexpr std::string_view kByteTable = "byte-table";
 /// The row that adds in another order, which strict accuracy does without.
 inline constexpr std::string_view kContractOfResampled = "contract-of-resampled";
 /// All of the above, in the order in which they are tried.

@@ -385,6 +385,21 @@ std::vector<std::vector<int>> edges_of(const std::vector<Stage>& stages) {
   return edges;
 }
 
+std::vector<std::int64_t> meeting_of(const Stage& then, const Stage& now) {
+  std::vector<std::int64_t> out{then.tasks, then.shares, now.tasks, now.shares};
+  const auto add = [&](const Stage::Touch& t, std::int64_t from) {
+    out.push_back(t.write);
+    for (const Span& s : t.shares) out.insert(out.end(), {s.begin - from, s.end - from});
+  };
+  for (const Stage::Touch& a : then.touches)
+    for (const Stage::Touch& b : now.touches) {
+      if (!conflict(a, then, b, now) || a.shares.empty()) continue;
+      add(a, a.shares[0].begin);
+      add(b, a.shares[0].begin);
+    }
+  return out;
+}
+
 Schedule schedule(const std::vector<Stage>& stages, int workers, const StageLayout& layout) {
   return Scheduler(stages, workers, layout).run();
 }

@@ -58,6 +58,10 @@ std::vector<Stage> stages_of(const Program& program, std::span<const int> only =
 /// for already.
 std::vector<std::vector<int>> edges_of(const std::vector<Stage>& stages);
 
+/// What two stages touch of each other's memory, wherever that lies: edges for which it is equal,
+/// between the same code, are alike.
+std::vector<std::int64_t> meeting_of(const Stage& then, const Stage& now);
+
 /// List scheduling by the stages' seconds. Only waits that are not implied by others are made.
 Schedule schedule(const std::vector<Stage>& stages, int workers, const StageLayout& layout);
 

@@ -48,8 +48,7 @@ std::vector<Stage> random_stages(std::mt19937& rng) {
 }
 std::vector<StageLayout> layouts(std::size_t stages, std::mt19937& rng) {
   StageLayout own, deep{1, 0, true};
-  for (std::size_t s = 0; s < stages; ++s)
-  {
+  for (std::size_t s = 0; s < stages; ++s) {
     StageChoice& choice = own.own.emplace_back(StageChoice{static_cast<int>(rng() % 4), {}});
     for (std::size_t before = 0; before < s; ++before)
       if (rng() % 6 == 0) choice.meets.push_back(static_cast<int>(before));
@@ -205,6 +204,21 @@ TEST(Schedule, NamesWhatIsWrong) {
 }
 
 // Each stage has its own grain, and only some have a barrier before them.
+// Where in memory two stages meet does not matter; what of each other's they touch, and how, does.
+TEST(Schedule, EdgesMeetAlike) {
+  const auto maker = [](std::int64_t at) { return stage(4, 1, {touch(true, rows(at, 4, 64))}); };
+  const auto reader = [](std::int64_t at) { return stage(4, 1, {touch(false, rows(at, 4, 64))}); };
+  EXPECT_EQ(meeting_of(maker(0), reader(0)), meeting_of(maker(512), reader(512)));
+  EXPECT_NE(meeting_of(maker(0), reader(0)), meeting_of(maker(0), reader(64)));
+  EXPECT_NE(meeting_of(maker(0), reader(0)), meeting_of(maker(0), maker(0)));
+  EXPECT_NE(meeting_of(maker(0), reader(0)),
+            meeting_of(maker(0), stage(4, 1, {touch(false, {{0, 256}})})));
+  // What they do not share changes nothing.
+  Stage more = reader(512);
+  more.touches.push_back(touch(true, rows(4096, 4, 32)));
+  EXPECT_EQ(meeting_of(maker(0), reader(0)), meeting_of(maker(512), more));
+}
+
 TEST(Schedule, StagesOfTheirOwn) {
   std::vector<Stage> stages;
   for (int i = 0; i < 4; ++i)
@@ -248,8 +262,7 @@ TEST(Schedule, EdgesOfTheirOwn) {
 // What another stage waits for already is no edge.
 TEST(Schedule, EdgesAreWhatNothingElseOrders) {
   std::vector<Stage> chain;
-  for (int i = 0; i < 3; ++i)
-    chain.push_back(stage(4, 1e-6, {touch(true, rows(0, 4, 64))}));
+  for (int i = 0; i < 3; ++i) chain.push_back(stage(4, 1e-6, {touch(true, rows(0, 4, 64))}));
   chain.push_back(stage(4, 1e-6, {touch(true, rows(0, 4, 64), 1)}));
   EXPECT_EQ(edges_of(chain), (std::vector<std::vector<int>>{{}, {0}, {1}, {}}));
 }

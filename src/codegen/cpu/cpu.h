@@ -15,9 +15,10 @@ struct Machine {
   std::string triple, cpu, features;  ///< LLVM's spelling
   int vector_bytes = 32;
   int vector_registers = 16;
-  double fma_rate = 2;      ///< multiply-adds of whole vectors that one core starts in a cycle
-  bool quads = false;       ///< sums of products of four bytes are one instruction (VNNI)
-  bool bf16_pairs = false;  ///< so are those of two of bf16, and rounding to it (AVX512-BF16)
+  double fma_rate = 2;       ///< multiply-adds of whole vectors that one core starts in a cycle
+  bool quads = false;        ///< sums of products of four bytes are one instruction (VNNI)
+  bool byte_tables = false;  ///< bytes are permuted from 128 others by one instruction (VBMI)
+  bool bf16_pairs = false;   ///< so are those of two of bf16, and rounding to it (AVX512-BF16)
   /// Matrices of bf16 are multiplied in tile registers (AMX-BF16), and the system lets this process
   /// use them.
   bool tiles = false;

@@ -1,4 +1,6 @@
 // Loads and stores: choice between one element, all lanes, and data-dependent positions.
+#include <llvm/IR/IntrinsicsX86.h>
+
 #include "codegen/cpu/emitter.h"
 #include "kernel/halves.h"
 
@@ -47,6 +49,7 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
       return ops_.cast(column, stored, dtype);
     return ops_.cast(load_lanes(id, offset), stored, dtype);
   }
+  if (V found = load_table(x)) return ops_.cast(found, stored, dtype);
   V moving = dynamic_offset(x.dynamic);
   if (!moving->getType()->isVectorTy() && !varies(offset)) {
     V at = b_.CreateAdd(index(offset), moving);
@@ -75,6 +78,40 @@ Emitter::V Emitter::load(const Load& x, DType dtype) {
     out = b_.CreateInsertElement(out, load_at(id, ptr, 1), i);
   }
   return ops_.cast(out, stored, dtype);
+}
+
+/// Lanes of a table of 256 bytes at positions that are bytes: each half of it is permuted by their
+/// lower bits, the upper one chooses. Null where it is something else, or no instruction does it.
+Emitter::V Emitter::load_table(const Load& x) {
+  const std::int32_t id = x.buffer.value;
+  constexpr std::int64_t kEntries = 256;
+  constexpr unsigned kRegister = 64;
+  const auto* index = x.dynamic.size() == 1 ? std::get_if<Apply>(&x.dynamic[0].value->op) : nullptr;
+  if (!machine_.byte_tables || !vector_ || vector_->width > kRegister || !index ||
+      index->fn != ir::ScalarFn::cast || index->args[0]->dtype != DType::u8)
+    return nullptr;
+  const Load::Dynamic& d = x.dynamic[0];
+  const DType stored = buffer(id).dtype;
+  if (d.extent != kEntries || d.stride != 1 || buffer(id).size != kEntries || !is_int(stored) ||
+      size_of(stored) != 1 || in_registers(id) || !bound(x.offset).is_constant(0))
+    return nullptr;
+  V at = value(index->args[0]);
+  if (!at->getType()->isVectorTy()) return nullptr;
+  llvm::SmallVector<int> widen, narrow;
+  for (unsigned i = 0; i < kRegister; ++i)
+    widen.push_back(i < vector_->width ? static_cast<int>(i) : llvm::PoisonMaskElem);
+  for (unsigned i = 0; i < vector_->width; ++i) narrow.push_back(static_cast<int>(i));
+  at = b_.CreateShuffleVector(at, widen);
+  const auto half = [&](std::int64_t first) {
+    const auto part = [&](std::int64_t start) {
+      return b_.CreateAlignedLoad(at->getType(), address(id, Expr(start)), align_of(id));
+    };
+    V low = part(first), high = part(first + kRegister);
+    return b_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_vpermi2var_qi_512, {}, {low, at, high});
+  };
+  V lower = half(0), upper = half(kEntries / 2);
+  V is_upper = b_.CreateICmpSLT(at, llvm::Constant::getNullValue(at->getType()));
+  return b_.CreateShuffleVector(b_.CreateSelect(is_upper, upper, lower), narrow);
 }
 
 /// Where lane 0 is, if all lanes are active and lie one after another.

@@ -141,6 +141,7 @@ class Emitter {
   // emit_memory.cpp: one element, or all lanes
   V load(const kernel::Load& x, DType dtype);
   V load_parts(const kernel::Apply& x);
+  V load_table(const kernel::Load& x);
   V add_product(const kernel::Apply& x);
   void store(const kernel::Store& x);
   void store_uniform(std::int32_t buffer, const Expr& offset, V v);

@@ -40,6 +40,7 @@ Result<Machine> complete(Machine m) {
   m.fma_rate = m.cpu == "znver4" && m.vector_bytes == 64 ? 1 : 2;
   m.quads = info->checkFeatures("+avx512vnni,+avx512vl") ||
             (m.vector_bytes <= 32 && info->checkFeatures("+avxvnni"));
+  m.byte_tables = m.vector_bytes == 64 && info->checkFeatures("+avx512vbmi");
   m.tiles = info->checkFeatures("+amx-tile,+amx-bf16,+amx-int8,+avx512bf16,+avx512vl");
   m.bf16_pairs = info->checkFeatures("+avx512bf16,+avx512vl");
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);

@@ -1,6 +1,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -69,5 +70,74 @@ class Compiled {
   KernelInfo info_;
   std::shared_ptr<Module> module_;
 };
+
+/// Values that matter: both signs, fractions, exact zeros, small integers.
+inline void fill(Tensor& t, std::mt19937& random) {
+  std::uniform_real_distribution<double> real(-4, 4);
+  for (std::int64_t i = 0; i < t.count(); ++i) {
+    const bool edge = random() % 16 == 0;
+    if (is_float(t.dtype())) {
+      t.set(i, edge ? static_cast<double>(random() % 3) - 1 : real(random));
+    } else if (t.dtype() == DType::b1) {
+      t.set_int(i, random() % 2);
+    } else {
+      t.set_int(i, static_cast<std::int64_t>(random() % 15) - (is_signed_int(t.dtype()) ? 7 : 0));
+    }
+  }
+}
+
+/// One guard page worth of bytes around each argument, checked after the run.
+struct Padded {
+  explicit Padded(const Tensor& t)
+      : bytes(static_cast<std::size_t>(t.bytes()) + 512, std::byte{0xA5}) {
+    std::memcpy(data(), t.data(), static_cast<std::size_t>(t.bytes()));
+  }
+  std::byte* data() { return bytes.data() + 256; }
+  bool intact() const {
+    for (std::size_t i = 0; i < 256; ++i) {
+      if (bytes[i] != std::byte{0xA5} || bytes[bytes.size() - 1 - i] != std::byte{0xA5})
+        return false;
+    }
+    return true;
+  }
+  std::vector<std::byte> bytes;
+};
+
+inline void expect_close(const Tensor& got, const Tensor& want, double tolerance,
+                         const std::string& what) {
+  int shown = 0;
+  for (std::int64_t i = 0; i < got.count() && shown < 3; ++i) {
+    const double g = got.at(i), w = want.at(i);
+    const bool same = (std::isnan(g) && std::isnan(w)) || g == w ||
+                      std::fabs(g - w) <= tolerance * std::max(1.0, std::fabs(w));
+    if (!same && ++shown) ADD_FAILURE() << what << "[" << i << "]: got " << g << ", want " << w;
+  }
+}
+
+/// Machine code against the interpreter on random inputs.
+inline void check(const kernel::Kernel& k, const Machine& m, double tolerance, unsigned seed = 1) {
+  std::mt19937 random(seed);
+  std::vector<Tensor> want;
+  for (int i = 0; i < k.arguments(); ++i) {
+    for (const kernel::Buffer& b : k.buffers) {
+      if (b.argument == i) want.push_back(Tensor({b.dtype, {b.size}}));
+    }
+  }
+  for (Tensor& t : want) fill(t, random);
+  std::vector<Padded> got;
+  std::vector<void*> args;
+  for (const Tensor& t : want) got.emplace_back(t);
+  for (Padded& p : got) args.push_back(p.data());
+  std::vector<std::span<std::byte>> spans;
+  for (Tensor& t : want) spans.push_back({t.mutable_data(), static_cast<std::size_t>(t.bytes())});
+  const Status status = kernel::interpret(k, spans);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  Compiled(k, m).run(args);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(got[i].intact()) << k.name << ": argument " << i << " overrun";
+    expect_close(Tensor(want[i].type(), nullptr, got[i].data()), want[i], tolerance,
+                 k.name + " argument " + std::to_string(i));
+  }
+}
 
 }  // namespace heddle::codegen::cpu

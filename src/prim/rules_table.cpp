@@ -1,0 +1,139 @@
+// A function of one byte as a table: what quantised networks compute between two operators, where
+// it is more than arithmetic (an activation and all that quantises and dequantises it).
+#include <map>
+#include <set>
+
+#include "prim/fold.h"
+#include "prim/interpret.h"
+#include "prim/rewrite.h"
+#include "prim/rule_examples.h"
+
+namespace heddle::prim {
+namespace {
+
+using ir::Expr;
+using ir::Interval;
+using ir::ScalarFn;
+using Rewritten = std::optional<NodeId>;
+
+constexpr std::int64_t kEntries = 256;
+
+/// The interval of an integer value that takes no more than 256 values.
+std::optional<Interval> few_integers(const Graph& g, NodeId id) {
+  const DType type = g[id].type.dtype;
+  if (!is_int(type)) return std::nullopt;
+  const Interval range = range_of_integers(g, id);
+  const bool few =
+      range.high - range.low < kEntries && range.low > -(1 << 24) && range.high < (1 << 24);
+  return few ? std::optional(range) : std::nullopt;
+}
+
+/// An element of a table, as table_of_bytes() leaves it.
+bool is_lookup(const Graph& g, NodeId id) {
+  return std::holds_alternative<Gather>(g[id].op) && g[id].args.size() == 2 &&
+         g.constant_of(g[id].args[0]) != nullptr && g[id].type.dtype == DType::u8 &&
+         g[g[id].args[0]].type.shape == Shape{kEntries};
+}
+
+/// The elementwise computation of a value from one of few integers.
+struct Function {
+  NodeId source;
+  Interval range;
+  std::vector<NodeId> nodes;  ///< from the last to the first
+  bool dear = false;
+};
+
+std::optional<Function> function_of_byte(const RewriteContext& c, const Node& n) {
+  constexpr std::size_t kMost = 64;
+  Function f;
+  std::set<NodeId> left;  // what the nodes so far read
+  const auto read = [&](const Node& by) {
+    const bool lookup = std::holds_alternative<Gather>(by.op);
+    for (std::size_t i = lookup ? 1 : 0; i < by.args.size(); ++i)
+      if (splat(c.g, by.args[i]) == nullptr) left.insert(by.args[i]);
+  };
+  read(n);
+  while (!left.empty() && f.nodes.size() < kMost) {
+    const NodeId last = *left.rbegin();
+    const Node& node = c.g[last];
+    if (const auto range = left.size() == 1 ? few_integers(c.g, last) : std::nullopt) {
+      f.source = last;
+      f.range = *range;
+      return f;
+    }
+    const auto* map = std::get_if<Map>(&node.op);
+    if (map == nullptr && !is_lookup(c.g, last)) return std::nullopt;
+    f.dear |= map == nullptr || ir::info(map->fn).expensive;
+    f.nodes.push_back(last);
+    left.erase(last);
+    read(node);
+  }
+  return std::nullopt;
+}
+
+/// The same for every integer of the source's interval; those beyond it are as the last.
+Tensor table_of(RewriteContext& c, const Function& f, const Node& n, std::int64_t low) {
+  Graph g;
+  Builder b(g);
+  std::map<NodeId, NodeId> at;
+  Tensor values({c.b.dtype(f.source), {kEntries}});
+  for (std::int64_t i = 0; i < kEntries; ++i)
+    values.set_int(i, std::min(f.range.low + i, f.range.high));
+  at.emplace(f.source, b.constant(values));
+  const auto copied = [&](const Node& of) {
+    std::vector<NodeId> args;
+    for (const NodeId arg : of.args) {
+      const Tensor* number = splat(c.g, arg);
+      if (const auto known = at.find(arg); known != at.end())
+        args.push_back(known->second);
+      else if (number != nullptr)
+        args.push_back(b.broadcast(b.constant(number->reshaped({})), {kEntries}));
+      else
+        args.push_back(b.constant(*c.g.constant_of(arg)));
+    }
+    return g.add(of.op, std::move(args), {of.type.dtype, {kEntries}});
+  };
+  for (std::size_t i = f.nodes.size(); i-- > 0;) at.emplace(f.nodes[i], copied(c.g[f.nodes[i]]));
+  const auto result = evaluate_constant(g, copied(n));
+  HEDDLE_CHECK(result.has_value(), "a function of constants is no constant");
+  Tensor table({DType::u8, {kEntries}});
+  for (std::int64_t i = 0; i < kEntries; ++i) table.set_int(i, result->int_at(i) - low);
+  return table;
+}
+
+/// f(i) → table[i] for few integers i and results, where f is dear.
+Rewritten table_of_bytes(RewriteContext& c, const Node& n) {
+  if (!is_map(n, ScalarFn::cast) || !is_int(n.type.dtype)) return std::nullopt;
+  if (is_int(c.b.dtype(n.args[0]))) return std::nullopt;
+  const auto f = function_of_byte(c, n);
+  if (!f || !f->dear) return std::nullopt;
+  const NodeId cast = c.g.add(n.op, n.args, n.type);
+  const auto range = few_integers(c.g, cast);
+  if (!range) return std::nullopt;
+  const NodeId table = c.b.constant(table_of(c, *f, n, range->low));
+  const DType type = c.b.dtype(f->source);
+  NodeId index = f->source;
+  if (f->range.low != 0) index = c.b.sub(index, c.b.scalar_int(type, f->range.low));
+  index = c.b.cast(index, DType::u8);
+  const NodeId found = c.g.add(Gather{{0}, {Expr(0)}}, {table, index}, {DType::u8, n.type.shape});
+  const NodeId wide = c.b.cast(found, n.type.dtype);
+  return range->low == 0 ? wide : c.b.add(wide, c.b.scalar_int(n.type.dtype, range->low));
+}
+
+constexpr RewriteRule kRules[] = {
+    {kByteTable, "f(i) -> table[i]  for dear functions of few integers with few results",
+     table_of_bytes,
+     [](Builder& b) {
+       const NodeId q = b.graph().add_input("q", {DType::u8, {4, 6}});
+       const NodeId x = b.mul(b.sub(b.cast(q, DType::f32), 128.0), 0.05);
+       const NodeId y = b.map(ScalarFn::round, {b.mul(b.mul(x, b.sigmoid(x)), 20.0)});
+       return b.cast(b.min(b.max(y, b.scalar(DType::f32, 0)), b.scalar(DType::f32, 255)),
+                     DType::u8);
+     }},
+};
+
+}  // namespace
+
+std::span<const RewriteRule> table_rules() { return kRules; }
+
+}  // namespace heddle::prim
