@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "prim/fold.h"
 #include "prim/interpret.h"
@@ -168,6 +169,35 @@ std::map<std::string, int> census(const Graph& g) {
     ++count[std::string(m != nullptr ? ir::info(m->fn).name : kind_name(g[id].op))];
   }
   return count;
+}
+
+/// A table has what the operators' own types make of each integer: e^90 is infinite in f32, and is
+/// not in f64. Integers that wrap on the way are not looked up.
+TEST(RewriteRules, TablesAreOfTheTypesThatCompute) {
+  for (const DType type : {DType::f32, DType::f64}) {
+    Graph g;
+    Builder b(g);
+    const NodeId q = g.add_input("q", {DType::u8, {3}});
+    const NodeId e = b.exp(b.cast(q, type));
+    g.outputs = {{"y", b.cast(b.cast(b.map(ir::ScalarFn::isinf, {e}), type), DType::u8)}};
+    g = canonicalize(g);
+    ASSERT_EQ(census(g)["gather"], 1) << print(g);
+    Tensor x({DType::u8, {3}});
+    for (const auto& [i, v] : {std::pair{0, 80}, {1, 90}, {2, 255}}) x.set_int(i, v);
+    const Tensor y = (*interpret(g, {x}))[0];
+    EXPECT_EQ(y.int_at(0), 0);
+    EXPECT_EQ(y.int_at(1), type == DType::f32);
+    EXPECT_EQ(y.int_at(2), type == DType::f32);
+  }
+  Graph g;
+  Builder b(g);
+  const NodeId q = b.cast(g.add_input("q", {DType::u8, {3}}), DType::i64);
+  const NodeId far = b.add(q, b.scalar_int(DType::i64, std::numeric_limits<std::int64_t>::max()));
+  const NodeId y = b.mul(b.sigmoid(b.mul(b.cast(far, DType::f32), 1e-18)), 255.0);
+  g.outputs = {{"y", b.cast(b.map(ir::ScalarFn::round, {b.max(b.min(y, b.scalar(DType::f32, 255)),
+                                                              b.scalar(DType::f32, 0))}),
+                            DType::u8)}};
+  EXPECT_EQ(census(canonicalize(g))["gather"], 0);
 }
 
 /// A third is rounded; f16 does not hold 2^24: x * 2^24 would be infinite where x / 2^-24 is 16.

@@ -58,9 +58,12 @@ Interval range_of(const Graph& g, NodeId id) {
   }
   if (m->fn != ScalarFn::add && m->fn != ScalarFn::sub) return all;
   const Interval x = range_of(g, n.args[0]), y = range_of(g, n.args[1]);
-  const Interval sum = m->fn == ScalarFn::add ? Interval{x.low + y.low, x.high + y.high}
-                                              : Interval{x.low - y.high, x.high - y.low};
-  return contains(all, sum) ? sum : all;
+  Interval sum;
+  const bool wraps = m->fn == ScalarFn::add ? __builtin_add_overflow(x.low, y.low, &sum.low) ||
+                                                  __builtin_add_overflow(x.high, y.high, &sum.high)
+                                            : __builtin_sub_overflow(x.low, y.high, &sum.low) ||
+                                                  __builtin_sub_overflow(x.high, y.low, &sum.high);
+  return !wraps && contains(all, sum) ? sum : all;
 }
 
 /// Narrowing and widening again is one cast, or none, where the narrow type holds the value.

@@ -3,7 +3,6 @@
 #include <map>
 #include <set>
 
-#include "prim/fold.h"
 #include "prim/interpret.h"
 #include "prim/rewrite.h"
 #include "prim/rule_examples.h"
@@ -18,13 +17,17 @@ using Rewritten = std::optional<NodeId>;
 
 constexpr std::int64_t kEntries = 256;
 
+/// Integers that every type which computes with them holds, without wrapping.
+bool is_small(const Interval& range) {
+  return -(1 << 24) < range.low && range.low <= range.high && range.high < (1 << 24);
+}
+
 /// The interval of an integer value that takes no more than 256 values.
 std::optional<Interval> few_integers(const Graph& g, NodeId id) {
   const DType type = g[id].type.dtype;
   if (!is_int(type)) return std::nullopt;
   const Interval range = range_of_integers(g, id);
-  const bool few =
-      range.high - range.low < kEntries && range.low > -(1 << 24) && range.high < (1 << 24);
+  const bool few = is_small(range) && range.high - range.low < kEntries;
   return few ? std::optional(range) : std::nullopt;
 }
 
@@ -63,6 +66,7 @@ std::optional<Function> function_of_byte(const RewriteContext& c, const Node& n)
     }
     const auto* map = std::get_if<Map>(&node.op);
     if (map == nullptr && !is_lookup(c.g, last)) return std::nullopt;
+    if (is_int(node.type.dtype) && !is_small(range_of_integers(c.g, last))) return std::nullopt;
     f.dear |= map == nullptr || ir::info(map->fn).expensive;
     f.nodes.push_back(last);
     left.erase(last);
@@ -71,33 +75,49 @@ std::optional<Function> function_of_byte(const RewriteContext& c, const Node& n)
   return std::nullopt;
 }
 
-/// The same for every integer of the source's interval; those beyond it are as the last.
-Tensor table_of(RewriteContext& c, const Function& f, const Node& n, std::int64_t low) {
+/// What the node makes of these, rounded to its type as it is where it runs.
+Tensor evaluated(const Node& n, const std::vector<Tensor>& args) {
   Graph g;
-  Builder b(g);
-  std::map<NodeId, NodeId> at;
-  Tensor values({c.b.dtype(f.source), {kEntries}});
+  std::vector<NodeId> nodes;
+  std::vector<Tensor> values;
+  for (const Tensor& arg : args) {
+    nodes.push_back(g.add_constant(arg));
+    values.push_back(to_reference(arg));
+  }
+  const NodeId id = g.add(n.op, std::move(nodes), {n.type.dtype, {kEntries}});
+  return from_reference(evaluate_node(g, id, values), n.type.dtype);
+}
+
+Tensor repeated(const Tensor& number) {
+  Tensor out({number.dtype(), {kEntries}});
   for (std::int64_t i = 0; i < kEntries; ++i)
-    values.set_int(i, std::min(f.range.low + i, f.range.high));
-  at.emplace(f.source, b.constant(values));
-  const auto copied = [&](const Node& of) {
-    std::vector<NodeId> args;
+    is_float(number.dtype()) ? out.set(i, number.at(0)) : out.set_int(i, number.int_at(0));
+  return out;
+}
+
+/// The results less `low` for every integer of the source's interval; those beyond it are as the
+/// last.
+Tensor table_of(const RewriteContext& c, const Function& f, const Node& n, std::int64_t low) {
+  std::map<NodeId, Tensor> at;
+  Tensor source({c.b.dtype(f.source), {kEntries}});
+  for (std::int64_t i = 0; i < kEntries; ++i)
+    source.set_int(i, std::min(f.range.low + i, f.range.high));
+  at.emplace(f.source, source);
+  const auto value = [&](const Node& of) {
+    std::vector<Tensor> args;
     for (const NodeId arg : of.args) {
       const Tensor* number = splat(c.g, arg);
-      if (const auto known = at.find(arg); known != at.end())
-        args.push_back(known->second);
-      else if (number != nullptr)
-        args.push_back(b.broadcast(b.constant(number->reshaped({})), {kEntries}));
-      else
-        args.push_back(b.constant(*c.g.constant_of(arg)));
+      const auto known = at.find(arg);
+      args.push_back(known != at.end() ? known->second
+                     : number          ? repeated(*number)
+                                       : *c.g.constant_of(arg));
     }
-    return g.add(of.op, std::move(args), {of.type.dtype, {kEntries}});
+    return evaluated(of, args);
   };
-  for (std::size_t i = f.nodes.size(); i-- > 0;) at.emplace(f.nodes[i], copied(c.g[f.nodes[i]]));
-  const auto result = evaluate_constant(g, copied(n));
-  HEDDLE_CHECK(result.has_value(), "a function of constants is no constant");
+  for (std::size_t i = f.nodes.size(); i-- > 0;) at.emplace(f.nodes[i], value(c.g[f.nodes[i]]));
+  const Tensor result = value(n);
   Tensor table({DType::u8, {kEntries}});
-  for (std::int64_t i = 0; i < kEntries; ++i) table.set_int(i, result->int_at(i) - low);
+  for (std::int64_t i = 0; i < kEntries; ++i) table.set_int(i, result.int_at(i) - low);
   return table;
 }
 
