@@ -8,7 +8,6 @@
 #include "prim/alternatives.h"
 #include "prim/builder.h"
 #include "prim/fold.h"
-#include "prim/rewrite.h"
 
 namespace heddle::prim {
 namespace {
