@@ -33,7 +33,8 @@ std::optional<Interval> few_integers(const Graph& g, NodeId id) {
 
 /// An element of a table, as table_of_bytes() leaves it.
 bool is_lookup(const Graph& g, NodeId id) {
-  return std::holds_alternative<Gather>(g[id].op) && g[id].args.size() == 2 &&
+  const auto* gather = std::get_if<Gather>(&g[id].op);
+  return gather != nullptr && *gather == Gather{{0}, {Expr(0)}} && g[id].args.size() == 2 &&
          g.constant_of(g[id].args[0]) != nullptr && g[id].type.dtype == DType::u8 &&
          g[g[id].args[0]].type.shape == Shape{kEntries};
 }
