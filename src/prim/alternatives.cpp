@@ -142,7 +142,9 @@ constexpr AlternativeRule kRules[] = {
     {"sum-as-contraction", "sum(x) -> x @ ones", sum_as_contraction},
     {"separable-extremes", "max over windows -> max over rows of max over columns",
      separable_extremes},
-    {kPositionsAsColumns, "x @ w of few columns over windows -> x @ [w for neighbouring positions]",
+    {kPositionsAsColumns,
+     "x @ w of few columns over windows -> x @ [w for neighbouring positions] (an infinity may "
+     "give NaN beside it)",
      positions_as_columns},
 };
 

@@ -101,10 +101,10 @@ Emitter::V Emitter::load_lanes(std::int32_t id, const Expr& e) {
   if (in_registers(id) && a.contiguous) return load_lane_buffer(id, a.base);
   if (mask && vector_->lanes < vector_->width) mask = b_.CreateAnd(mask, tail_mask());
   if (mask && a.contiguous && masked_access(id)) return load_masked(id, a, mask);
-  const bool all = !mask && (a.contiguous || !scope().mask);
-  if (const auto active = known_lanes(all ? nullptr : scope().mask))
-    return load_known(id, a, *active);
-  return load_each(id, a, mask);
+  // Where all lanes may be read, those that are not active are, too, unless they are known.
+  auto active = known_lanes(mask || !a.contiguous ? scope().mask : nullptr);
+  if (!active && !mask) active = known_lanes(nullptr);
+  return active ? load_known(id, a, *active) : load_each(id, a, mask);
 }
 
 /// The loop's lanes that `mask` has (null: all), if no variable decides that.
