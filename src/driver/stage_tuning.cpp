@@ -84,7 +84,7 @@ void choose_stages(StageTuning& tuning, std::size_t stages, double margin) {
     for (std::size_t g = 0; g < std::size(kGrains); ++g) {
       double least = std::numeric_limits<double>::infinity();
       for (std::size_t c = 0; c < choices.size(); ++c)
-        if (choices[c].grain == kGrains[g]) least = std::min(least, group.seconds[c]);
+        if (choices[c].grain == kGrains[g]) least = std::min(least, group.seconds(c));
       for (const StageEdge& edge : group.edges)
         for (const int stage : {edge.before, edge.stage})
           take[static_cast<std::size_t>(stage)][g] += least;
@@ -115,8 +115,7 @@ Result<StageTuning> tune_stages(const runtime::Program& program, runtime::Sessio
   out.groups = alike_edges(program);
   std::size_t edges = 0;
   for (AlikeEdges& group : out.groups) {
-    group.seconds.assign(choices.size(), std::numeric_limits<double>::infinity());
-    group.halves.fill(group.seconds);
+    group.halves.fill(std::vector<double>(choices.size(), std::numeric_limits<double>::infinity()));
     edges += group.edges.size();
   }
   const auto over = [&](double limit) { return now() - start > limit; };
@@ -131,14 +130,11 @@ Result<StageTuning> tune_stages(const runtime::Program& program, runtime::Sessio
         double& half = group.halves[static_cast<std::size_t>(turn % 2)][c];
         for (int run = 0; run < kRuns; ++run, ++out.runs)
           half = std::min(half, seconds_of(HEDDLE_TRY(session.timeline(inputs))));
-        group.seconds[c] = std::min(group.seconds[c], half);
       }
     }
   for (AlikeEdges& group : out.groups)
-    if (!std::isfinite(group.halves[1].back())) {
-      group.seconds.assign(choices.size(), 0);
-      group.halves.fill(group.seconds);
-    }
+    if (!std::isfinite(group.halves[1].back()))
+      group.halves.fill(std::vector<double>(choices.size()));
   choose_stages(out, stages);
   const double each = std::log10(static_cast<double>(choices.size()));
   out.naive_log10 = each * static_cast<double>(edges);

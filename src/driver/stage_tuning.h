@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -25,9 +26,12 @@ struct StageEdge {
 /// Edges that are alike: between the same code, which touches the same of each other's memory.
 struct AlikeEdges {
   std::vector<StageEdge> edges;
-  std::vector<double> seconds = {};  ///< by choice: the two stages alone
-  /// The same of every other turn, and of the turns between: what is no chance wins in both.
+  /// By choice, the two stages alone: the least of every other turn, and of the turns between. What
+  /// is no chance wins in both.
   std::array<std::vector<double>, 2> halves = {};
+  double seconds(std::size_t choice) const {
+    return std::min(halves[0][choice], halves[1][choice]);
+  }
 };
 /// Schedule-independent tuning (MonoNN, OSDI'24, section 5): the two stages of an edge run alone in
 /// the persistent region (CPU) or kernel (CUDA) for each choice, edges that are alike once; then

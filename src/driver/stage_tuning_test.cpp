@@ -14,7 +14,7 @@ namespace {
 
 /// The same in all turns.
 AlikeEdges took(std::vector<StageEdge> edges, std::vector<double> seconds) {
-  return {std::move(edges), seconds, {seconds, seconds}};
+  return {std::move(edges), {seconds, seconds}};
 }
 
 // Each stage takes the grain that its edges take least with, each edge of it counters or a barrier;
@@ -41,7 +41,7 @@ TEST(StageTuning, StagesChooseByTheirEdges) {
 // A barrier that is faster in one half of the turns only, or by less than a clock shows, is none.
 TEST(StageTuning, ChanceMakesNoBarrier) {
   StageTuning tuned;
-  tuned.groups = {{{{0, 1}}, {10, 9, 10, 10}, {{{10, 9, 10, 10}, {10, 10, 10, 10}}}},
+  tuned.groups = {{{{0, 1}}, {{{10, 9, 10, 10}, {10, 10, 10, 10}}}},
                   took({{1, 2}}, {1e-6, 9.5e-7, 1e-6, 1e-6})};
   choose_stages(tuned, 3);
   EXPECT_EQ(tuned.own, std::vector<runtime::StageChoice>(3));

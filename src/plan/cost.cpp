@@ -270,7 +270,7 @@ struct CostModel::State : Loops {
     return f.as<prim::View>(id) && local[static_cast<std::size_t>(f[id].args[0].value)] < 0;
   }
 
-  /// A lookup that lower/… leaves to permutations of registers (codegen/cpu, load_table).
+  /// A lookup by permutations of registers (codegen/cpu, load_table).
   bool is_byte_table(NodeId id) const {
     const Tensor* table = f.graph->constant_of(f[id].args[0]);
     return m.byte_tables && table != nullptr && table->count() == 256 &&

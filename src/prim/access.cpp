@@ -7,10 +7,16 @@ namespace heddle::prim {
 using ir::Expr;
 using ir::Var;
 
+std::vector<Expr> identity_variables(std::size_t count) {
+  std::vector<Expr> out;
+  for (std::size_t i = 0; i < count; ++i) out.push_back(var(i));
+  return out;
+}
+
 Access identity_access(const Shape& shape) {
   Access a;
   for (std::size_t k = 0; k < shape.size(); ++k)
-    a.index.push_back(shape[k] == 1 ? Expr(0) : Expr(Var{static_cast<std::int32_t>(k)}));
+    a.index.push_back(shape[k] == 1 ? Expr(0) : var(k));
   return a;
 }
 

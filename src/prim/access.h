@@ -5,6 +5,10 @@
 
 namespace heddle::prim {
 
+/// Variable number i: a dimension, or a reduction behind them.
+inline ir::Expr var(std::size_t i) { return ir::Var{static_cast<std::int32_t>(i)}; }
+/// The first `count` variables, as a substitution that changes nothing.
+std::vector<ir::Expr> identity_variables(std::size_t count);
 /// index[i] = d_i for each dimension (0 where the extent is 1), no conditions.
 Access identity_access(const Shape& shape);
 /// Simplifies indices and conditions with the ranges of the variables; nullopt if never inside.

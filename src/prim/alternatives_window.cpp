@@ -15,14 +15,7 @@ namespace {
 using ir::Expr;
 using ir::Var;
 
-Expr var(std::size_t i) { return Var{static_cast<std::int32_t>(i)}; }
 Var var_of(std::size_t i) { return Var{static_cast<std::int32_t>(i)}; }
-
-std::vector<Expr> variables(std::size_t count) {
-  std::vector<Expr> out;
-  for (std::size_t i = 0; i < count; ++i) out.push_back(var(i));
-  return out;
-}
 
 std::set<std::int32_t> used_in(const Expr& e) {
   std::vector<Var> vars;
@@ -52,7 +45,7 @@ std::optional<Slide> slide_of(const Access& a, std::size_t tap, const std::vecto
   const std::set<std::int32_t> own{static_cast<std::int32_t>(found->tap),
                                    static_cast<std::int32_t>(found->along)};
   for (std::size_t c = 0; c < a.index.size(); ++c)
-    if (c != found->coordinate && depends_on({{a.index[c]}, {}}, var_of(found->along)))
+    if (c != found->coordinate && ir::depends_on(a.index[c], var_of(found->along)))
       return std::nullopt;
   for (const ir::Condition& x : a.inside) {
     const auto vars = used_in(x.expr);
@@ -75,7 +68,7 @@ NodeId extreme_by_axes(Builder& b, const Node& n, const Reduce& r, const Node& w
   Shape shape = windows.type.shape;
   shape[s.along] = extent;
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(s.tap));
-  std::vector<Expr> to = variables(windows.type.shape.size());
+  std::vector<Expr> to = identity_variables(windows.type.shape.size());
   for (std::size_t v = s.tap; v < to.size(); ++v) to[v] = v == s.tap ? Expr(0) : var(v - 1);
   Access first = a;
   first.index[s.coordinate] = var(s.along);
@@ -97,7 +90,7 @@ NodeId extreme_by_axes(Builder& b, const Node& n, const Reduce& r, const Node& w
     else if (std::ranges::find(r.axes, static_cast<int>(v)) == r.axes.end())
       back[v] = var(next++);
   }
-  Access second{variables(n.type.shape.size()), {}};
+  Access second{identity_variables(n.type.shape.size()), {}};
   Access sliding{{a.index[s.coordinate]}, a.inside};
   std::erase_if(sliding.inside, [&](const auto& x) { return !concerns(x); });
   sliding = substitute(sliding, back);
@@ -147,6 +140,22 @@ bool has_groups(const Access& constant, std::size_t rank, std::size_t column) {
   return false;
 }
 
+/// The dimension that slides along what `tap` does, everywhere in the data's access, and its step.
+std::optional<std::pair<std::size_t, std::int64_t>> sliding_along(const Access& data,
+                                                                  std::size_t rank,
+                                                                  std::size_t tap) {
+  const auto at = std::ranges::find_if(
+      data.index, [&](const Expr& e) { return ir::depends_on(e, var_of(tap)); });
+  for (std::size_t x = 0; at != data.index.end() && x < rank; ++x) {
+    const auto step = ir::coefficient_of(*at, var_of(x));
+    const auto fits = [&](const Expr& e) { return slides(e, var_of(x), var_of(tap), *step); };
+    if (step && *step >= 1 && std::ranges::all_of(data.index, fits) &&
+        std::ranges::all_of(data.inside, fits, &ir::Condition::expr))
+      return std::pair{x, *step};
+  }
+  return std::nullopt;
+}
+
 std::optional<FewColumns> few_columns(const Graph& g, const Node& n, const Contract& k) {
   const std::size_t rank = n.type.shape.size();
   for (const std::size_t side : {0, 1}) {
@@ -160,23 +169,10 @@ std::optional<FewColumns> few_columns(const Graph& g, const Node& n, const Contr
       for (std::size_t tap = rank; tap < rank + k.reduced.size(); ++tap) {
         if (k.reduced[tap - rank] < 2) continue;
         const auto tap_axis = axis_of(mine, operand, tap, k.reduced[tap - rank]);
-        if (!tap_axis) continue;
-        for (std::size_t x = 0; x < rank; ++x) {
-          if (x == column) continue;
-          const auto at = std::ranges::find_if(
-              other.index, [&](const Expr& e) { return ir::depends_on(e, var_of(tap)); });
-          const auto step =
-              at == other.index.end() ? std::nullopt : ir::coefficient_of(*at, var_of(x));
-          if (!step || *step < 1) continue;
-          const bool all = std::ranges::all_of(other.index,
-                                               [&](const Expr& e) {
-                                                 return slides(e, var_of(x), var_of(tap), *step);
-                                               }) &&
-                           std::ranges::all_of(other.inside, [&](const ir::Condition& c) {
-                             return slides(c.expr, var_of(x), var_of(tap), *step);
-                           });
-          if (all) return FewColumns{side, column, x, tap, *column_axis, *tap_axis, *step};
-        }
+        const auto slide = tap_axis ? sliding_along(other, rank, tap) : std::nullopt;
+        if (slide)
+          return FewColumns{side,         column,    slide->first, tap,
+                            *column_axis, *tap_axis, slide->second};
       }
     }
   }
@@ -202,7 +198,7 @@ std::optional<NodeId> positions_as_columns(Graph& g, Builder& b, const Node& n, 
   out[f.x] /= block;
   out[f.column] *= block;
   next.reduced[f.tap - rank] = taps + f.step * (block - 1);
-  std::vector<Expr> to = variables(rank + k.reduced.size());
+  std::vector<Expr> to = identity_variables(rank + k.reduced.size());
   to[f.x] = to[f.x] * Expr(block);
   Access& data = f.constant == 0 ? next.rhs : next.lhs;
   data = substitute(data, to);
@@ -211,7 +207,7 @@ std::optional<NodeId> positions_as_columns(Graph& g, Builder& b, const Node& n, 
 
   const NodeId weights = n.args[f.constant];
   Shape wide = b.shape(weights);
-  Access from{variables(wide.size()), {}};
+  Access from{identity_variables(wide.size()), {}};
   const Expr column = var(f.column_axis);
   const Expr tap = var(f.tap_axis) - ir::floor_div(column, columns) * Expr(f.step);
   wide[f.column_axis] *= block;
@@ -225,7 +221,7 @@ std::optional<NodeId> positions_as_columns(Graph& g, Builder& b, const Node& n, 
   args[f.constant] = b.constant(*constant);
   const NodeId product = g.add(std::move(next), std::move(args), {n.type.dtype, out});
 
-  Access back{variables(rank), {}};
+  Access back{identity_variables(rank), {}};
   back.index[f.x] = ir::floor_div(var(f.x), block);
   back.index[f.column] = ir::floor_mod(var(f.x), block) * Expr(columns) + var(f.column);
   return b.view(product, n.type.shape, std::move(back));

@@ -12,8 +12,6 @@ using ir::Var;
 
 namespace {
 
-Expr var(std::size_t i) { return Var{static_cast<std::int32_t>(i)}; }
-
 /// An access that is never inside keeps a condition that says so.
 Access simplified_or_never(const Access& a, const Shape& variables) {
   if (auto s = simplified(a, variables)) return *std::move(s);

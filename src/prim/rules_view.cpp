@@ -17,8 +17,6 @@ using Rewritten = std::optional<NodeId>;
 constexpr std::int64_t kMaxAccessSize = 160;
 constexpr std::size_t kMaxPieces = 64;
 
-Expr var(std::size_t i) { return Var{static_cast<std::int32_t>(i)}; }
-
 Rewritten view_simplify(RewriteContext& c, const Node& n) {
   const auto* v = std::get_if<View>(&n.op);
   if (v == nullptr) return std::nullopt;

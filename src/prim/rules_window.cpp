@@ -18,12 +18,6 @@ Shape variables_of(const Node& n, const Contract& k) {
   return all;
 }
 
-std::vector<Expr> identity_variables(std::size_t count) {
-  std::vector<Expr> to;
-  for (std::size_t v = 0; v < count; ++v) to.push_back(Var{static_cast<std::int32_t>(v)});
-  return to;
-}
-
 /// A condition that both operands have stays with one of them: where that one is zero, so is the
 /// product, whatever the other reads. It leaves the operand that it concerns least.
 Rewritten contract_shared_conditions(RewriteContext& c, const Node& n) {

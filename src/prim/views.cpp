@@ -10,10 +10,6 @@ namespace heddle::prim {
 using ir::Expr;
 using ir::Var;
 
-namespace {
-Expr var(std::size_t i) { return Var{static_cast<std::int32_t>(i)}; }
-}  // namespace
-
 NodeId Builder::view(NodeId x, Shape out, Access access, double fill) {
   HEDDLE_CHECK(access.index.size() == shape(x).size(), "view of {} with {} coordinates",
                to_string(type(x)), access.index.size());

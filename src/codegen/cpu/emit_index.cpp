@@ -239,15 +239,19 @@ Emitter::V Emitter::address(std::int32_t id, const Expr& e) {
                       b_.getInt64(static_cast<std::uint64_t>(constant)));
 }
 
+/// What `e` is in a lane.
+Expr Emitter::at_lane(const Expr& e, std::int64_t lane) const {
+  return ir::substitute(e, [&](Var x) -> std::optional<Expr> {
+    return x == vector_->var ? std::optional(Expr(vector_->begin + lane)) : std::nullopt;
+  });
+}
+
 /// The lanes in which the condition holds, where no variable but the lane decides it; else null.
 Emitter::V Emitter::decided_lanes(const ir::Condition& c) const {
   llvm::SmallVector<llvm::Constant*> bits;
   for (unsigned i = 0; i < vector_->width; ++i) {
     ir::Condition lane = c;
-    lane.expr = ir::substitute(c.expr, [&](Var x) -> std::optional<Expr> {
-      if (x != vector_->var) return std::nullopt;
-      return Expr(vector_->begin + std::min(i, vector_->lanes - 1));
-    });
+    lane.expr = at_lane(c.expr, std::min(i, vector_->lanes - 1));
     const auto holds = ir::decide(lane, ranges_);
     if (!holds) return nullptr;
     bits.push_back(llvm::ConstantInt::getBool(module_.getContext(), *holds));

@@ -79,9 +79,7 @@ Emitter::V Emitter::row_of_block(std::int32_t id, const Expr& first,
   const unsigned width = vector_->width;
   V from = address(id, first), all = nullptr;
   for (ir::Condition c : inside) {
-    c.expr = ir::substitute(c.expr, [&](Var x) -> std::optional<Expr> {
-      return x == vector_->var ? std::optional(Expr(vector_->begin + lane)) : std::nullopt;
-    });
+    c.expr = at_lane(c.expr, lane);
     if (const auto holds = ir::decide(c, ranges_); holds && *holds) continue;
     V one = condition(c);
     all = all ? b_.CreateAnd(all, one) : one;
@@ -133,12 +131,8 @@ Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset,
     if (unrolled_[at] == 0 || unrolled_[at] % width != 0) continue;
     if (ir::coefficient_of(offset, v) != 1) continue;
     const auto column = static_cast<std::size_t>(*bound_[at]) % width;
-    const Expr first = ir::substitute(
-        bound(offset - Expr(v) + Expr(*bound_[at] - static_cast<std::int64_t>(column))),
-        [&](Var x) -> std::optional<Expr> {
-          if (x != vector_->var) return std::nullopt;
-          return Expr(vector_->begin);
-        });
+    const Expr first =
+        at_lane(bound(offset - Expr(v) + Expr(*bound_[at] - static_cast<std::int64_t>(column))), 0);
     const auto range = ir::bounds(first, ranges_);
     const std::int64_t last = (width - 1) * (*stride + 1);
     const bool exists = range && range->low >= 0 && range->high + last < buffer(id).size;

@@ -17,6 +17,15 @@ unsigned floor_power_of_two(std::int64_t x) {
   return p;
 }
 
+/// The offsets of these lanes, least first.
+std::vector<std::int64_t> sorted(const std::vector<std::int64_t>& offsets,
+                                 const std::vector<unsigned>& lanes) {
+  std::vector<std::int64_t> out;
+  for (const unsigned i : lanes) out.push_back(offsets[i]);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 /// Where runs of `length` elements begin that together hold all of `offsets` (sorted), from the
 /// first on; none goes past the last offset unless all lie within one run.
 std::vector<std::int64_t> runs_over(const std::vector<std::int64_t>& offsets, std::int64_t length) {
@@ -39,22 +48,16 @@ Emitter::Access Emitter::access(const Expr& e) const {
   a.base = e;
   if (!varies(e)) return a;
   const Vector& v = *vector_;
-  const auto lane_of = [&](std::int64_t i) {
-    return ir::substitute(e, [&](Var x) -> std::optional<Expr> {
-      if (x != v.var) return std::nullopt;
-      return Expr(v.begin + i);
-    });
-  };
   if (const auto c = ir::coefficient_of(e, v.var)) {
     a.kind = Access::Kind::constant;
-    a.base = lane_of(0);
+    a.base = at_lane(e, 0);
     for (unsigned i = 0; i < v.lanes; ++i) a.offsets.push_back(*c * i);
     a.contiguous = *c == 1;
     return a;
   }
   a.kind = Access::Kind::constant;
   for (unsigned i = 0; i < v.lanes; ++i) {
-    a.lanes.push_back(ir::simplify(lane_of(i), ranges_));
+    a.lanes.push_back(ir::simplify(at_lane(e, i), ranges_));
     const auto distance = (a.lanes[i] - a.lanes[0]).constant();
     if (distance) {
       a.offsets.push_back(*distance);
@@ -165,9 +168,7 @@ Emitter::V Emitter::load_known(std::int32_t id, const Access& a,
     return llvm::Constant::getNullValue(llvm::FixedVectorType::get(ops_.compute(t), width));
   if (a.contiguous && active.size() == width) return load_at(id, address(id, a.base), width);
   if (a.kind == Access::Kind::general) return load_each(id, a, nullptr, &active);
-  std::vector<std::int64_t> offsets;
-  for (const unsigned i : active) offsets.push_back(a.offsets[i]);
-  std::sort(offsets.begin(), offsets.end());
+  const std::vector<std::int64_t> offsets = sorted(a.offsets, active);
   const unsigned run = std::min(width, floor_power_of_two(offsets.back() - offsets.front() + 1));
   const std::vector<std::int64_t> starts = runs_over(offsets, run);
   if (run == 1 || !worth(starts, active.size())) return load_each(id, a, nullptr, &active);
@@ -283,9 +284,7 @@ void Emitter::store_apart(std::int32_t id, const Access& a, V v) {
   const DType t = buffer(id).dtype;
   if (!active || a.kind != Access::Kind::constant || in_registers(id) || machine_.vector_bytes < 64)
     return store_each(id, a, v, scope().mask);
-  std::vector<std::int64_t> offsets;
-  for (const unsigned i : *active) offsets.push_back(a.offsets[i]);
-  std::sort(offsets.begin(), offsets.end());
+  const std::vector<std::int64_t> offsets = sorted(a.offsets, *active);
   const auto run = static_cast<unsigned>(machine_.vector_bytes / size_of(t));
   const std::vector<std::int64_t> starts = offsets.empty() ? offsets : runs_over(offsets, run);
   if (starts.size() > 2 ? !worth(starts, offsets.size()) : offsets.size() < 4)

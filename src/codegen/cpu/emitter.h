@@ -117,6 +117,7 @@ class Emitter {
   V divide(const ir::IndexNode& n);
   bool fits32(const Expr& e) const;
   V lane_index(const Expr& e, llvm::IntegerType* type);
+  Expr at_lane(const Expr& e, std::int64_t lane) const;
   V index_data(const Expr& e, DType dtype);
   V pointer(std::int32_t buffer, const Expr& e);
   V address(std::int32_t buffer, const Expr& e);
