@@ -53,9 +53,26 @@ struct CostModel::State : Loops {
     return std::max(1.0, size / 4);
   }
 
+  /// Whether a task's scratch memory holds what is between the loops that all uses share
+  /// (lower/stitch/save.cpp); phases of the grid without such loops have none in common.
+  bool is_kept(const std::vector<Use>& all) const {
+    constexpr double kLanes = 16, kOneTask = 8192;
+    if (m.gpu) return true;
+    std::uint64_t shared = ~std::uint64_t{0};
+    double most = 0;
+    for (const Use& use : all) {
+      shared &= use.mask();
+      most = std::max(most, product(use.mask()));
+    }
+    if (product(shared) <= 1) return most <= kOneTask;
+    const bool laned =
+        std::ranges::all_of(all, [&](const Use& u) { return shared & bit(u.innermost); });
+    return most / product(shared) * (laned ? kLanes : 1) * 4 <= static_cast<double>(m.l2_bytes) / 2;
+  }
+
   void visit_map(NodeId id, const prim::Map& map, std::vector<Use>& all) {
     const ir::ScalarFnInfo& info = ir::info(map.fn);
-    if (info.expensive && all.size() > 1) {
+    if (info.expensive && all.size() > 1 && is_kept(all)) {
       // Computed once and kept in a tile for the other loops.
       std::sort(all.begin(), all.end(), [&](const Use& a, const Use& b) {
         return a.scale * product(a.mask()) > b.scale * product(b.mask());

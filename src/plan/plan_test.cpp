@@ -303,6 +303,23 @@ TEST(Orchestrate, RecomputesWhatIsCheapAndStoresWhatIsNot) {
   }
 }
 
+TEST(Orchestrate, LongRowsHaveNoTile) {
+  // Columns are too long for a tile: what their sums and the results both want is stored. A row's
+  // own sum leaves it there.
+  for (const bool alone : {false, true}) {
+    Mini m;
+    const NodeId x = m.map(ir::ScalarFn::tanh, {m.map(ir::ScalarFn::exp, {m.input({16384, 64})})});
+    const NodeId sums = m.sum(x, {alone ? 1 : 0});
+    m.output(m.map(ir::ScalarFn::mul, {x, m.broadcast(sums, {16384, 64}, {alone ? 0 : 1})}));
+    const auto plan = planned(m.g, Strategy::full);
+    ASSERT_TRUE(plan) << plan.error().message;
+    double flops = 0;
+    for (const Kernel& k : plan->kernels) flops += k.cost.flops;
+    EXPECT_EQ(plan->kernels.size(), alone ? 1U : 2U);
+    EXPECT_LT(flops, 5.1 * 16384 * 64);
+  }
+}
+
 TEST(Orchestrate, ManyInputsAreInNoCache) {
   // Weights and moments of a step: each would fit a cache, all of them do not.
   for (const int count : {1, 160}) {

@@ -16,6 +16,36 @@ bool contains(const std::vector<std::int32_t>& sorted, std::int32_t x) {
   return std::binary_search(sorted.begin(), sorted.end(), x);
 }
 
+const Apply* application(const Value& v, ir::ScalarFn fn) {
+  const Apply* x = std::get_if<Apply>(&v->op);
+  return x && x->fn == fn ? x : nullptr;
+}
+
+bool is_number(const Value& v, double number) {
+  const Imm* x = std::get_if<Imm>(&v->op);
+  return x && x->real == number;
+}
+
+/// y of 1 / (1 + e^y).
+std::optional<Value> logistic_argument(const Apply* quotient) {
+  const bool is_quotient = quotient && quotient->fn == ir::ScalarFn::recip;
+  const Apply* sum = is_quotient ? application(quotient->args[0], ir::ScalarFn::add) : nullptr;
+  for (const int one : {0, 1}) {
+    if (!sum || !is_number(sum->args[static_cast<std::size_t>(one)], 1)) continue;
+    if (const Apply* e = application(sum->args[static_cast<std::size_t>(1 - one)], ir::ScalarFn::exp))
+      return e->args[0];
+  }
+  return std::nullopt;
+}
+
+/// Whether y is x times a number, the sign apart.
+bool follows(Value y, const Value& x) {
+  if (const Apply* product = application(y, ir::ScalarFn::mul); product && y != x)
+    for (const std::size_t side : {0, 1})
+      if (std::holds_alternative<Imm>(product->args[side]->op)) y = product->args[1 - side];
+  return y == x;
+}
+
 }  // namespace
 
 /// The outermost depth where the value may be computed: inside the loops whose variables it uses,
@@ -77,6 +107,7 @@ Emitter::V Emitter::make_value(const ValueNode& v) {
 Emitter::V Emitter::make_apply(const Apply& x, DType dtype) {
   if (V word = load_parts(x)) return word;
   if (V sum = add_product(x)) return sum;
+  if (V s = dtype == DType::f32 ? make_logistic(x) : nullptr) return s;
   llvm::SmallVector<V> args;
   bool varying = false;
   for (const Value& arg : x.args) {
@@ -104,6 +135,25 @@ Emitter::V Emitter::add_product(const Apply& x) {
   if (std::ranges::any_of(args, [](V v) { return v->getType()->isVectorTy(); }))
     for (V& arg : args) arg = ops_.splat(arg, vector_->width);
   return ops_.dot4(args[0], args[1], args[2]);
+}
+
+/// Sigmoid, and x·sigmoid(c·x) (SiLU), which is one division; null where it is something else.
+Emitter::V Emitter::make_logistic(const Apply& x) {
+  const auto made = [&](const Value* numerator, Value y) -> V {
+    const Apply* minus = application(y, ir::ScalarFn::neg);
+    if (minus) y = minus->args[0];
+    if (numerator && !follows(y, *numerator)) return nullptr;
+    V argument = value(y);
+    if (!argument->getType()->isVectorTy()) return nullptr;
+    V above = numerator ? ops_.splat(value(*numerator), vector_->width) : nullptr;
+    return ops_.logistic(above, argument, minus != nullptr);
+  };
+  if (x.fn == ir::ScalarFn::mul)
+    for (const std::size_t side : {0, 1})
+      if (const auto y = logistic_argument(std::get_if<Apply>(&x.args[side]->op)))
+        if (V out = made(&x.args[1 - side], *y)) return out;
+  const auto y = logistic_argument(&x);
+  return y ? made(nullptr, *y) : nullptr;
 }
 
 Emitter::V Emitter::make_guard(const Guard& x) {

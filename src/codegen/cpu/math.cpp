@@ -51,6 +51,21 @@ V Ops::scaled(V x, V n) {
                             {x, n, x, b_.getInt16(0xffff), b_.getInt32(kCurrentRounding)});
 }
 
+/// x with |x| bounded by `limit` in one instruction, which may take NaN for a number; null if there
+/// is none.
+V Ops::bounded(V x, double limit) {
+  const unsigned width = width_of(x);
+  if (x86_bytes_ < 64 || (width != 8 && width != 16)) return nullptr;
+  V least_magnitude = b_.getInt32(2);
+  if (width == 8)
+    return b_.CreateIntrinsic(Intrinsic::x86_avx512_mask_range_ps_256, {},
+                              {x, real(x, limit), least_magnitude, x, b_.getInt8(0xff)});
+  constexpr int kCurrentRounding = 4;
+  return b_.CreateIntrinsic(
+      Intrinsic::x86_avx512_mask_range_ps_512, {},
+      {x, real(x, limit), least_magnitude, x, b_.getInt16(0xffff), b_.getInt32(kCurrentRounding)});
+}
+
 /// e^x = 2^n · e^r with |r| ≤ ln2/2 (Cody and Waite), e^r a minimax polynomial of degree 6. 2^n is
 /// applied in two halves, so results below 2^-126 are right denormals and overflow gives infinity.
 V Ops::exp_f32(V x) {
@@ -74,6 +89,25 @@ V Ops::exp_f32(V x) {
   };
   p = b_.CreateFMul(p, power_of_two(half));
   return b_.CreateFMul(p, power_of_two(b_.CreateSub(whole, half)));
+}
+
+/// numerator / (1 + e^(±y)) within 6 ulp: e^y as above, but by a polynomial of degree 5 and with
+/// ln2 in one part, whose errors lie below those of the rest where the result is not tiny. Null
+/// where the processor has no instructions to bound and to scale.
+V Ops::logistic(V numerator, V y, bool negative) {
+  constexpr double kOverflows = 96;
+  V x = bounded(y, kOverflows);
+  if (!x) return nullptr;
+  if (!numerator) {  // nothing else says that y is NaN
+    numerator = real(y, 1);
+    x = extreme(extreme(y, real(y, -kOverflows), true), real(y, kOverflows), false);
+  }
+  const double sign = negative ? -1 : 1;
+  V n = intrinsic(Intrinsic::roundeven, {b_.CreateFMul(x, real(x, sign * 1.44269504088896341))});
+  V r = intrinsic(Intrinsic::fma, {n, real(x, -sign * 0.69314718055994531), x});
+  V p = polynomial(r, {sign * 0.00829761940985918, 0.04191562905907631, sign * 0.16667576134204865,
+                       0.4999889135360718, sign * 0.9999997019767761, 1.0000001192092896});
+  return b_.CreateFDiv(numerator, b_.CreateFAdd(real(x, 1), scaled(p, n)));
 }
 
 /// log(m · 2^e) with m in [√½, √2): Cephes' polynomial in m - 1, e·ln2 in two parts.

@@ -139,5 +139,60 @@ TEST(Math, QuotientsByConstants) {
     }
 }
 
+/// y[i] = value of x[i], in vectors of `lanes`.
+kernel::Kernel of_x(const std::string& value, int lanes) {
+  return parsed(fmt::format(R"(kernel "f" vars=3 {{
+  buffer b0 "x" f32[4096] grid arg=0
+  buffer b1 "y" f32[4096] grid arg=1 written
+  for grid d0 in 0..1 {{
+    for serial d1 in 0..{0} {{
+      for vector d2 in 0..{1} {{ let %0 = load.f32 b0[d1*{1} + d2]
+        b1[d1*{1} + d2] = {2} }}
+    }}
+  }}
+}})",
+                            4096 / lanes, lanes, value));
+}
+
+/// What is one division and one exponential without care for its own overflow.
+TEST(Math, Logistics) {
+  struct Form {
+    const char* text;
+    double (*reference)(double);
+  };
+  const Form forms[] = {
+      {"recip.f32(add.f32(exp.f32(neg.f32(%0)), f32(1)))",
+       [](double x) { return 1 / (1 + std::exp(-x)); }},
+      {"recip.f32(add.f32(f32(1), exp.f32(%0)))", [](double x) { return 1 / (1 + std::exp(x)); }},
+      {"mul.f32(%0, recip.f32(add.f32(exp.f32(neg.f32(%0)), f32(1))))",
+       [](double x) { return x / (1 + std::exp(-x)); }},
+      {"mul.f32(recip.f32(add.f32(exp.f32(neg.f32(mul.f32(%0, f32(2)))), f32(1))), %0)",
+       [](double x) { return x / (1 + std::exp(-2 * x)); }},
+      // Another factor is none of these.
+      {"mul.f32(f32(3), recip.f32(add.f32(exp.f32(neg.f32(%0)), f32(1))))",
+       [](double x) { return 3 / (1 + std::exp(-x)); }},
+  };
+  const float special[] = {0.0F, -0.0F, INFINITY, -INFINITY, NAN, 1e-40F, -1e-40F, 3e38F, -3e38F};
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> far(-43, 43), near(-3, 3);
+  for (const Machine& machine : machines())
+    for (const int lanes : {4, 8, 16})
+      for (const Form& form : forms) {
+        const Compiled code(of_x(form.text, lanes), machine);
+        std::vector<float> x(4096), y(4096);
+        for (std::size_t i = 0; i < x.size(); ++i)
+          x[i] = i < std::size(special) ? special[i] : i % 2 ? far(random) : near(random);
+        code.run({x.data(), y.data()});
+        double worst = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const double want = form.reference(x[i]);
+          worst = std::max(worst, ulps(y[i], want));
+          ASSERT_LE(ulps(y[i], want), 6)
+              << form.text << " of " << x[i] << " on " << machine.cpu << ": " << y[i];
+        }
+        EXPECT_GT(worst, 0);
+      }
+}
+
 }  // namespace
 }  // namespace heddle::codegen::cpu

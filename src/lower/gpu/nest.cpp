@@ -21,12 +21,6 @@ constexpr std::int64_t kThreadsPerCore = 1024;  // that hide the latency of memo
 constexpr int kBlock = 256, kMaxTeam = 1024;
 constexpr std::int64_t kTermsEach = 16;  // vectors that one member adds up gladly
 
-Index own_index(const NestOutput& o, const Index& index) {
-  Index own;
-  for (int d : o.dimensions) own.push_back(d < 0 ? Expr(0) : index[static_cast<std::size_t>(d)]);
-  return own;
-}
-
 Expr offset_in(const Layout& layout, const Index& index) {
   Expr offset(0);
   for (std::size_t d = 0; d < index.size(); ++d) offset = offset + index[d] * layout.strides[d];
@@ -70,7 +64,7 @@ ThreadNest::ThreadNest(Emitter& out, std::vector<NestOutput> outputs, Domain dom
   // Neighbours in memory are neighbours in the list, so that they can be fused.
   const NestOutput& main =
       *std::find_if(outputs_.begin(), outputs_.end(), [](const NestOutput& o) { return !o.row; });
-  const Expr stored = offset_in(main.layout, own_index(main, t.position));
+  const Expr stored = offset_in(main.layout, stitch::own_index(main, t.position));
   std::stable_sort(t.dims.begin(), t.dims.end(), [&](const stitch::Axis& a, const stitch::Axis& b) {
     return ir::coefficient_of(stored, a.var).value_or(0) >
            ir::coefficient_of(stored, b.var).value_or(0);
@@ -263,7 +257,7 @@ void ThreadNest::row_outputs(const Index& index) {
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const NestOutput& o = outputs_[i];
     if (!o.row) continue;
-    const Index own = own_index(o, index);
+    const Index own = stitch::own_index(o, index);
     if (!rows_done_.insert({i, own}).second) continue;
     const bool shared = out_.shared_by_team(own);
     std::vector<ir::Condition> start;
@@ -295,7 +289,7 @@ void ThreadNest::innermost() {
     std::vector<Value> values;
     for (const NestOutput& o : outputs_) {
       if (o.row) continue;
-      const Index own = own_index(o, index);
+      const Index own = stitch::own_index(o, index);
       stores.push_back(Store{o.buffer,
                              out_.values().simplified(offset_in(o.layout, own)),
                              o.value(out_.values(), own),

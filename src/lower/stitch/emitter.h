@@ -66,6 +66,7 @@ class Emitter {
   Emitter(const prim::Graph& g, kernel::Kernel& k, const Target& target, Evaluator& values);
 
   Var fresh(std::int64_t extent);
+  const prim::Graph& graph() const { return g_; }
   kernel::Kernel& kernel() { return kernel_; }
   Evaluator& values() { return values_; }
   const Target& target() const { return target_; }
@@ -129,7 +130,8 @@ class Emitter {
   std::vector<Value> prepared(const std::function<std::vector<Value>()>& make);
   /// The combined value; loops are emitted where `r.depends` is bound.
   Value reduce(const Reduction& r);
-  /// Nodes worth keeping between phases (see save.h).
+  void keep(NodeId node);
+  /// Nodes worth keeping between phases (cluster.h).
   void set_save(std::vector<NodeId> nodes) { save_ = std::move(nodes); }
 
   /// What the values of `make` touch, reductions included, without emitting anything. `seen` hears

@@ -20,12 +20,6 @@ constexpr std::int64_t kHoisted = 32;        // reductions of more terms decide 
 constexpr std::int64_t kLargeTranspose = 1 << 21;  // elements
 constexpr std::size_t kMaxBoxes = 24;
 
-Index own_index(const NestOutput& o, const Index& index) {
-  Index own;
-  for (int d : o.dimensions) own.push_back(d < 0 ? Expr(0) : index[static_cast<std::size_t>(d)]);
-  return own;
-}
-
 /// Instructions, roughly.
 std::int64_t weight_of(const kernel::ValueNode& v) {
   const auto* x = std::get_if<kernel::Apply>(&v.op);
@@ -130,6 +124,7 @@ Nest::Nest(Emitter& out, std::vector<NestOutput> outputs, Domain domain)
   choose_order(t);
   choose_vector_count();
   choose_tasks();
+  choose_kept(t);
 }
 
 /// Whether the reduction is part of another one's terms.
@@ -330,6 +325,7 @@ void Nest::place_tasks(const Expr& task) {
 Body Nest::emit(const Expr& task, Var bound) {
   out_.begin_task({bound});
   place_tasks(task);
+  for (const NodeId node : kept_) out_.keep(node);
   loops(split_ == order_.size() ? 0 : split_);
   return out_.end_task();
 }

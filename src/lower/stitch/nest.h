@@ -23,6 +23,12 @@ inline std::int64_t divisor_below(std::int64_t n, std::int64_t limit) {
   return 1;
 }
 
+inline Index own_index(const NestOutput& o, const Index& index) {
+  Index own;
+  for (int d : o.dimensions) own.push_back(d < 0 ? Expr(0) : index[static_cast<std::size_t>(d)]);
+  return own;
+}
+
 /// A box of positions.
 struct Domain {
   Shape begin, extent;
@@ -68,6 +74,8 @@ class Nest {
   bool streams_columns(std::int64_t vectors) const;
   void choose_tasks();
   std::int64_t work() const;
+  void choose_kept(const Traced& t);
+  bool on_vector(Var v) const;
 
   void place_tasks(const Expr& task);
   void loops(std::size_t at);
@@ -100,6 +108,7 @@ class Nest {
   std::size_t split_ = 0;      ///< order_[0..split_) are tasks, order_[split_] in blocks
   std::int64_t block_ = 1, blocks_ = 1, tasks_ = 1;
   std::int64_t weight_ = 1;
+  std::vector<NodeId> kept_;  ///< each task computes them once, not in each of its rows
   std::vector<std::optional<Expr>> position_;  ///< by axis, while emitting
   Expr split_block_ = 0;
   std::vector<std::function<void()>> after_lanes_;  ///< copies due when a block of lanes is done

@@ -97,6 +97,24 @@ TEST(Prefetch, TheNextTileOfATranspose) {
     EXPECT_EQ(buffer.scope, kernel::Scope::grid) << "a tile in scratch memory";
 }
 
+/// A sigmoid of each channel is computed once in a task, not in each row; what is different in each
+/// row, or the same in all lanes, stays where it is.
+TEST(Kept, GatesThatRowsShare) {
+  const auto kept = [](const Shape& gate, std::int64_t rows) {
+    prim::Graph g;
+    Builder b(g);
+    const NodeId x = cases::in(g, {rows, 48});
+    cases::out(g, b.mul(x, b.broadcast(b.sigmoid(cases::in(g, gate)), {rows, 48})));
+    const kernel::Kernel k = lowered(g, 1 << 20);
+    return std::ranges::count(k.buffers, "kept", &kernel::Buffer::name);
+  };
+  EXPECT_EQ(kept({1, 48}, 200), 1);
+  EXPECT_EQ(kept({1, 48}, 2), 0);
+  EXPECT_EQ(kept({200, 1}, 200), 0);
+  EXPECT_EQ(kept({200, 48}, 200), 0);
+  EXPECT_EQ(kept({}, 200), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, Stitch, testing::ValuesIn(cases::kCases), [](const auto& info) {
   std::string name(info.param.name);
   std::replace_if(

@@ -322,6 +322,28 @@ inline const Case kCases[] = {
        out(g, b.scatter(in(g, {5}), in(g, {}), {in(g, {}, DType::i64)},
                         {{0}, {ir::Expr(0)}, prim::Scatter::Combine::add}));
      }},
+    {"gates of channels",
+     [](auto& g, auto& b) {
+       const NodeId x = in(g, {2, 7, 11, 37}), gate = in(g, {2, 1, 1, 37});
+       out(g, b.mul(x, b.broadcast(b.sigmoid(b.add(gate, in(g, {37}))), {2, 7, 11, 37})));
+     }},
+    {"gates of what is joined",
+     [](auto& g, auto& b) {
+       const NodeId gate = b.broadcast(b.sigmoid(in(g, {1, 33})), {90, 33});
+       out(g, b.mul(b.concat({in(g, {90, 16}), in(g, {90, 17})}, 1), gate));
+     }},
+    {"gates at two places",
+     [](auto& g, auto& b) {
+       const NodeId gate = b.tanh(in(g, {64})), x = in(g, {40, 64});
+       const prim::Access turned{{ir::Expr(63) - ir::Expr(ir::Var{1})}, {}};
+       out(g, b.mul(b.mul(x, b.broadcast(gate, {40, 64})), b.view(gate, {40, 64}, turned)));
+     }},
+    {"gates of sums",
+     [](auto& g, auto& b) {
+       const NodeId x = in(g, {48, 40});
+       const NodeId sums = b.reduce_sum(in(g, {3, 40}), {0}, true);
+       out(g, b.mul(x, b.broadcast(b.sigmoid(sums), {48, 40})));
+     }},
     {"scalar", [](auto& g, auto& b) { out(g, b.exp(in(g, {}))); }},
     {"empty", [](auto& g, auto& b) { out(g, b.exp(in(g, {3, 0}))); }},
     {"sum of nothing", [](auto& g, auto& b) { out(g, b.reduce_sum(in(g, {3, 0}), {1})); }},
