@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernel/jam.h"
 #include "kernel/traverse.h"
 #include "lower/stitch/cluster.h"
 #include "lower/stitch/prefetch.h"
@@ -84,7 +85,8 @@ void Phases::finish() {
   out_.kernel = kernel::drop_unused_buffers(
       request_.target.is_gpu()
           ? gpu::with_threads(std::move(out_.kernel), threads_ ? threads_ : kThreads, threads_ > 0)
-          : prefetch_rows(kernel::partition_loops(out_.kernel), request_.target));
+          : prefetch_rows(kernel::with_rows_side_by_side(kernel::partition_loops(out_.kernel)),
+                          request_.target));
   std::vector<Argument> used;
   for (std::int32_t i = 0; i < out_.kernel.buffers.size(); ++i) {
     int& argument = out_.kernel.buffers[kernel::BufferId{i}].argument;

@@ -22,7 +22,9 @@ namespace {
 
 class RowPrefetcher {
  public:
-  RowPrefetcher(const kernel::Kernel& k, const Target& target) : k_(k), target_(target) {}
+  /// Beyond all caches; where nothing dear is computed meanwhile, beyond the first one, too.
+  RowPrefetcher(const kernel::Kernel& k, const Target& target)
+      : k_(k), target_(target), least_(has_dear(k) ? target.l3_bytes : target.l2_bytes / 4) {}
 
   /// The statements, with hints inside those loops over rows that read each row twice.
   Body body(const Body& in) const {
@@ -38,6 +40,19 @@ class RowPrefetcher {
   }
 
  private:
+  static bool has_dear(const kernel::Kernel& k) {
+    bool found = false;
+    kernel::for_each_stmt(k.body, [&](const Stmt& s) {
+      kernel::for_each_value_of(s, [&](const kernel::Value& root) {
+        kernel::for_each_value(root, [&](const kernel::Value& v) {
+          const auto* x = std::get_if<kernel::Apply>(&v->op);
+          found = found || (x && ir::info(x->fn).expensive);
+        });
+      });
+    });
+    return found;
+  }
+
   using Steps = std::map<BufferId, std::int64_t>;  ///< elements from one row to the next
 
   Body rows_of(Var row, Body statements) const {
@@ -69,7 +84,7 @@ class RowPrefetcher {
   bool useful(BufferId id, std::int64_t step) const {
     const kernel::Buffer& b = k_.buffers[id];
     const std::int64_t size = size_of(b.dtype);
-    return b.scope == kernel::Scope::grid && !b.written && b.size * size >= target_.l3_bytes &&
+    return b.scope == kernel::Scope::grid && !b.written && b.size * size >= least_ &&
            step * size >= kLine && step * size <= target_.l2_bytes / 4;
   }
 
@@ -120,6 +135,7 @@ class RowPrefetcher {
 
   const kernel::Kernel& k_;
   const Target& target_;
+  const std::int64_t least_;  ///< bytes of a buffer
 };
 
 }  // namespace
