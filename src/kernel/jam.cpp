@@ -161,7 +161,47 @@ class Jam {
       copies.push_back(substitute(body, replace(row, first + c)));
       if (c > 0) copies.back() = with_own_buffers(copies.back());
     }
-    return fused(copies);
+    const std::size_t together = fused_statements(body, row);
+    std::vector<Body> heads;
+    for (const Body& copy : copies)
+      heads.emplace_back(copy.begin(), copy.begin() + static_cast<std::ptrdiff_t>(together));
+    Body out = fused(heads);
+    for (std::size_t c = 0; c < copies.size(); ++c) {
+      Body tail(copies[c].begin() + static_cast<std::ptrdiff_t>(together), copies[c].end());
+      if (c > 0) tail = with_own_variables(tail);
+      out.insert(out.end(), tail.begin(), tail.end());
+    }
+    return out;
+  }
+
+  /// Behind the last reduction nothing waits, and memory had better be written row by row, unless
+  /// rows share what they read there.
+  std::size_t fused_statements(const Body& body, Var row) const {
+    std::size_t last = 0;
+    bool shared = false;
+    for (std::size_t i = 0; i < body.size(); ++i) {
+      bool reduces = false;
+      for_each_read(body[i], [&](BufferId, bool horizontal) { reduces |= horizontal; });
+      if (reduces) last = i + 1;
+      shared = !reduces && (shared || reads_across(body[i], row));
+    }
+    return shared ? body.size() : last;
+  }
+
+  /// Whether vectors of arguments are read that are the same in all rows.
+  bool reads_across(const Stmt& s, Var row) const {
+    bool found = false;
+    const For* x = std::get_if<For>(&s.op);
+    for_each_stmt(x ? *x->body : Body{}, [&](const Stmt& inner) {
+      for_each_value_of(inner, [&](const Value& root) {
+        for_each_value(root, [&](const Value& v) {
+          const Load* load = std::get_if<Load>(&v->op);
+          found = found || (load && !private_.contains(load->buffer.value) &&
+                            !load->offset.constant() && !ir::depends_on(load->offset, row));
+        });
+      });
+    });
+    return found;
   }
 
   /// Copies of one body, of which loops are fused.
