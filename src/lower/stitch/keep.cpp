@@ -12,7 +12,7 @@ using kernel::Store;
 
 namespace {
 
-constexpr double kWorthKeeping = 8;      // vector operations
+constexpr double kWorthKeeping = 8;  // vector operations
 constexpr std::int64_t kLeastRepeats = 4;
 constexpr std::int64_t kMostKept = 4096;  // elements of all, which stay in the first-level cache
 

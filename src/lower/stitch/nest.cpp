@@ -169,7 +169,9 @@ void Nest::choose_order(const Traced& t) {
   std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
     if (needed(a) != needed(b)) return needed(a) > needed(b);
     // Among equals: tasks, vectors, then what is inside the vectors.
-    const auto rank = [&](std::size_t i) { return i == tiled_ ? 2 : i == vector_ ? 1 : 0; };
+    const auto rank = [&](std::size_t i) {
+      return i == tiled_ ? 2 : i == vector_ ? 1 : i == blocked_ ? -1 : 0;
+    };
     return rank(a) < rank(b);
   });
 }
@@ -465,7 +467,9 @@ void Nest::innermost() {
     return values;
   });
   stage_tile(stores);
-  out_.store(std::move(stores));
+  if (stored_before_ == 0) return out_.store(std::move(stores));
+  out_.under({{*position_[*tiled_], stored_before_, axes_.loops[*tiled_].extent}},
+             [&] { out_.store(std::move(stores)); });
 }
 
 std::string Nest::describe() const {

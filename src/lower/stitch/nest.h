@@ -46,6 +46,7 @@ class Nest {
   /// The body of task number `task`, whose variable is `bound`.
   kernel::Body emit(const Expr& task, Var bound);
   std::string describe() const;
+  std::vector<Nest> parts(const std::vector<NestOutput>& outputs) const;
   /// What the values read with a stride along the lanes: buffers and strides.
   std::vector<std::pair<kernel::BufferId, std::int64_t>> strided_reads() const;
 
@@ -65,6 +66,8 @@ class Nest {
   std::vector<Touch> large_touches() const;
   void choose_vector();
   void tile_transpose();
+  bool are_far(Var column) const;
+  void split_far_columns();
   void keep_weights();
   void stage_tile(std::vector<kernel::Store>& stores);
   kernel::Body next_tile(const Expr& block) const;
@@ -96,11 +99,14 @@ class Nest {
     std::int64_t count = 1;   ///< terms
   };
   std::vector<Hoisted> hoisted_;
-  std::vector<std::size_t> order_;     ///< axes, outermost first
-  std::optional<std::size_t> vector_;  ///< axis along the lanes
-  std::optional<std::size_t> tiled_;   ///< axis inside the vectors
-  bool transposes_ = false;            ///< tiled_ is contiguous to what the lanes are not
-  bool in_registers_ = false;          ///< such tiles are transposed in registers as they are read
+  std::vector<std::size_t> order_;      ///< axes, outermost first
+  std::optional<std::size_t> vector_;   ///< axis along the lanes
+  std::optional<std::size_t> tiled_;    ///< axis inside the vectors
+  std::optional<std::size_t> blocked_;  ///< blocks of the vectors' axis, around the tiles
+  std::int64_t stored_before_ = 0;      ///< elements of the only tile that another nest stores
+  bool transposes_ = false;             ///< tiled_ is contiguous to what the lanes are not
+  std::optional<Var> cut_;              ///< of the domain, where the last tile is no whole vector
+  bool in_registers_ = false;           ///< such tiles are transposed in registers as they are read
   /// What the tile being emitted reads that way: buffer, offset.
   std::vector<std::pair<kernel::BufferId, Expr>> tile_reads_;
   std::vector<Var> dims_;      ///< of the domain, extents of 1 left out

@@ -351,7 +351,10 @@ void Phases::emit(const Group& group) {
     emit_phase(std::move(nests));
   } else {
     std::vector<Nest> nests;
-    for (const Domain& box : boxes) nests.emplace_back(emitter_, outputs_in(group, box), box);
+    for (const Domain& box : boxes) {
+      const Nest whole(emitter_, outputs_in(group, box), box);
+      for (Nest& part : whole.parts(outputs_in(group, box))) nests.push_back(std::move(part));
+    }
     emit_phase(std::move(nests));
   }
   // Later phases read what earlier ones have stored.

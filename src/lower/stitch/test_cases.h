@@ -322,6 +322,16 @@ inline const Case kCases[] = {
        out(g, b.scatter(in(g, {5}), in(g, {}), {in(g, {}, DType::i64)},
                         {{0}, {ir::Expr(0)}, prim::Scatter::Combine::add}));
      }},
+    {"transposed, no whole vectors",
+     [](auto& g, auto& b) { out(g, b.transpose(in(g, {67, 101}), {1, 0})); }},
+    {"transposed, far columns",
+     [](auto& g, auto& b) {
+       out(g, b.mul(b.transpose(in(g, {1024, 37}), {1, 0}), in(g, {37, 1})));
+     }},
+    {"transposed in a batch, with a pad",
+     [](auto& g, auto& b) {
+       out(g, b.pad(b.transpose(in(g, {3, 256, 40}), {0, 2, 1}), {0, 1, 0}, {0, 2, 0}, 0));
+     }},
     {"gates of channels",
      [](auto& g, auto& b) {
        const NodeId x = in(g, {2, 7, 11, 37}), gate = in(g, {2, 1, 1, 37});

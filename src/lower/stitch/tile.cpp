@@ -43,8 +43,14 @@ void Nest::tile_transpose() {
           return t.kind != Touch::Kind::other && ir::coefficient_of(t.offset, axis.var) == 1 &&
                  ir::coefficient_of(t.offset, lane) != 1;
         });
-    const std::int64_t tile = divisor_below(axis.extent, kTransposeTile);
+    std::int64_t tile = divisor_below(axis.extent, kTransposeTile);
+    const bool far = are_far(axis.var);
+    if (width_ >= 4 && axis.extent % width_ == 0)
+      tile = width_ * (far ? 1 : divisor_below(axis.extent / width_, kTransposeTile / width_));
     if (!contiguous || tile < 4) continue;
+    for (std::size_t d = 0; d < axes_.originals.size(); ++d)
+      if (axes_.originals[d].second == Expr(axis.var)) cut_ = axes_.originals[d].first;
+    if (axis.extent % width_ == 0 || axis.extent < 2 * width_) cut_.reset();
     const Axis outer{out_.fresh(axis.extent / tile), axis.extent / tile};
     const Axis inner{out_.fresh(tile), tile};
     const Expr whole = Expr(outer.var) * Expr(tile) + Expr(inner.var);
@@ -62,8 +68,55 @@ void Nest::tile_transpose() {
                       const auto c = ir::coefficient_of(t.offset, lane);
                       return t.kind == Touch::Kind::store && (!c || *c > 1);
                     });
+    if (in_registers_ && far) split_far_columns();
     return;
   }
+}
+
+/// Whether few lines of neighbouring columns of the result, each a store's run, stay in the cache.
+bool Nest::are_far(Var column) const {
+  return std::ranges::any_of(axes_.touches, [&](const Touch& t) {
+    const auto step = ir::coefficient_of(t.offset, column);
+    return t.kind == Touch::Kind::store && step &&
+           lines_kept(std::abs(*step) * t.bytes) < static_cast<double>(kTransposeTile);
+  });
+}
+
+/// Such columns are written a few lines at a time: blocks of rows around the tiles.
+void Nest::split_far_columns() {
+  constexpr std::int64_t kLines = 8;
+  Axis& rows = axes_.loops[*vector_];
+  const std::int64_t vectors = rows.extent / width_, lines = divisor_below(vectors, kLines);
+  if (rows.extent % width_ != 0 || lines < 4 || lines == vectors) return;
+  const Axis inner{out_.fresh(lines * width_), lines * width_};
+  const Axis outer{out_.fresh(vectors / lines), vectors / lines};
+  const Var old = rows.var;
+  const Expr whole = Expr(outer.var) * Expr(inner.extent) + Expr(inner.var);
+  const auto rule = [&](Var v) { return v == old ? std::optional<Expr>(whole) : std::nullopt; };
+  for (auto& [original, e] : axes_.originals) e = ir::substitute(e, rule);
+  for (Touch& t : axes_.touches) t.offset = ir::substitute(t.offset, rule);
+  rows = inner;
+  blocked_ = axes_.loops.size();
+  axes_.loops.push_back(outer);
+}
+
+/// The nest, or two of them where it transposes what is no whole number of vectors: those that are,
+/// in registers, and the last one of them once more, of which the elements that are left are
+/// stored.
+std::vector<Nest> Nest::parts(const std::vector<NestOutput>& outputs) const {
+  if (!cut_ || width_ < 4) return {*this};
+  std::size_t dim = 0;
+  for (std::size_t next = 0; dim < domain_.extent.size(); ++dim)
+    if (domain_.extent[dim] != 1 && dims_[next++] == *cut_) break;
+  const std::int64_t extent = domain_.extent[dim], whole = extent / width_ * width_;
+  Domain head = domain_, last = domain_;
+  head.extent[dim] = whole;
+  last.begin[dim] += extent - width_;
+  last.extent[dim] = width_;
+  std::vector<Nest> out{{out_, outputs, head}, {out_, outputs, last}};
+  if (!out[0].in_registers_ || !out[1].in_registers_) return {*this};
+  out[1].stored_before_ = whole - (extent - width_);
+  return out;
 }
 
 /// A sum of a few products (depthwise convolution): inside the vectors goes the axis along which
