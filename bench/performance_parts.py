@@ -73,12 +73,17 @@ def roofline_table(rows):
     out = ["\n### Roofline\n",
            "`heddle profile --roofline`: a kernel's floor is its arithmetic at the measured peak, or its tensors\n"
            "once at the measured bandwidth of the cache that holds them. Below: kernels under 85 % of it, and the\n"
-           "dearest of them.\n",
-           "| model | threads | floors ms | run ms | of the roofline | compute-bound: below, of | memory-bound: below, of |",
-           "|---|---|---|---|---|---|---|"]
+           "dearest of them. Functions bound a kernel where an estimate of their vector instructions takes longer than\n"
+           "its floor. As written: of those below, what is below 85 % of the peak by the products' own arithmetic, too\n"
+           "(Winograd's and Strassen's do with less).\n",
+           "| model | threads | floors ms | run ms | of the roofline | compute-bound: below, of | below as written | "
+           "memory-bound: below, of | bound by functions: below, of |",
+           "|---|---|---|---|---|---|---|---|---|"]
     for r in rows:
         cells = [f"{r[b]['below']} of {r[b]['kernels']} kernels, {r[b]['below_us'] / 1e3:.2f} of {r[b]['us'] / 1e3:.2f} ms"
-                 for b in ("compute", "memory")]
+                 if b in r else "" for b in ("compute", "memory", "functions")]
+        written = r["compute"].get("below_as_written_us")
+        cells.insert(1, "" if written is None else f"{written / 1e3:.2f} ms")
         out.append(f"| {r['model']} | {r['threads']} | {r['floor_us'] / 1e3:.2f} | {r['run_us'] / 1e3:.2f} | "
                    f"**{100 * r['of_roofline']:.0f} %** | {' | '.join(cells)} |")
     for r in rows:

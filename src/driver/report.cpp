@@ -68,6 +68,22 @@ std::string multiplied(const prim::Graph& graph, const CompiledKernel& kernel) {
   return "";
 }
 
+/// Multiply-adds of the kernel's products as they are written, counted as two, and vector
+/// operations of its functions of each element (ir::ScalarFnInfo::flops: an estimate), each element
+/// once.
+std::pair<double, double> arithmetic(const prim::Graph& graph, const CompiledKernel& kernel) {
+  double products = 0, functions = 0;
+  for (const prim::NodeId id : kernel.planned.cluster.nodes) {
+    const prim::Node& n = graph[id];
+    const auto elements = static_cast<double>(element_count(n.type.shape));
+    if (const auto* k = std::get_if<prim::Contract>(&n.op))
+      products += 2 * elements * static_cast<double>(element_count(k->reduced));
+    if (const auto* map = std::get_if<prim::Map>(&n.op))
+      functions += elements * ir::info(map->fn).flops;
+  }
+  return {products, functions};
+}
+
 json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
   json j = {{"name", kernel.lowered.kernel.name},
             {"schedule", kernel.lowered.schedule},
@@ -95,6 +111,9 @@ json kernel_json(const prim::Graph& graph, const CompiledKernel& kernel) {
   const auto [constants, values] = compulsory_bytes(graph, kernel);
   j["constant_bytes"] = constants;
   j["value_bytes"] = values;
+  const auto [products, functions] = arithmetic(graph, kernel);
+  j["written_flops"] = products;
+  j["function_ops"] = functions;
   json phases = json::array();
   for (const auto& phase : kernel.code.phases) phases.push_back(phase.tasks);
   j["tasks"] = phases;

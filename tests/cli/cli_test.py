@@ -83,12 +83,14 @@ class Cli(CommandTest):
         report = json.loads(done.stdout)
         rows = report["kernels"]
         self.assertAlmostEqual(report["floor_us"], sum(k["floor_us"] for k in rows))
-        for bound in ("compute", "memory"):
+        for bound in ("compute", "memory", "functions"):
             here = [k for k in rows if k["bound"] == bound]
             below = [k for k in here if k["of_roofline"] < 0.85]
             self.assertEqual((report[bound]["kernels"], report[bound]["below"]), (len(here), len(below)))
             self.assertAlmostEqual(report[bound]["below_us"], sum(k["us"] for k in below))
-        self.assertEqual(report["compute"]["kernels"] + report["memory"]["kernels"], len(rows))
+            self.assertAlmostEqual(report[bound]["below_as_written_us"],
+                                   sum(k["us"] for k in below if k["as_written"] < 0.85))
+        self.assertEqual(sum(report[b]["kernels"] for b in ("compute", "memory", "functions")), len(rows))
         self.assertAlmostEqual(report["of_roofline"], report["floor_us"] / report["run_us"])
         self.assertIn("of the whole run", heddle("profile", self.good, "--roofline").stdout)
         # The peak is that of the instructions for the types that are multiplied.
