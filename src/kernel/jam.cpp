@@ -123,7 +123,6 @@ class Jam {
     Row row;
     look(out_, body, 1, row);
     if (!row.plain || !row.reduces) return 1;
-    std::int64_t vectors = 0;
     private_.clear();
     for (const std::int32_t id : row.written) {
       const Buffer& b = out_.buffers[BufferId{id}];
@@ -133,11 +132,26 @@ class Jam {
       }
       if (row.first_read.contains(id) || touches(*phase_, id) != touches(body, id)) return 1;
       private_.insert(id);
-      if (b.scope == Scope::lane && b.lanes > 1) vectors += b.size / b.lanes;
     }
+    const std::int64_t vectors = accumulators(body);
     std::int64_t count = row.vectors <= kFew ? 4 : 2;
     while (count > 1 && (count * vectors > kRegisters || count > rows)) count /= 2;
     return count;
+  }
+
+  /// The most vectors of the row's own registers that are in use at a time, from the first
+  /// statement that touches them to the last one.
+  std::int64_t accumulators(const Body& body) const {
+    std::vector<std::int64_t> live(body.size());
+    for (const std::int32_t id : private_) {
+      const Buffer& b = out_.buffers[BufferId{id}];
+      if (b.scope != Scope::lane || b.lanes < 2) continue;
+      std::size_t first = body.size(), last = 0;
+      for (std::size_t i = 0; i < body.size(); ++i)
+        if (touches({body[i]}, id) > 0) first = std::min(first, i), last = i;
+      for (std::size_t i = first; i <= last; ++i) live[i] += b.size / b.lanes;
+    }
+    return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
   }
 
   static int touches(const Body& body, std::int32_t id) {

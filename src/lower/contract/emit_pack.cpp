@@ -256,23 +256,34 @@ std::optional<std::size_t> Emitter::run_of_b() const {
   return std::nullopt;
 }
 
-/// copy_panel() for such an operand: blocks of reductions outside, columns inside, vectors along
-/// the reduction.
+/// copy_panel() for such an operand: blocks of reductions outside, columns inside.
 void Emitter::copy_panel_along(std::size_t run, const Expr& panel, const Expr& base, Body& body) {
   const std::int64_t width = s_.nv * lanes_, extent = k_axes_[run].extent;
   const bool partial = p_.extents.n % width != 0 || s_.panels % s_.panels_per_task != 0;
-  const auto columns = [&](const Expr& first, std::int64_t count, Env env, Env k_env) {
-    const Var column = k_.new_var(), l = k_.new_var();
-    const Expr n = panel * Expr(width) + Expr(column);
+  const auto element = [&](const Expr& term, const Expr& column, Env env, Env k_env) {
+    const Expr n = panel * Expr(width) + column;
     set(env, p_.n_axes[0].var, n);
-    set(env, k_axes_[run].var, first + Expr(l));
-    set(k_env, k_axes_[run].var, first + Expr(l));
+    set(env, k_axes_[run].var, term);
+    set(k_env, k_axes_[run].var, term);
     Value value = at(p_.b, env);
     if (partial)
       value = kernel::guard({{n, 0, p_.extents.n}}, value, kernel::imm(p_.problem.type, 0));
-    Body lanes{kernel::loop(
-        l, 0, count, Binding::vector,
-        {kernel::store(b_buffer_, base + k_linear(k_env) * Expr(width) + Expr(column), value)})};
+    return kernel::store(b_buffer_, base + k_linear(k_env) * Expr(width) + column, value);
+  };
+  // Blocks of as many terms as columns are transposed in registers.
+  const auto block_of_terms = [&](const Expr& first, const Env& env, const Env& k_env) {
+    const Var vector = k_.new_var(), term = k_.new_var(), l = k_.new_var();
+    const Expr column = Expr(vector) * Expr(lanes_) + Expr(l);
+    Body lanes{kernel::loop(l, 0, lanes_, Binding::vector,
+                            {element(first + Expr(term), column, env, k_env)})};
+    Body terms{kernel::loop(term, 0, lanes_, Binding::unroll, std::move(lanes))};
+    return kernel::loop(vector, 0, s_.nv, Binding::serial, std::move(terms));
+  };
+  const auto last_terms = [&](const Expr& first, std::int64_t count, const Env& env,
+                              const Env& k_env) {
+    const Var column = k_.new_var(), l = k_.new_var();
+    Body lanes{kernel::loop(l, 0, count, Binding::vector,
+                            {element(first + Expr(l), Expr(column), env, k_env)})};
     return kernel::loop(column, 0, width, Binding::serial, std::move(lanes));
   };
   Env env = env_, k_env;
@@ -284,9 +295,9 @@ void Emitter::copy_panel_along(std::size_t run, const Expr& panel, const Expr& b
   }
   const Var block = k_.new_var();
   Body loop{kernel::loop(block, 0, extent / lanes_, Binding::serial,
-                         {columns(Expr(block) * Expr(lanes_), lanes_, env, k_env)})};
+                         {block_of_terms(Expr(block) * Expr(lanes_), env, k_env)})};
   if (extent % lanes_ != 0)
-    loop.push_back(columns(Expr(extent / lanes_ * lanes_), extent % lanes_, env, k_env));
+    loop.push_back(last_terms(Expr(extent / lanes_ * lanes_), extent % lanes_, env, k_env));
   for (std::size_t i = k_axes_.size(); i-- > 0;)
     if (i != run)
       loop = {kernel::loop(others[i], 0, k_axes_[i].extent, Binding::serial, std::move(loop))};
