@@ -214,11 +214,12 @@ Result<Plan> ruled(const Facts& facts, const Options& options, CostModel& cost) 
   return *std::move(plan);
 }
 
-/// Facts in which alternatives that no region can hold are no alternatives.
-Facts plannable_facts(const prim::Graph& g, const Options& options) {
+/// Facts in which alternatives that no region can hold are no alternatives, nor those that span
+/// more than a share of one.
+Facts plannable_facts(const prim::Graph& g, const Options& options, double share) {
   Facts facts = facts_of(g, options.legality, options.class_of);
   for (;;) {
-    const std::vector<NodeId> apart = sprawling_alternatives(facts);
+    const std::vector<NodeId> apart = sprawling_alternatives(facts, share);
     if (apart.empty()) return facts;
     std::vector<NodeId> class_of = facts.class_of;
     for (const NodeId id : apart) class_of[static_cast<std::size_t>(id.value)] = id;
@@ -264,10 +265,14 @@ Result<Plan> orchestrate(const prim::Graph& g, const Options& given) {
     CostModel cost(written, options.machine);
     plan = HEDDLE_TRY(ruled(written, options, cost));
   }
-  Facts facts = plannable_facts(g, options);
-  if (facts.class_members.empty()) return *std::move(plan);
-  std::optional<Plan> other = HEDDLE_TRY(by_regions(facts, options, known));
-  return *std::move(other && other->cost_us < plan->cost_us ? other : plan);
+  // Then with alternatives, and with those alone that move few cuts, which the others may spoil.
+  for (const double share : {2.0 / 3, 1.0 / 8}) {
+    Facts facts = plannable_facts(g, options, share);
+    if (facts.class_members.empty()) break;
+    std::optional<Plan> other = HEDDLE_TRY(by_regions(facts, options, known));
+    if (other && other->cost_us < plan->cost_us) plan = std::move(other);
+  }
+  return *std::move(plan);
 }
 
 }  // namespace heddle::plan

@@ -392,7 +392,7 @@ Region region_of(const Facts& facts, std::set<NodeId> nodes) {
 
 }  // namespace
 
-std::vector<NodeId> sprawling_alternatives(const Facts& facts) {
+std::vector<NodeId> sprawling_alternatives(const Facts& facts, double share) {
   std::vector<NodeId> out;
   if (facts.class_members.empty()) return out;
   const Cutter cutter(facts);
@@ -420,7 +420,7 @@ std::vector<NodeId> sprawling_alternatives(const Facts& facts) {
       last = std::max(last, b);
       joined.push_back(a);
     }
-    if (last - first >= static_cast<int>(kLargestRegion) * 2 / 3) {
+    if (last - first >= share * static_cast<double>(kLargestRegion)) {
       out.insert(out.end(), s.members->begin(), s.members->end());
       continue;
     }

@@ -21,8 +21,9 @@ bool must_absorb(const Facts& facts, NodeId producer, NodeId reader);
 std::vector<Region> regions_of(const Facts& facts);
 
 /// Nodes whose alternatives lie so far apart that no region of a sensible size holds them all: the
-/// projections of both directions of an unrolled recurrent network, say.
-std::vector<NodeId> sprawling_alternatives(const Facts& facts);
+/// projections of both directions of an unrolled recurrent network, say. `share`: of the largest
+/// region, that alternatives that overlap may span.
+std::vector<NodeId> sprawling_alternatives(const Facts& facts, double share = 2.0 / 3);
 
 /// How much alike regions are, up to the identity of what they read. same: a solution of one, by
 /// position in `nodes`, is a solution of the other. like: views start elsewhere (the steps of an

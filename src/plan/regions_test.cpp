@@ -24,6 +24,26 @@ TEST(Regions, EqualRegionsAreSolvedOnce) {
   EXPECT_EQ(plan->kernels.size() % 12, 0u);
 }
 
+TEST(Regions, AlternativesThatSpanLessSurviveThoseThatSpanMore) {
+  // A chain with an alternative next to what it equals, and one far behind it.
+  Mini m;
+  std::vector<NodeId> chain{m.input({64, 64})};
+  for (int i = 0; i < 60; ++i) {
+    const auto fn = i % 2 ? ir::ScalarFn::exp : ir::ScalarFn::tanh;
+    chain.push_back(m.map(fn, {chain.back()}));
+  }
+  const NodeId near = m.map(ir::ScalarFn::sin, {chain[59]});
+  const NodeId far = m.map(ir::ScalarFn::erf, {chain[59]});
+  m.output(m.add(m.add(chain[60], near), m.add(chain[10], far)));
+  Options options;
+  for (std::int32_t i = 0; i < m.g.size(); ++i) options.class_of.push_back(NodeId{i});
+  options.class_of[static_cast<std::size_t>(far.value)] = chain[10];
+  options.class_of[static_cast<std::size_t>(near.value)] = chain[60];
+  const Facts facts = facts_of(m.g, options.legality, options.class_of);
+  EXPECT_TRUE(sprawling_alternatives(facts).empty());
+  EXPECT_EQ(sprawling_alternatives(facts, 1.0 / 8), (std::vector<NodeId>{chain[10], far}));
+}
+
 TEST(Regions, LargeUpdatesAreKernelsOfTheirOwn) {
   // In an epilogue the update of a weight goes from tile to tile, which streams from DRAM badly.
   const auto kernels = [](std::int64_t n) {
