@@ -140,6 +140,8 @@ TEST(Contract, IntegersGoInPairs) {
       {{2, 8, 7, 7}, {12, 4, 3, 3}, conv(2, 1, 1, 1, 2), true},
       {{1, 3, 8, 8}, {9, 3, 3, 4}, conv(2, 1, 0), false},  // 4 steps, but not of one dimension
       {{1, 5, 8, 8}, {9, 5, 3, 3}, conv(2, 1, 1), false},
+      {{1, 21, 8, 8}, {10, 21, 1, 1}, conv(2, 1, 0), true},
+      {{2, 17, 5, 7}, {9, 17, 3, 3}, conv(2, 2, 1), true},
   };
   for (const Row& row : rows)
     for (bool channels_last : {false, true}) {
@@ -168,6 +170,8 @@ TEST(Contract, BytesGoInQuads) {
       {{2, 8, 7, 7}, {12, 4, 3, 3}, conv(2, 1, 1, 1, 2), "dot4"},
       {{1, 6, 8, 8}, {10, 6, 3, 3}, conv(2, 1, 1), "dot2"},
       {{1, 5, 8, 8}, {9, 5, 3, 3}, conv(2, 1, 1), "mul"},
+      {{1, 35, 8, 8}, {10, 35, 1, 1}, conv(2, 1, 0), "dot4"},
+      {{2, 33, 5, 7}, {9, 33, 3, 3}, conv(2, 2, 1), "dot4"},
   };
   for (const Row& row : rows)
     for (const bool channels_last : {false, true})
@@ -205,6 +209,8 @@ TEST(Contract, Bf16GoesInPairs) {
       {{1, 8, 9, 9}, {19, 8, 3, 3}, conv(2, 2, 1), true},
       {{2, 8, 7, 7}, {12, 4, 3, 3}, conv(2, 1, 1, 1, 2), true},
       {{1, 5, 8, 8}, {9, 5, 3, 3}, conv(2, 1, 1), false},
+      {{1, 21, 8, 8}, {10, 21, 1, 1}, conv(2, 1, 0), true},
+      {{2, 17, 5, 7}, {9, 17, 3, 3}, conv(2, 2, 1), true},
   };
   for (const Row& row : rows)
     for (const bool channels_last : {false, true})
@@ -234,7 +240,11 @@ TEST(Contract, Bf16MatricesGoInPairs) {
                       {{7, 18}, {18, 21}, false, false},
                       {{3, 9, 16}, {3, 16, 33}, false, false},
                       {{3, 9, 16}, {3, 33, 16}, false, true},
-                      {{1, 64}, {64, 50}, true, false}};
+                      {{1, 64}, {64, 50}, true, false},
+                      {{7, 19}, {19, 21}, true, false},
+                      {{13, 17}, {17, 40}, false, false},
+                      {{3, 9, 21}, {3, 33, 21}, false, true},
+                      {{1, 63}, {63, 50}, true, false}};
   for (const Row& row : rows) {
     Case c;
     c.target.bf16_pairs = true;

@@ -260,17 +260,32 @@ PartsOf divide(Access& a, Var v, int count) {
   return parts;
 }
 
+/// Whether the reduction's last group may have fewer: where both operands' coordinates are its own,
+/// those beyond the extent are no elements, which count as zeros.
+bool may_be_ragged(const Problem& p, const Axis& axis, int count) {
+  constexpr std::int64_t kGroups = 8;  // which one that is not full costs little
+  const auto plain = [&](const Access& a) {
+    const auto dim = parts_along(a, axis.var, count);
+    return dim && a.index[static_cast<std::size_t>(*dim)] == Expr(axis.var);
+  };
+  return axis.extent >= kGroups * count && plain(p.a_access) && plain(p.b_access);
+}
+
 /// Lets the longest reduction that allows it count so many at a time.
 bool join(const prim::Graph& g, int count, Problem& p) {
   Axis* best = nullptr;
   for (Axis& axis : p.axes)
-    if (axis.role == Role::k && axis.extent % count == 0 && (!best || axis.extent > best->extent) &&
-        parts_along(p.a_access, axis.var, count) && parts_along(p.b_access, axis.var, count))
+    if (axis.role == Role::k && (axis.extent % count == 0 || may_be_ragged(p, axis, count)) &&
+        (!best || axis.extent > best->extent) && parts_along(p.a_access, axis.var, count) &&
+        parts_along(p.b_access, axis.var, count))
       best = &axis;
   if (!best) return false;
+  if (best->extent % count != 0)
+    for (Access* a : {&p.a_access, &p.b_access})
+      a->inside.push_back({Expr(best->var), 0, best->extent});
   p.parts = {divide(p.a_access, best->var, count), divide(p.b_access, best->var, count), count,
              g[p.a].type.dtype != DType::u8};
-  best->extent /= count;
+  best->extent = (best->extent + count - 1) / count;
   return true;
 }
 
