@@ -112,12 +112,25 @@ class Depthwise {
       rest = ir::floor_div(rest, axis.extent);
     }
     if (!p_.row) return tiles();
-    const Var loop = k_.new_var();
     const Expr block = ir::floor_mod(ir::floor_div(task, channel_blocks_), row_blocks_);
+    return rows_inside() ? for_each_vector([&] { return rows(block); }) : rows(block);
+  }
+
+  Body rows(const Expr& block) {
+    const Var loop = k_.new_var();
     const Expr row = block * Expr(rows_per_task_) + Expr(loop);
     env_.set(p_.row->var, row);
     return {kernel::loop(loop, 0, rows_per_task_, Binding::serial,
                          {kernel::when({{row, 0, p_.extents.rows}}, tiles())})};
+  }
+
+  /// Rows overlap. Where the first-level cache does not keep those of all channels until the next
+  /// row comes, a vector of channels goes through all rows first.
+  bool rows_inside() const {
+    if (p_.k.size() < 2 || rows_per_task_ < 2) return false;
+    const std::int64_t window = taps_ / p_.k.back().extent, each = vectors_ / channel_blocks_;
+    const std::int64_t bytes = window * columns_ * each * lanes_ * size_of(p_.problem.type);
+    return each > 1 && bytes > target_.l1_bytes * 2 / 3;
   }
 
   /// Tiles from left to right. Those whose taps are all inside are a loop, the others stand alone:
@@ -129,13 +142,14 @@ class Depthwise {
     while (begin < end && !inside((end - 1) * width_)) --end;
     Body out;
     const auto alone = [&](std::int64_t i) {
-      out.push_back(vectors(Expr(std::min(i * width_, columns_ - width_))));
+      for (kernel::Stmt& s : vectors(Expr(std::min(i * width_, columns_ - width_))))
+        out.push_back(std::move(s));
     };
     for (std::int64_t i = 0; i < begin; ++i) alone(i);
     if (begin < end) {
       const Var x = k_.new_var();
       out.push_back(kernel::loop(x, 0, end - begin, Binding::serial,
-                                 {vectors((Expr(x) + Expr(begin)) * Expr(width_))}));
+                                 vectors((Expr(x) + Expr(begin)) * Expr(width_))));
     }
     for (std::int64_t i = end; i < count; ++i) alone(i);
     return out;
@@ -154,13 +168,22 @@ class Depthwise {
     return holds;
   }
 
-  /// The tile at `column` for each vector of the task's channels; the last ends with the channels.
-  kernel::Stmt vectors(const Expr& column) {
+  /// The tile at `column` for each vector of the task's channels, or for the one that is set.
+  Body vectors(const Expr& column) {
+    if (channel_at_) return tile(column, *channel_at_);
+    return for_each_vector([&] { return tile(column, *channel_at_); });
+  }
+
+  /// The last vector ends with the channels.
+  Body for_each_vector(const std::function<Body()>& make) {
     const std::int64_t each = vectors_ / channel_blocks_;
     const Var loop = k_.new_var();
     Expr first = (channel_block_ * Expr(each) + Expr(loop)) * Expr(lanes_);
     if (channel_.extent % lanes_ != 0) first = ir::min(first, Expr(channel_.extent - lanes_));
-    return kernel::loop(loop, 0, each, Binding::serial, tile(column, first));
+    channel_at_ = first;
+    Body body = make();
+    channel_at_.reset();
+    return {kernel::loop(loop, 0, each, Binding::serial, std::move(body))};
   }
 
   Body tile(const Expr& column, const Expr& channel) {
@@ -309,6 +332,7 @@ class Depthwise {
   std::int64_t rows_per_task_ = 1, row_blocks_ = 1, channel_blocks_ = 1, tasks_ = 1;
   Env env_;  ///< outer axes and row
   Expr channel_block_ = 0;
+  std::optional<Expr> channel_at_;  ///< where the vector at hand begins
   BufferId weights_;
 };
 

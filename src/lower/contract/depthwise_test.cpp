@@ -18,10 +18,11 @@ TEST(Depthwise, AgreesWithThePrimitives) {
         Row{1, 16, 11, 23, 5, 2, 3, 1}, Row{1, 20, 3, 40, 3, 1, 0, 1},
         Row{1, 20, 1, 800, 5, 1, 2, 1}, Row{1, 16, 12, 31, 3, 1, 4, 3},
         Row{1, 16, 1, 19, 3, 1, 1, 1}, Row{1, 33, 6, 9, 3, 1, 1, 1, DType::bf16}}) {
-    for (const int threads : {1, 2}) {
+    for (const int threads : {1, 2, 3}) {
       Case c;
       c.target.vector_bytes = 32;
       c.target.threads = threads;
+      if (threads == 3) c.target.l1_bytes = 64;  // rows inside channels
       const NodeId x = c.input({row.batch, row.channels, row.rows, row.columns}, row.type);
       const std::int64_t down = std::min(row.kernel, row.rows);
       Builder::Conv geometry =
@@ -42,6 +43,24 @@ TEST(Depthwise, AgreesWithThePrimitives) {
       ASSERT_TRUE(status.ok()) << status.error().message;
       ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
     }
+  }
+}
+
+/// A vector of channels goes through the rows first where the rows of all would not stay in the
+/// cache: the loop around its rows is a loop of vectors.
+TEST(Depthwise, OrderOfRowsAndChannels) {
+  for (const std::int64_t channels : {16, 1600}) {
+    Case c;
+    const NodeId x = c.input({1, channels, 20, 14});
+    c.output(
+        c.b.conv(x, c.constant({channels, 1, 3, 3}), conv(2, 1, 1, 1, static_cast<int>(channels))));
+    c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
+    const auto lowered = contract::lower_depthwise(request_of(c));
+    ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+    const auto& task = std::get<kernel::For>(lowered->kernel.body[0].op);
+    const auto& outer = std::get<kernel::For>(task.body->front().op);
+    EXPECT_EQ(outer.end, channels == 16 ? 10 : channels / c.target.lanes(DType::f32))
+        << kernel::to_string(lowered->kernel);
   }
 }
 
