@@ -90,7 +90,8 @@ class Jam {
   Body rows(const For& x) {
     // The last task may have fewer rows: their number is a variable inside.
     const Let* bound = x.body->size() == 1 ? std::get_if<Let>(&x.body->front().op) : nullptr;
-    if (bound && ir::coefficient_of(bound->value, x.var) != 1) bound = nullptr;
+    if (bound && (bound->begin != 0 || ir::coefficient_of(bound->value, x.var) != 1))
+      bound = nullptr;
     const Body& row = bound ? *bound->body : *x.body;
     const std::int64_t times = x.end - x.begin;
     const std::int64_t count = side_by_side(row, bound ? std::min(times, bound->end) : times);

@@ -1,6 +1,7 @@
 // Values: each node once per level and constants of unrolled variables, while what it reads is
 // unchanged.
 #include <algorithm>
+#include <cmath>
 
 #include "codegen/cpu/emitter.h"
 #include "kernel/halves.h"
@@ -32,17 +33,23 @@ std::optional<Value> logistic_argument(const Apply* quotient) {
   const Apply* sum = is_quotient ? application(quotient->args[0], ir::ScalarFn::add) : nullptr;
   for (const int one : {0, 1}) {
     if (!sum || !is_number(sum->args[static_cast<std::size_t>(one)], 1)) continue;
-    if (const Apply* e = application(sum->args[static_cast<std::size_t>(1 - one)], ir::ScalarFn::exp))
+    if (const Apply* e =
+            application(sum->args[static_cast<std::size_t>(1 - one)], ir::ScalarFn::exp))
       return e->args[0];
   }
   return std::nullopt;
 }
 
-/// Whether y is x times a number, the sign apart.
+/// Whether y is x times a number, so that x is NaN where y is: the number is neither that, nor 0 or
+/// infinite, which make it of infinities and zeros.
 bool follows(Value y, const Value& x) {
+  const auto scales = [](const Value& v) {
+    const Imm* factor = std::get_if<Imm>(&v->op);
+    return factor && std::isnormal(static_cast<float>(factor->real));
+  };
   if (const Apply* product = application(y, ir::ScalarFn::mul); product && y != x)
     for (const std::size_t side : {0, 1})
-      if (std::holds_alternative<Imm>(product->args[side]->op)) y = product->args[1 - side];
+      if (scales(product->args[side])) y = product->args[1 - side];
   return y == x;
 }
 

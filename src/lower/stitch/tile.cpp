@@ -100,6 +100,17 @@ void Nest::split_far_columns() {
   axes_.loops.push_back(outer);
 }
 
+/// Whether the tiles' axis is this dimension of the domain, and there is one tile.
+bool Nest::is_one_tile(std::size_t dim) const {
+  std::size_t next = 0;
+  for (std::size_t d = 0; d < dim; ++d) next += domain_.extent[d] != 1 ? 1 : 0;
+  const auto original =
+      std::ranges::find_if(axes_.originals, [&](const auto& o) { return o.first == dims_[next]; });
+  const Axis& tile = axes_.loops[*tiled_];
+  return domain_.extent[dim] == width_ && tile.extent == width_ &&
+         ir::coefficient_of(original->second, tile.var) == 1;
+}
+
 /// The nest, or two of them where it transposes what is no whole number of vectors: those that are,
 /// in registers, and the last one of them once more, of which the elements that are left are
 /// stored.
@@ -114,7 +125,8 @@ std::vector<Nest> Nest::parts(const std::vector<NestOutput>& outputs) const {
   last.begin[dim] += extent - width_;
   last.extent[dim] = width_;
   std::vector<Nest> out{{out_, outputs, head}, {out_, outputs, last}};
-  if (!out[0].in_registers_ || !out[1].in_registers_) return {*this};
+  const Nest& again = out[1];
+  if (!out[0].in_registers_ || !again.in_registers_ || !again.is_one_tile(dim)) return {*this};
   out[1].stored_before_ = whole - (extent - width_);
   return out;
 }
