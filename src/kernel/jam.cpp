@@ -238,26 +238,12 @@ class Jam {
 
   Body with_own_buffers(const Body& body) {
     std::map<std::int32_t, BufferId> own;
-    std::unordered_map<const ValueNode*, Value> done;
-    Mapper m;
-    m.buffer = [&](BufferId id) {
+    return rename_buffers(body, [&](BufferId id) {
       if (!private_.contains(id.value)) return id;
       const auto [at, fresh] = own.try_emplace(id.value);
       if (fresh) at->second = out_.add_buffer(Buffer(out_.buffers[id]));
       return at->second;
-    };
-    m.value = [&](const Value& v) {
-      if (const auto found = done.find(v.get()); found != done.end()) return found->second;
-      Value out = map_children(v, m);
-      done.emplace(v.get(), out);
-      return out;
-    };
-    m.body = [&](const Body& b) {
-      Body out;
-      for (const Stmt& s : b) out.push_back(map_children(s, m));
-      return out;
-    };
-    return m.body(body);
+    });
   }
 
   /// Each variable is bound once in a kernel.

@@ -85,16 +85,8 @@ class OneTask {
   }
   /// The statement's own parts, with this copy's variables and registers; its body is as it was.
   Stmt renamed(Stmt s) {
-    Mapper mapper;
-    std::unordered_map<const ValueNode*, Value> done;
-    mapper.buffer = [&](BufferId id) { return own(id); };
-    mapper.value = [&](const Value& v) {
-      if (const auto found = done.find(v.get()); found != done.end()) return found->second;
-      Value out = map_children(v, mapper);
-      done.emplace(v.get(), out);
-      return out;
-    };
-    return map_children(substitute({std::move(s)}, replacement()).front(), mapper);
+    const Body moved = substitute({std::move(s)}, replacement());
+    return rename_buffers(moved, [&](BufferId id) { return own(id); }).front();
   }
   BufferId own(BufferId id) {
     if (!in_registers(k_, id)) return id;

@@ -259,16 +259,10 @@ std::vector<bool> used_buffers(const Kernel& k) {
   return used;
 }
 
-Kernel drop_unused_buffers(const Kernel& k) {
-  const std::vector<bool> used = used_buffers(k);
-  std::vector<BufferId> renumbered(used.size());
-  Kernel out = k;
-  out.buffers = {};
-  for (std::size_t i = 0; i < used.size(); ++i)
-    if (used[i]) renumbered[i] = out.add_buffer(k.buffers[BufferId{static_cast<std::int32_t>(i)}]);
+Body rename_buffers(const Body& body, const std::function<BufferId(BufferId)>& to) {
   std::unordered_map<const ValueNode*, Value> memo;
   Mapper m;
-  m.buffer = [&](BufferId b) { return renumbered[static_cast<std::size_t>(b.value)]; };
+  m.buffer = to;
   m.value = [&](const Value& v) {
     auto found = memo.find(v.get());
     if (found != memo.end()) return found->second;
@@ -281,7 +275,18 @@ Kernel drop_unused_buffers(const Kernel& k) {
     for (const Stmt& s : b) mapped.push_back(map_children(s, m));
     return mapped;
   };
-  out.body = m.body(k.body);
+  return m.body(body);
+}
+
+Kernel drop_unused_buffers(const Kernel& k) {
+  const std::vector<bool> used = used_buffers(k);
+  std::vector<BufferId> renumbered(used.size());
+  Kernel out = k;
+  out.buffers = {};
+  for (std::size_t i = 0; i < used.size(); ++i)
+    if (used[i]) renumbered[i] = out.add_buffer(k.buffers[BufferId{static_cast<std::int32_t>(i)}]);
+  out.body = rename_buffers(
+      k.body, [&](BufferId b) { return renumbered[static_cast<std::size_t>(b.value)]; });
   return out;
 }
 

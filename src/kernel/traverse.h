@@ -45,5 +45,7 @@ using Replacement = std::function<std::optional<Expr>(Var)>;
 /// Replaces variables in every index expression.
 Value substitute(const Value& v, const Replacement& replacement);
 Body substitute(const Body& body, const Replacement& replacement);
+/// The statements on other buffers; what they share, they share again.
+Body rename_buffers(const Body& body, const std::function<BufferId(BufferId)>& to);
 
 }  // namespace heddle::kernel

@@ -266,9 +266,11 @@ Result<Plan> orchestrate(const prim::Graph& g, const Options& given) {
     plan = HEDDLE_TRY(ruled(written, options, cost));
   }
   // Then with alternatives, and with those alone that move few cuts, which the others may spoil.
+  std::vector<NodeId> classes;
   for (const double share : {2.0 / 3, 1.0 / 8}) {
     Facts facts = plannable_facts(g, options, share);
-    if (facts.class_members.empty()) break;
+    if (facts.class_members.empty() || facts.class_of == classes) break;
+    classes = facts.class_of;
     std::optional<Plan> other = HEDDLE_TRY(by_regions(facts, options, known));
     if (other && other->cost_us < plan->cost_us) plan = std::move(other);
   }

@@ -211,7 +211,7 @@ Result<double> best_run_us(const Model& model, const std::vector<Tensor>& inputs
   return 1e6 * best;
 }
 
-constexpr const char* kBounds[] = {"compute", "memory", "functions"};
+constexpr std::string_view kBounds[] = {"compute", "memory", "functions"};
 
 /// Of the time of kernels that the same resource bounds, how much goes to those that attain less
 /// than the target share of their floor, and of products as they are written, too (Winograd's and
@@ -262,13 +262,13 @@ void print_rows(json rows, const ProfileFlags& flags) {
 }
 
 void print_roofline(const json& result) {
-  for (const char* bound : kBounds) {
+  for (const std::string_view bound : kBounds) {
     const json& b = result[bound];
     fmt::print("bound by {:<9} {} kernels, {:.1f} us; {} of them, {:.1f} us, below {:.0f} % of {}",
                bound, b["kernels"].get<int>(), b["us"].get<double>(), b["below"].get<int>(),
                b["below_us"].get<double>(), 100 * kTarget,
-               bound == kBounds[2] ? "what memory and products take" : "it");
-    if (bound == kBounds[0])
+               bound == "functions" ? "what memory and products take" : "it");
+    if (bound == "compute")
       fmt::print(" ({:.1f} us of products as written)", b["below_as_written_us"].get<double>());
     fmt::print("\n");
   }
@@ -305,7 +305,7 @@ Status run(const ProfileFlags& flags) {
     result["kernels_of_roofline"] = sum_of(rows, "floor_us") / sum_of(rows, "us");
     result["run_us"] = HEDDLE_TRY(best_run_us(model, inputs.values, flags.iterations));
     result["of_roofline"] = result["floor_us"].get<double>() / result["run_us"].get<double>();
-    for (const char* bound : kBounds) result[bound] = below_target(rows, bound);
+    for (const std::string_view bound : kBounds) result[bound] = below_target(rows, bound);
   }
   result["kernels"] = rows;
   if (flags.json) {

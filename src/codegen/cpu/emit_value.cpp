@@ -31,11 +31,9 @@ bool is_number(const Value& v, double number) {
 std::optional<Value> logistic_argument(const Apply* quotient) {
   const bool is_quotient = quotient && quotient->fn == ir::ScalarFn::recip;
   const Apply* sum = is_quotient ? application(quotient->args[0], ir::ScalarFn::add) : nullptr;
-  for (const int one : {0, 1}) {
-    if (!sum || !is_number(sum->args[static_cast<std::size_t>(one)], 1)) continue;
-    if (const Apply* e =
-            application(sum->args[static_cast<std::size_t>(1 - one)], ir::ScalarFn::exp))
-      return e->args[0];
+  for (const std::size_t one : {0, 1}) {
+    if (!sum || !is_number(sum->args[one], 1)) continue;
+    if (const Apply* e = application(sum->args[1 - one], ir::ScalarFn::exp)) return e->args[0];
   }
   return std::nullopt;
 }

@@ -39,31 +39,29 @@ V Ops::quotient_by_constant(V x, V y) {
   return b_.CreateSelect(b_.CreateFCmpONE(rest, real(x, 0)), corrected, quotient);
 }
 
+/// An instruction of AVX-512 for vectors of 8 or 16 floats, with no lane masked; null for others.
+V Ops::avx512(Intrinsic::ID of_8, Intrinsic::ID of_16, llvm::SmallVector<V> args) {
+  constexpr int kCurrentRounding = 4;
+  const unsigned width = width_of(args[0]);
+  if (x86_bytes_ < 64 || (width != 8 && width != 16)) return nullptr;
+  args.push_back(args[0]);  // of masked lanes
+  args.push_back(width == 8 ? b_.getInt8(0xff) : b_.getInt16(0xffff));
+  if (width == 16) args.push_back(b_.getInt32(kCurrentRounding));
+  return b_.CreateIntrinsic(width == 8 ? of_8 : of_16, {}, args);
+}
+
 /// x·2^n in one instruction (n whole), right at both ends of the range; null if there is none.
 V Ops::scaled(V x, V n) {
-  const unsigned width = width_of(x);
-  if (x86_bytes_ < 64 || (width != 8 && width != 16)) return nullptr;
-  if (width == 8)
-    return b_.CreateIntrinsic(Intrinsic::x86_avx512_mask_scalef_ps_256, {},
-                              {x, n, x, b_.getInt8(0xff)});
-  constexpr int kCurrentRounding = 4;
-  return b_.CreateIntrinsic(Intrinsic::x86_avx512_mask_scalef_ps_512, {},
-                            {x, n, x, b_.getInt16(0xffff), b_.getInt32(kCurrentRounding)});
+  return avx512(Intrinsic::x86_avx512_mask_scalef_ps_256, Intrinsic::x86_avx512_mask_scalef_ps_512,
+                {x, n});
 }
 
 /// x with |x| bounded by `limit` in one instruction, which may take NaN for a number; null if there
 /// is none.
 V Ops::bounded(V x, double limit) {
-  const unsigned width = width_of(x);
-  if (x86_bytes_ < 64 || (width != 8 && width != 16)) return nullptr;
   V least_magnitude = b_.getInt32(2);
-  if (width == 8)
-    return b_.CreateIntrinsic(Intrinsic::x86_avx512_mask_range_ps_256, {},
-                              {x, real(x, limit), least_magnitude, x, b_.getInt8(0xff)});
-  constexpr int kCurrentRounding = 4;
-  return b_.CreateIntrinsic(
-      Intrinsic::x86_avx512_mask_range_ps_512, {},
-      {x, real(x, limit), least_magnitude, x, b_.getInt16(0xffff), b_.getInt32(kCurrentRounding)});
+  return avx512(Intrinsic::x86_avx512_mask_range_ps_256, Intrinsic::x86_avx512_mask_range_ps_512,
+                {x, real(x, limit), least_magnitude});
 }
 
 /// e^x = 2^n · e^r with |r| ≤ ln2/2 (Cody and Waite), e^r a minimax polynomial of degree 6. 2^n is

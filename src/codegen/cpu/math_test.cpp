@@ -6,19 +6,22 @@
 namespace heddle::codegen::cpu {
 namespace {
 
-/// y[i] = fn(x[i]) over 4096 elements, 8 lanes at a time.
-kernel::Kernel unary(const std::string& fn) {
-  return parsed(fmt::format(R"(kernel "{0}" vars=3 {{
+/// y[i] = value of x[i], over 4096 elements in vectors of `lanes`.
+kernel::Kernel of_x(const std::string& value, int lanes) {
+  return parsed(fmt::format(R"(kernel "f" vars=3 {{
   buffer b0 "x" f32[4096] grid arg=0
   buffer b1 "y" f32[4096] grid arg=1 written
   for grid d0 in 0..1 {{
-    for serial d1 in 0..512 {{
-      for vector d2 in 0..8 {{ b1[d1*8 + d2] = {0}.f32(load.f32 b0[d1*8 + d2]) }}
+    for serial d1 in 0..{0} {{
+      for vector d2 in 0..{1} {{ let %0 = load.f32 b0[d1*{1} + d2]
+        b1[d1*{1} + d2] = {2} }}
     }}
   }}
 }})",
-                            fn));
+                            4096 / lanes, lanes, value));
 }
+
+kernel::Kernel unary(const std::string& fn) { return of_x(fn + ".f32(%0)", 8); }
 
 /// Distance to the exact result in units of its last place (of the smallest normal below that).
 double ulps(float got, double want) {
@@ -137,21 +140,6 @@ TEST(Math, QuotientsByConstants) {
         EXPECT_FALSE(divides) << machine.cpu << " " << c;
       }
     }
-}
-
-/// y[i] = value of x[i], in vectors of `lanes`.
-kernel::Kernel of_x(const std::string& value, int lanes) {
-  return parsed(fmt::format(R"(kernel "f" vars=3 {{
-  buffer b0 "x" f32[4096] grid arg=0
-  buffer b1 "y" f32[4096] grid arg=1 written
-  for grid d0 in 0..1 {{
-    for serial d1 in 0..{0} {{
-      for vector d2 in 0..{1} {{ let %0 = load.f32 b0[d1*{1} + d2]
-        b1[d1*{1} + d2] = {2} }}
-    }}
-  }}
-}})",
-                            4096 / lanes, lanes, value));
 }
 
 /// What is one division and one exponential without care for its own overflow.

@@ -98,6 +98,8 @@ class Ops {
   llvm::Value* polynomial(llvm::Value* x, llvm::ArrayRef<double> high_first);
 
   llvm::Constant* real(llvm::Value* like, double value) const;
+  llvm::Value* avx512(llvm::Intrinsic::ID of_8, llvm::Intrinsic::ID of_16,
+                      llvm::SmallVector<llvm::Value*> args);
   llvm::Value* scaled(llvm::Value* x, llvm::Value* n);
   llvm::Value* bounded(llvm::Value* x, double limit);
   llvm::Constant* integer(llvm::Type* like, std::int64_t value) const;

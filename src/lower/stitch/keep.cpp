@@ -89,8 +89,8 @@ void Nest::choose_kept(const Traced& t) {
     const auto& [id, s] = *at;
     const std::int64_t size = element_count(g[id].type.shape);
     const bool moves = std::ranges::any_of(s.vars, [&](Var v) { return on_vector(v); });
-    const bool worth = s.work >= kWorthKeeping && moves && size <= room &&
-                       size * std::max<std::int64_t>(1, tasks_) * kLeastRepeats <= points;
+    const bool worth =
+        s.work >= kWorthKeeping && moves && size <= room && size * tasks_ * kLeastRepeats <= points;
     if (!inside.contains(id)) {
       if (!worth || !s.follows || s.reduces) continue;
       kept_.push_back(id);

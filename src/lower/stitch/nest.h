@@ -66,8 +66,8 @@ class Nest {
   std::vector<Touch> large_touches() const;
   void choose_vector();
   void tile_transpose();
+  std::pair<Axis, Axis> split(const Axis& axis, std::int64_t length);
   bool are_far(Var column) const;
-  bool is_one_tile(std::size_t dim) const;
   void split_far_columns();
   void keep_weights();
   void stage_tile(std::vector<kernel::Store>& stores);
@@ -106,7 +106,7 @@ class Nest {
   std::optional<std::size_t> blocked_;  ///< blocks of the vectors' axis, around the tiles
   std::int64_t stored_before_ = 0;      ///< elements of the only tile that another nest stores
   bool transposes_ = false;             ///< tiled_ is contiguous to what the lanes are not
-  std::optional<Var> cut_;              ///< of the domain, where the last tile is no whole vector
+  std::optional<std::size_t> cut_;      ///< of dims_, where the last tile is no whole vector
   bool in_registers_ = false;           ///< such tiles are transposed in registers as they are read
   /// What the tile being emitted reads that way: buffer, offset.
   std::vector<std::pair<kernel::BufferId, Expr>> tile_reads_;

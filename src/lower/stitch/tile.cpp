@@ -48,17 +48,10 @@ void Nest::tile_transpose() {
     if (width_ >= 4 && axis.extent % width_ == 0)
       tile = width_ * (far ? 1 : divisor_below(axis.extent / width_, kTransposeTile / width_));
     if (!contiguous || tile < 4) continue;
-    for (std::size_t d = 0; d < axes_.originals.size(); ++d)
-      if (axes_.originals[d].second == Expr(axis.var)) cut_ = axes_.originals[d].first;
-    if (axis.extent % width_ == 0 || axis.extent < 2 * width_) cut_.reset();
-    const Axis outer{out_.fresh(axis.extent / tile), axis.extent / tile};
-    const Axis inner{out_.fresh(tile), tile};
-    const Expr whole = Expr(outer.var) * Expr(tile) + Expr(inner.var);
-    const auto rule = [&](Var v) {
-      return v == axis.var ? std::optional<Expr>(whole) : std::nullopt;
-    };
-    for (auto& [original, e] : axes_.originals) e = ir::substitute(e, rule);
-    for (Touch& t : axes_.touches) t.offset = ir::substitute(t.offset, rule);
+    if (axis.extent % width_ != 0 && axis.extent >= 2 * width_)
+      for (std::size_t d = 0; d < dims_.size(); ++d)
+        if (original_of(d) == Expr(axis.var)) cut_ = d;
+    const auto [outer, inner] = split(axis, tile);
     axes_.loops[i] = outer;
     axes_.loops.push_back(inner);
     tiled_ = axes_.loops.size() - 1;
@@ -71,6 +64,17 @@ void Nest::tile_transpose() {
     if (in_registers_ && far) split_far_columns();
     return;
   }
+}
+
+/// An axis as two, outer · length + inner, in all that is known of it.
+std::pair<Axis, Axis> Nest::split(const Axis& axis, std::int64_t length) {
+  const Axis outer{out_.fresh(axis.extent / length), axis.extent / length};
+  const Axis inner{out_.fresh(length), length};
+  const Expr whole = Expr(outer.var) * Expr(length) + Expr(inner.var);
+  const auto rule = [&](Var v) { return v == axis.var ? std::optional(whole) : std::nullopt; };
+  for (auto& [original, e] : axes_.originals) e = ir::substitute(e, rule);
+  for (Touch& t : axes_.touches) t.offset = ir::substitute(t.offset, rule);
+  return {outer, inner};
 }
 
 /// Whether few lines of neighbouring columns of the result, each a store's run, stay in the cache.
@@ -88,27 +92,10 @@ void Nest::split_far_columns() {
   Axis& rows = axes_.loops[*vector_];
   const std::int64_t vectors = rows.extent / width_, lines = divisor_below(vectors, kLines);
   if (rows.extent % width_ != 0 || lines < 4 || lines == vectors) return;
-  const Axis inner{out_.fresh(lines * width_), lines * width_};
-  const Axis outer{out_.fresh(vectors / lines), vectors / lines};
-  const Var old = rows.var;
-  const Expr whole = Expr(outer.var) * Expr(inner.extent) + Expr(inner.var);
-  const auto rule = [&](Var v) { return v == old ? std::optional<Expr>(whole) : std::nullopt; };
-  for (auto& [original, e] : axes_.originals) e = ir::substitute(e, rule);
-  for (Touch& t : axes_.touches) t.offset = ir::substitute(t.offset, rule);
+  const auto [outer, inner] = split(rows, lines * width_);
   rows = inner;
   blocked_ = axes_.loops.size();
   axes_.loops.push_back(outer);
-}
-
-/// Whether the tiles' axis is this dimension of the domain, and there is one tile.
-bool Nest::is_one_tile(std::size_t dim) const {
-  std::size_t next = 0;
-  for (std::size_t d = 0; d < dim; ++d) next += domain_.extent[d] != 1 ? 1 : 0;
-  const auto original =
-      std::ranges::find_if(axes_.originals, [&](const auto& o) { return o.first == dims_[next]; });
-  const Axis& tile = axes_.loops[*tiled_];
-  return domain_.extent[dim] == width_ && tile.extent == width_ &&
-         ir::coefficient_of(original->second, tile.var) == 1;
 }
 
 /// The nest, or two of them where it transposes what is no whole number of vectors: those that are,
@@ -117,8 +104,7 @@ bool Nest::is_one_tile(std::size_t dim) const {
 std::vector<Nest> Nest::parts(const std::vector<NestOutput>& outputs) const {
   if (!cut_ || width_ < 4) return {*this};
   std::size_t dim = 0;
-  for (std::size_t next = 0; dim < domain_.extent.size(); ++dim)
-    if (domain_.extent[dim] != 1 && dims_[next++] == *cut_) break;
+  for (std::size_t left = *cut_; domain_.extent[dim] == 1 || left-- > 0;) ++dim;
   const std::int64_t extent = domain_.extent[dim], whole = extent / width_ * width_;
   Domain head = domain_, last = domain_;
   head.extent[dim] = whole;
@@ -126,7 +112,11 @@ std::vector<Nest> Nest::parts(const std::vector<NestOutput>& outputs) const {
   last.extent[dim] = width_;
   std::vector<Nest> out{{out_, outputs, head}, {out_, outputs, last}};
   const Nest& again = out[1];
-  if (!out[0].in_registers_ || !again.in_registers_ || !again.is_one_tile(dim)) return {*this};
+  if (!out[0].in_registers_ || !again.in_registers_) return {*this};
+  // Its tile is the dimension that is cut, whole.
+  const Axis& tile = again.axes_.loops[*again.tiled_];
+  if (tile.extent != width_ || ir::coefficient_of(again.original_of(*cut_), tile.var) != 1)
+    return {*this};
   out[1].stored_before_ = whole - (extent - width_);
   return out;
 }
