@@ -60,7 +60,11 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   if (level + 1 < k_loops_.size())
     return {kernel::loop(x, 0, loop.extent, Binding::serial, inside(Expr(x)))};
   std::int64_t unroll = loop.extent <= 2 * s_.unroll ? loop.extent : s_.unroll;
-  unroll = std::min(unroll, distinct_steps(loop));
+  // Where rows overlap, turns are short and never one alone: what is in sight at once would be
+  // kept.
+  if (distinct_steps(loop) < unroll)
+    unroll = std::clamp<std::int64_t>(loop.extent / 2, 1,
+                                      std::min<std::int64_t>(distinct_steps(loop), 2));
   const std::int64_t whole = loop.extent / unroll, rest = loop.extent % unroll;
   const Var u = k_.new_var();
   Body unrolled{
@@ -302,7 +306,7 @@ Expr Emitter::a_tile_position(const Variant& v) const {
 Body Emitter::epilogue(const Variant& v, BufferId acc, const std::optional<Expr>& in_memory) {
   Body body;
   BufferId source = acc;
-  const bool staged = s_.staged || v.tail != 0 || in_memory;
+  const bool staged = s_.staged || in_memory;
   if (staged && !in_memory) {
     source = scratch("tile", v.mr * v.nv * lanes_, Scope::block);
     body.push_back(for_each_vector(v, [&](const Expr& i, const Expr& l) {
