@@ -45,6 +45,11 @@ std::optional<double> composed_fill(const View& outer, std::size_t k, const View
   return outer.fill;
 }
 
+bool permutes(const View& v) {
+  return v.pieces.size() == 1 && v.pieces[0].inside.empty() &&
+         std::ranges::all_of(v.pieces[0].index, [](const Expr& e) { return e.variable().has_value(); });
+}
+
 Rewritten view_of_view(RewriteContext& c, const Node& n) {
   const auto* outer = std::get_if<View>(&n.op);
   if (outer == nullptr) return std::nullopt;
@@ -52,6 +57,8 @@ Rewritten view_of_view(RewriteContext& c, const Node& n) {
     const Node source = c.g[n.args[k]];
     const auto* inner = std::get_if<View>(&source.op);
     if (inner == nullptr || outer->pieces.size() + inner->pieces.size() > kMaxPieces) continue;
+    // A concatenation that others read is made once: contractions read it transposed as it lies.
+    if (inner->pieces.size() > 1 && permutes(*outer) && !c.used_once(n.args[k])) continue;
     const auto fill = composed_fill(*outer, k, *inner);
     if (!fill) continue;
     std::vector<Access> pieces(outer->pieces.begin(),

@@ -7,6 +7,7 @@
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/box.h"
+#include "lower/contract/winograd.h"
 
 namespace heddle::lower::contract {
 namespace {
@@ -357,13 +358,19 @@ class Maker {
     out_->box = std::move(*box);
   }
 
-  /// Two short axes that slide over a box (a filter's taps) are one register tile: t / width, t %
-  /// width are numbers where its rows are written out.
+  /// Two short axes that slide over a box (a filter's taps, a small image) are one: t / width, t %
+  /// width are numbers where a register tile has all of them, or whole rows of the image.
   void join_taps() {
-    constexpr std::int64_t kMostRows = 12;
+    constexpr std::int64_t kOneTile = 12, kShort = 4, kSmall = 64;
     if (out_->base.a != ASource::box || !out_->row || !out_->tile) return;
     const Axis rows = *out_->row, columns = *out_->tile;
-    if (rows.extent * columns.extent > kMostRows) return;
+    const std::int64_t all = rows.extent * columns.extent;
+    if (all > kOneTile) {
+      if (columns.extent > kShort || all > kSmall ||
+          !winograd_algorithms(g_, p_, request().target).empty())
+        return;
+      out_->extents.tile_step = columns.extent;
+    }
     out_->extents.whole = true;
     const Axis both{out_->kernel.new_var(), rows.extent * columns.extent, Role::m};
     const auto two = [&](Var v) { return apart(v, rows, columns, both); };

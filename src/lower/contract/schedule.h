@@ -31,7 +31,9 @@ struct Extents {
   double a_copy_rate = 5;         ///< bytes in a cycle where the rows are copied
   double epilogue = 4;            ///< vector operations per result vector
   std::int64_t element_bytes = 4;
-  bool whole = false;      ///< every task has all tiles
+  bool whole = false;  ///< every task has all tiles
+  std::int64_t tile_step =
+      1;                   ///< register tiles had better be equal and of a multiple of so many rows
   std::int64_t spare = 0;  ///< registers that products take before they are added
 };
 
