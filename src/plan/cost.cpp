@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "plan/loops.h"
 
@@ -14,8 +15,9 @@ constexpr double kOverlapLoss = 0.15;
 /// Share of DRAM's bandwidth that the update of a weight reaches in the epilogue of its gradient's
 /// product, which goes from tile to tile; nothing overlaps with it.
 constexpr double kTileShare = 0.45;
-/// Share of the vector peak that maps reach, and a scalar loop of a small contraction.
-constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1;
+/// Share of the vector peak that maps reach, a scalar loop of a small contraction, a convolution of
+/// each channel alone in a kernel of its own, and one among others.
+constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, kChannelwise = 0.05;
 /// Nanoseconds of an element that cannot be loaded as part of a vector.
 constexpr double kStridedNs = 0.4;
 /// Of an element of a main loop's result that is stored far from its neighbours.
@@ -44,7 +46,7 @@ struct CostModel::State : Loops {
   double kernel_bytes = 0;  // of what it reads and writes
   double longest = 0;       // terms of all results of a reduction
   int barriers = 0;         // of the grid, inside the kernel
-  bool main_loop = false;
+  bool main_loop = false, depthwise = false;
 
   State(const Facts& facts, const MachineModel& machine) : Loops(facts), m(machine) {}
 
@@ -207,7 +209,10 @@ struct CostModel::State : Loops {
     }
     if (!main) {
       flops += 2 * total;
-      vector_ops += 2 * total * rate_factor(id) * kMapEfficiency / kScalarContract / 2;
+      const double share = depthwise               ? kDepthwise
+                           : image_of_channels(id) ? kChannelwise
+                                                   : kScalarContract;
+      vector_ops += 2 * total * rate_factor(id) * kMapEfficiency / share / 2;
       return;
     }
     add_main_loop(id, total);
@@ -431,8 +436,35 @@ struct CostModel::State : Loops {
     return !(use.dims.back().unit & (inner | instead));
   }
 
+  /// A convolution of each channel alone, its filter constant; the image is the argument returned.
+  std::optional<NodeId> image_of_channels(NodeId contract) const {
+    constexpr double kChannels = 16, kMostTaps = 128;
+    const MatmulShape s = matmul_shape(f, contract);
+    const bool left = s.n == 1;
+    const NodeId image = f[contract].args[left ? 0 : 1], filter = f[contract].args[left ? 1 : 0];
+    const bool fits = std::min(s.m, s.n) == 1 && std::max(s.m, s.n) > 1 && s.batch >= kChannels &&
+                      s.k > 1 && s.k <= kMostTaps && f.as<prim::Constant>(filter) && !m.gpu;
+    return fits ? std::optional(image) : std::nullopt;
+  }
+
+  /// What lower::contract::lower_depthwise takes, where the image lies channels-last.
+  bool is_depthwise(const Cluster& c) const {
+    std::optional<NodeId> image;
+    for (const NodeId id : c.nodes) {
+      const auto* view = f.as<prim::View>(id);
+      if (f.as<prim::Contract>(id) && !image) {
+        image = image_of_channels(id);
+        if (!image || local[static_cast<std::size_t>(image->value)] >= 0) return false;
+      } else if (!f.as<prim::Map>(id) && !(view && view->pieces.size() == 1)) {
+        return false;
+      }
+    }
+    return image.has_value();
+  }
+
   void reset(const Cluster& c) {
     enter(c.nodes);
+    depthwise = is_depthwise(c);
     vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = update_us = 0;
     tasks = longest = 0;
     barriers = 0;

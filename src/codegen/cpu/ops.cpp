@@ -283,13 +283,32 @@ V Ops::apply_float(ScalarFn fn, llvm::ArrayRef<V> args, DType type) {
   }
 }
 
+/// v, or x where that is NaN.
+V Ops::unless_nan(V x, V v) {
+  const unsigned width = width_of(x);
+  if (x86_bytes_ < 64 || !x->getType()->getScalarType()->isFloatTy() ||
+      (width != 4 && width != 8 && width != 16))
+    return b_.CreateSelect(b_.CreateFCmpUNO(x, x), x, v);
+  constexpr std::int32_t kNanIsTaken = 0x22;  // of the two kinds of NaN; all else stays
+  constexpr int kCurrentRounding = 4;
+  V table =
+      llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(width), b_.getInt32(kNanIsTaken));
+  llvm::SmallVector<V> args{v, x, table, b_.getInt32(0)};
+  args.push_back(width == 16 ? b_.getInt16(0xffff) : b_.getInt8(0xff));
+  if (width == 16) args.push_back(b_.getInt32(kCurrentRounding));
+  const ID id = width == 16  ? Intrinsic::x86_avx512_mask_fixupimm_ps_512
+                : width == 8 ? Intrinsic::x86_avx512_mask_fixupimm_ps_256
+                             : Intrinsic::x86_avx512_mask_fixupimm_ps_128;
+  return b_.CreateIntrinsic(id, {}, args);
+}
+
 /// maxps(a, b) gives b when either is NaN, so an operand that cannot be NaN goes first; otherwise a
-/// NaN in the first operand is put back by a select.
+/// NaN in the first operand is put back.
 V Ops::extreme(V x, V y, bool want_max) {
   if (never_nan(y)) std::swap(x, y);
   V ordered = want_max ? b_.CreateFCmpOGT(x, y) : b_.CreateFCmpOLT(x, y);
   V out = b_.CreateSelect(ordered, x, y);
-  return never_nan(x) ? out : b_.CreateSelect(b_.CreateFCmpUNO(x, x), x, out);
+  return never_nan(x) ? out : unless_nan(x, out);
 }
 
 /// The exponents that models use are constants: squares, cubes, roots.

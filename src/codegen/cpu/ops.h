@@ -101,6 +101,7 @@ class Ops {
   llvm::Value* avx512(llvm::Intrinsic::ID of_8, llvm::Intrinsic::ID of_16,
                       llvm::SmallVector<llvm::Value*> args);
   llvm::Value* scaled(llvm::Value* x, llvm::Value* n);
+  llvm::Value* unless_nan(llvm::Value* x, llvm::Value* v);
   llvm::Value* bounded(llvm::Value* x, double limit);
   llvm::Constant* integer(llvm::Type* like, std::int64_t value) const;
   llvm::Value* intrinsic(llvm::Intrinsic::ID id, llvm::ArrayRef<llvm::Value*> args);
