@@ -33,8 +33,9 @@ void Emitter::plan_box() {
   box_extents_.resize(box.dims.size());
   box_strides_.resize(box.dims.size());
   std::int64_t stride = 1;
-  for (std::size_t i = box.order.size(); i-- > 0;) {
-    const auto d = static_cast<std::size_t>(box.order[i]);
+  const std::vector<int>& order = winograd_ ? winograd_->order : box.order;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const auto d = static_cast<std::size_t>(order[i]);
     box_extents_[d] = ir::bounds(box.dims[d].local, ranges)->high + 1;
     box_strides_[d] = stride;
     stride *= box_extents_[d];

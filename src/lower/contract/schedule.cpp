@@ -84,9 +84,10 @@ double total_cycles(const Extents& e, const Schedule& s, const Target& t, int la
   const double b_bytes =
       static_cast<double>(s.panels_per_task * s.nv * lanes * e.k * e.element_bytes);
   const double a_copy = s.a == ASource::in_place ? a_bytes / 16 : a_bytes / e.a_copy_rate;
-  // The next task's columns come while this one computes (Emitter::fetch_operand).
-  const bool fetched =
-      s.b == BSource::task && s.a == ASource::in_place && s.panel_blocks() > t.threads;
+  // The next task's columns come while this one computes, of this product or the next one
+  // (Emitter::fetch_operand).
+  const std::int64_t next = s.panel_blocks() > 1 ? s.panel_blocks() : e.outer;
+  const bool fetched = s.b == BSource::task && s.a == ASource::in_place && next > t.threads;
   task += (a_copy + b_bytes / 12) / (fetched ? 3 : 1) + 400;
   const double budget = 0.55 * static_cast<double>(t.l2_bytes);
   if (a_bytes > budget)

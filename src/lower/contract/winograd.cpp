@@ -52,7 +52,9 @@ std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
 
 /// Cycles of all tasks on all threads, without what comes cold from memory.
 double total_cycles(const Product& p, const Schedule& s, const Target& t, int lanes,
-                    std::int64_t channels) {
+                    const Winograd& shape) {
+  const std::int64_t channels = shape.channel.extent;
+  const double copy_rate = shape.turned ? 2 : 5;  // bytes in a cycle
   Extents e = p.extents;
   const bool halves = winograd_of_halves(*p.request.graph, p.problem, t, s.winograd);
   const std::int64_t bytes = halves ? 2 : 4;
@@ -85,7 +87,8 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
   double task = static_cast<double>(s.panels_per_task) * panel + 400;
   task += static_cast<double>(tiles) * vectors * transform_cycles(s.winograd, true);
   if (!near) task += transformed / rate;
-  task += (rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes)) / 5;
+  task +=
+      (rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes)) / copy_rate;
   const double filters = p.base.b == BSource::constant
                              ? 0
                              : k * static_cast<double>(e.n / lanes * a * a) * kFilterCycles;
@@ -120,11 +123,14 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes) {
     }
   }
   if (!kh || !kw || !channel || kh->extent != 3 || kw->extent != 3) return std::nullopt;
-  if (p.box->order.back() != static_cast<int>(channel_dim)) return std::nullopt;
   if (channel->extent % lanes != 0 || p.n->extent % lanes != 0) return std::nullopt;
   for (const Axis& axis : {*kh, *kw, *channel, *p.n})
     if (!ir::coefficient_of(filter->offset, axis.var)) return std::nullopt;
-  return Winograd{*kh, *kw, *channel, channel_dim};
+  std::vector<int> order = p.box->order;
+  const auto at = std::ranges::find(order, static_cast<int>(channel_dim));
+  std::rotate(at, at + 1, order.end());
+  const bool turned = order != p.box->order;
+  return Winograd{*kh, *kw, *channel, channel_dim, std::move(order), turned};
 }
 
 bool winograd_of_halves(const prim::Graph& g, const Problem& p, const Target& target,
@@ -231,7 +237,7 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
         s.tiles_per_task = blocks;
         for (std::int64_t panels : block_sizes(s.panels, pinned(fixed, "panels"))) {
           s.panels_per_task = panels;
-          s.cycles = total_cycles(p, s, target, lanes, shape->channel.extent);
+          s.cycles = total_cycles(p, s, target, lanes, *shape);
           out.push_back(s);
         }
       }

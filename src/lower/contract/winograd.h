@@ -11,10 +11,12 @@ namespace heddle::lower::contract {
 struct Winograd {
   Axis kh, kw, channel;
   std::size_t channel_dim;  ///< of the box
+  std::vector<int> order;   ///< of the box's dimensions as it is stored: channels innermost
+  bool turned = false;      ///< memory has them in another one
 };
 
 /// nullopt unless the product is such a convolution with a filter in memory, its operand read
-/// through a box whose innermost dimension is the channels, channels and filters whole vectors.
+/// through a box, channels and filters whole vectors.
 std::optional<Winograd> winograd_of(const Product& p, int lanes);
 
 /// True if its products are of bf16 in pairs, where operands are: elements and filters transformed
