@@ -111,6 +111,25 @@ std::int64_t size_of(const Access& a) {
   return size;
 }
 
+bool crosses_groups(const Access& a, const Shape& from, const Shape& to) {
+  if (!a.inside.empty() || element_count(from) != element_count(to)) return false;
+  std::vector<int> uses(to.size(), 0);
+  std::vector<std::vector<ir::Var>> variables(a.index.size());
+  for (std::size_t k = 0; k < a.index.size(); ++k) {
+    ir::collect_variables(a.index[k], variables[k]);
+    for (const ir::Var v : variables[k]) ++uses[static_cast<std::size_t>(v.index)];
+  }
+  const bool crosses = std::ranges::any_of(variables, [&](const auto& in) {
+    return in.size() > 1 && std::ranges::any_of(in, [&](ir::Var v) {
+             return uses[static_cast<std::size_t>(v.index)] > 1;
+           });
+  });
+  if (!crosses) return false;
+  const ir::Ranges ranges = ir::ranges_of(to);
+  return ir::simplify(flat_index(a.index, from), ranges) ==
+         ir::simplify(flat_index(identity_variables(to.size()), to), ranges);
+}
+
 bool depends_on(const Access& a, Var var) {
   return std::any_of(a.index.begin(), a.index.end(),
                      [&](const Expr& e) { return ir::depends_on(e, var); }) ||

@@ -25,6 +25,9 @@ bool in_bounds(const Access& a, const Shape& variables, const Shape& shape,
 ir::Expr flat_index(const std::vector<ir::Expr>& index, const Shape& shape);
 /// The coordinates of element number `flat` of a row-major value of this shape.
 std::vector<ir::Expr> unflatten(const ir::Expr& flat, const Shape& shape);
+/// True if a view of this shape only regroups a value (a reshape), and one of its dimensions holds
+/// parts of one of the value's and all of others: channels in groups, with all their positions.
+bool crosses_groups(const Access& a, const Shape& from, const Shape& to);
 /// True if no variable is divided: every index and condition is affine.
 bool is_affine(const Access& a);
 /// Nodes of all its expressions; compositions that grow too large are not made.

@@ -315,6 +315,19 @@ class Algebra {
     return coin() ? reduce_once(once) : once;
   }
 
+  /// Something in groups of channels, with what each group has in common.
+  NodeId grouped() {
+    const std::int64_t positions = pick<std::int64_t>({1, 4, 3});
+    const NodeId x = fresh({pick({DType::f32, DType::i32, DType::f64}), {1, 6, positions, 2}});
+    const NodeId groups = b_.reshape(coin() ? x : b_.neg(x), {1, 3, 4 * positions});
+    const NodeId common = reduce_once(groups);
+    if (coin() || b_.dtype(common) != b_.dtype(x) || element_count(b_.shape(common)) != 3)
+      return common;
+    const NodeId own = b_.broadcast(b_.reshape(common, {1, 3, 1}), b_.shape(groups));
+    const NodeId both = b_.map(pick({ScalarFn::sub, ScalarFn::max}), {groups, own});
+    return coin() ? reduce_once(both) : b_.reshape(both, b_.shape(x));
+  }
+
   /// Sums over the last two dimensions by one variable that is divided.
   NodeId divided_contraction(NodeId x) {
     const Shape shape = b_.shape(x);
@@ -427,7 +440,7 @@ class Algebra {
     if (rng_() % 24 == 0) return coin() ? quantised_product() : saturated(values_[0]);
     if (rng_() % 40 == 0) return byte_function();
     if (rng_() % 6 == 0) return coin() ? requantised() : requantised_parts();
-    if (rng_() % 24 == 0) return resampled_product();
+    if (rng_() % 24 == 0) return coin() ? resampled_product() : grouped();
     if (element_count(b_.shape(x)) > 300) return reduction(x);
     const auto kind = rng_() % 12;
     if (kind < 2) return movement(x);

@@ -139,6 +139,32 @@ Rewritten view_below_reduce(RewriteContext& c, const Node& n) {
   return c.b.view(reduced, n.type.shape, std::move(spread));
 }
 
+/// Groups of channels, each with all its positions: first the positions of each channel.
+Rewritten reduce_of_groups(RewriteContext& c, const Node& n) {
+  const auto* r = std::get_if<Reduce>(&n.op);
+  if (r == nullptr || positional(r->fn) || r->axes.size() != 1) return std::nullopt;
+  const Access* access = plain_view(c.g, n.args[0]);
+  if (access == nullptr) return std::nullopt;
+  const NodeId x = c.g[n.args[0]].args[0];
+  const Shape from = c.b.shape(x);
+  Shape to = c.b.shape(n.args[0]);
+  // Sums in 16 bits would be rounded once more.
+  if (size_of(n.type.dtype) < 4 || r->axes[0] + 1 != static_cast<int>(to.size()) ||
+      !crosses_groups(*access, from, to))
+    return std::nullopt;
+  std::vector<int> positions;
+  std::int64_t left = to.back();
+  for (std::size_t k = from.size(); k-- > 0 && from[k] < left && left % from[k] == 0;) {
+    left /= from[k];
+    positions.insert(positions.begin(), static_cast<int>(k));
+  }
+  if (positions.empty()) return std::nullopt;
+  to.back() = left;
+  const Monoid fn = r->fn;
+  const NodeId channels = c.b.reshape(c.b.reduce(fn, x, positions, false), to);
+  return c.b.reduce(fn, channels, {static_cast<int>(to.size()) - 1}, false);
+}
+
 /// `id` without the axes that are reduced, if it repeats along all of them.
 std::optional<NodeId> repeated_along(RewriteContext& c, NodeId id, const std::vector<int>& axes) {
   const Access* access = plain_view(c.g, id);
@@ -235,6 +261,10 @@ constexpr RewriteRule kRules[] = {
      view_below_reduce,
      [](Builder& b) {
        return b.reduce_max(b.reshape(x_of(b, {2, 3, 4, 5}), {2, 3, 20}), {2});
+     }},
+    {"reduce-of-groups", "reduce(groups(x)) -> reduce(groups(reduce(x)))", reduce_of_groups,
+     [](Builder& b) {
+       return b.reduce_sum(b.reshape(x_of(b, {1, 6, 4, 5}), {1, 3, 40}), {2}, false);
      }},
     {"sum-of-scaled",
      "sum(x * broadcast(y)) -> sum(x) * y, sum(-x) -> -sum(x) (where sum(x) overflows, 0 * inf is "

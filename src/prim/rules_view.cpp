@@ -47,7 +47,8 @@ std::optional<double> composed_fill(const View& outer, std::size_t k, const View
 
 bool permutes(const View& v) {
   return v.pieces.size() == 1 && v.pieces[0].inside.empty() &&
-         std::ranges::all_of(v.pieces[0].index, [](const Expr& e) { return e.variable().has_value(); });
+         std::ranges::all_of(v.pieces[0].index,
+                             [](const Expr& e) { return e.variable().has_value(); });
 }
 
 Rewritten view_of_view(RewriteContext& c, const Node& n) {
@@ -57,8 +58,11 @@ Rewritten view_of_view(RewriteContext& c, const Node& n) {
     const Node source = c.g[n.args[k]];
     const auto* inner = std::get_if<View>(&source.op);
     if (inner == nullptr || outer->pieces.size() + inner->pieces.size() > kMaxPieces) continue;
-    // A concatenation that others read is made once: contractions read it transposed as it lies.
-    if (inner->pieces.size() > 1 && permutes(*outer) && !c.used_once(n.args[k])) continue;
+    // A concatenation that others read is made once, and read transposed or in groups as it lies.
+    if (inner->pieces.size() > 1 && !c.used_once(n.args[k]) &&
+        (permutes(*outer) || (outer->pieces.size() == 1 &&
+                              crosses_groups(outer->pieces[0], source.type.shape, n.type.shape))))
+      continue;
     const auto fill = composed_fill(*outer, k, *inner);
     if (!fill) continue;
     std::vector<Access> pieces(outer->pieces.begin(),
@@ -140,6 +144,44 @@ Rewritten view_below_map(RewriteContext& c, const Node& n) {
   }
   const NodeId small = c.g.add(*m, std::move(args), {n.type.dtype, source});
   return c.b.view(small, n.type.shape, access);
+}
+
+/// A value in groups of its channels, and what each group has of its own: the groups are looked up
+/// instead, so that the value stays as it is.
+Rewritten regroup_below_map(RewriteContext& c, const Node& n) {
+  const auto* m = std::get_if<Map>(&n.op);
+  if (m == nullptr) return std::nullopt;
+  const Shape to = n.type.shape;
+  std::optional<Access> groups;
+  Shape from;
+  for (const NodeId a : n.args) {
+    const Access* access = plain_view(c.g, a);
+    if (access == nullptr || !crosses_groups(*access, c.b.shape(c.g[a].args[0]), to)) continue;
+    groups = *access;
+    from = c.b.shape(c.g[a].args[0]);
+    break;
+  }
+  if (!groups) return std::nullopt;
+  const Access back{unflatten(flat_index(identity_variables(from.size()), from), to), {}};
+  std::vector<NodeId> args;
+  for (const NodeId a : n.args) {
+    if (const Tensor* t = splat(c.g, a)) {
+      args.push_back(c.b.broadcast(c.b.constant(t->reshaped({})), from));
+      continue;
+    }
+    const Access* access = plain_view(c.g, a);
+    if (access == nullptr) return std::nullopt;
+    const NodeId source = c.g[a].args[0];
+    if (*access == *groups && c.b.shape(source) == from) {
+      args.push_back(source);
+      continue;
+    }
+    if (element_count(c.b.shape(source)) >= element_count(to)) return std::nullopt;
+    const auto looked_up = simplified(compose(back, *access), from);
+    if (!looked_up || !shown_in_bounds(*looked_up, from, c.b.shape(source))) return std::nullopt;
+    args.push_back(c.b.view(source, from, *looked_up));
+  }
+  return c.b.view(c.g.add(*m, std::move(args), {n.type.dtype, from}), to, *groups);
 }
 
 /// The access through which a Map's argument is read: a plain view's, or the identity of a
@@ -293,6 +335,12 @@ constexpr RewriteRule kRules[] = {
      [](Builder& b) {
        const NodeId x = x_of(b, {2, 6});
        return b.mul(b.exp(b.reshape(x, {3, 4})), b.reshape(x, {3, 4}));
+     }},
+    {"regroup-below-map", "f(groups(x), broadcast(y)) -> groups(f(x, y of each group))",
+     regroup_below_map,
+     [](Builder& b) {
+       const NodeId x = x_of(b, {1, 6, 4}), y = b.graph().add_input("y", {DType::f32, {1, 3, 1}});
+       return b.sub(b.reshape(x, {1, 3, 8}), b.broadcast(y, {1, 3, 8}));
      }},
     {"map-before-broadcast", "f(broadcast(x), broadcast(y)) -> broadcast(f(x, y))",
      map_before_broadcast,

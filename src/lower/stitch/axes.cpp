@@ -58,7 +58,7 @@ class Chooser {
       for (const Touch& t : axes_.touches) divisors(t.offset, axis.var, found);
       for (std::int64_t q : found) {
         if (q <= 1 || q >= axis.extent || axis.extent % q != 0) continue;
-        if (q < lanes_ && lanes_ % q == 0 && axis.extent % lanes_ == 0) continue;
+        if (q < lanes_ && axis.extent % lanes_ == 0) continue;
         const Axis outer{fresh_(axis.extent / q), axis.extent / q}, inner{fresh_(q), q};
         axes_.loops[i] = outer;
         axes_.loops.insert(axes_.loops.begin() + static_cast<std::ptrdiff_t>(i) + 1, inner);
