@@ -317,6 +317,50 @@ Rewritten contract_few_terms(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
+/// Values of a reduction at which a condition can hold for some positions; all of them if unknown.
+ir::Interval can_hold(const ir::Condition& condition, Var r, const Shape& variables) {
+  const ir::Interval all{0, variables[static_cast<std::size_t>(r.index)] - 1};
+  const auto step = ir::coefficient_of(condition.expr, r);
+  if (!step || *step == 0) return all;
+  const auto rest = ir::bounds(condition.expr - Expr(r) * Expr(*step), ir::ranges_of(variables));
+  if (!rest) return all;
+  // low <= step·r + rest < high.
+  const std::int64_t from = condition.low - rest->high, to = condition.high - 1 - rest->low;
+  const auto up = [](std::int64_t a, std::int64_t b) { return a / b + (a % b > 0 ? 1 : 0); };
+  const auto down = [&](std::int64_t a, std::int64_t b) { return -up(-a, b); };
+  const std::int64_t size = std::abs(*step);
+  const std::int64_t first = *step > 0 ? up(from, size) : up(-to, size);
+  const std::int64_t last = *step > 0 ? down(to, size) : down(-from, size);
+  return {std::max(all.low, first), std::min(all.high, last)};
+}
+
+/// Taps of a filter that lie in the padding wherever it stands: those of a wide dilation.
+Rewritten contract_without_padding(RewriteContext& c, const Node& n) {
+  const auto* k = std::get_if<Contract>(&n.op);
+  if (k == nullptr || element_count(n.type.shape) == 0) return std::nullopt;
+  const Shape variables = variables_of(n, *k);
+  for (std::size_t j = 0; j < k->reduced.size(); ++j) {
+    const Var r{static_cast<std::int32_t>(n.type.shape.size() + j)};
+    ir::Interval range{0, k->reduced[j] - 1};
+    for (const Access* a : {&k->lhs, &k->rhs})
+      for (const ir::Condition& condition : a->inside) {
+        const ir::Interval here = can_hold(condition, r, variables);
+        range = {std::max(range.low, here.low), std::min(range.high, here.high)};
+      }
+    const std::int64_t count = range.high - range.low + 1;
+    if (count < 1 || count == k->reduced[j]) continue;
+    std::vector<Expr> to = identity_variables(variables.size());
+    to[static_cast<std::size_t>(r.index)] = Expr(r) + Expr(range.low);
+    Shape reduced = k->reduced, fewer = variables;
+    reduced[j] = fewer[static_cast<std::size_t>(r.index)] = count;
+    const auto lhs = simplified(substitute(k->lhs, to), fewer);
+    const auto rhs = simplified(substitute(k->rhs, to), fewer);
+    if (!lhs || !rhs) continue;
+    return c.b.contract(n.args[0], n.args[1], n.type.shape, reduced, *lhs, *rhs, n.type.dtype);
+  }
+  return std::nullopt;
+}
+
 /// A permutation that takes another dimension to the end: the product makes it so at once. Only of
 /// values that are computed: a constant operand decides the vectors, wherever the result goes.
 Rewritten transpose_of_contract(RewriteContext& c, const Node& n) {
@@ -376,6 +420,11 @@ constexpr RewriteRule kRules[] = {
        const Expr at = Expr(Var{1}) - Expr(Var{2}) * Expr(2) + Expr(1);
        return b.contract(x_of(b, {3, 8}), weight(b, {3}), {3, 16}, {8}, {{Var{0}, Var{2}}, {}},
                          {{at}, {{at, 0, 3}}}, DType::f32);
+     }},
+    {"contract-without-padding", "taps that see padding only are dropped", contract_without_padding,
+     [](Builder& b) {
+       return b.conv(x_of(b, {1, 3, 4, 4}), weight(b, {2, 3, 3, 3}),
+                     {{1, 1}, {5, 5}, {5, 5}, {5, 5}, 1});
      }},
     {"transpose-of-contract", "transpose(x @ y) -> the product with its dimensions exchanged",
      transpose_of_contract,
