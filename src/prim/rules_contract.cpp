@@ -317,13 +317,15 @@ Rewritten contract_few_terms(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
-/// Values of a reduction at which a condition can hold for some positions; all of them if unknown.
+/// Values of a reduction at which a condition on where a window lies can hold for some positions;
+/// all of them if unknown. A channel that is padding alone makes four of three on purpose.
 ir::Interval can_hold(const ir::Condition& condition, Var r, const Shape& variables) {
   const ir::Interval all{0, variables[static_cast<std::size_t>(r.index)] - 1};
   const auto step = ir::coefficient_of(condition.expr, r);
   if (!step || *step == 0) return all;
-  const auto rest = ir::bounds(condition.expr - Expr(r) * Expr(*step), ir::ranges_of(variables));
-  if (!rest) return all;
+  const Expr position = condition.expr - Expr(r) * Expr(*step);
+  const auto rest = ir::bounds(position, ir::ranges_of(variables));
+  if (!rest || position.constant()) return all;
   // low <= step·r + rest < high.
   const std::int64_t from = condition.low - rest->high, to = condition.high - 1 - rest->low;
   const auto up = [](std::int64_t a, std::int64_t b) { return a / b + (a % b > 0 ? 1 : 0); };

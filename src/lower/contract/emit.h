@@ -109,6 +109,7 @@ class Emitter {
   kernel::Body fetch_results(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;
+  std::vector<ir::Condition> not_padding(const KLoop& loop, const ir::Expr& position) const;
   /// `in_memory`: where the accumulators are in block memory already.
   kernel::Body epilogue(const Variant& v, kernel::BufferId acc,
                         const std::optional<ir::Expr>& in_memory = {});

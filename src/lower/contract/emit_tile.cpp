@@ -58,7 +58,8 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   };
   const Var x = k_.new_var();
   if (level + 1 < k_loops_.size())
-    return {kernel::loop(x, 0, loop.extent, Binding::serial, inside(Expr(x)))};
+    return {kernel::loop(x, 0, loop.extent, Binding::serial,
+                         {kernel::when(not_padding(loop, Expr(x)), inside(Expr(x)))})};
   std::int64_t unroll = loop.extent <= 2 * s_.unroll ? loop.extent : s_.unroll;
   // Where rows overlap, turns are short and never one alone: what is in sight at once would be
   // kept.
@@ -78,6 +79,35 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
     const Var t = k_.new_var();
     out.push_back(
         kernel::loop(t, 0, rest, Binding::unroll, inside(Expr(t) + Expr(whole * unroll))));
+  }
+  return out;
+}
+
+/// Where the box has rows of nothing but padding for all of a tile, these steps add nothing.
+std::vector<ir::Condition> Emitter::not_padding(const KLoop& loop, const Expr& position) const {
+  std::vector<ir::Condition> out;
+  if (s_.a != ASource::box || winograd_ || loop.axes.size() != 1) return out;
+  Env env = box_env();
+  set(env, loop.axes[0].var, position);
+  if (p_.row) set(env, p_.row->var, Expr(row_loop_));
+  for (const Box::Dim& dim : p_.box->dims) {
+    std::vector<Var> vars;
+    ir::collect_variables(dim.local, vars);
+    const bool alone = std::ranges::all_of(
+        vars, [&](Var v) { return v == loop.axes[0].var || (p_.row && v == p_.row->var); });
+    if (!alone || !ir::depends_on(dim.local, loop.axes[0].var)) continue;
+    const Expr u = dim.low + dim.local, here = at(dim.low, box_env()) + at(dim.local, env);
+    const auto add = [&](const Expr& e, std::int64_t low, std::int64_t high) {
+      const auto with = [&](const Expr& x) {
+        return ir::substitute(
+            e, [&](Var v) { return v == dim.u ? std::optional<Expr>(x) : std::nullopt; });
+      };
+      const auto span = ir::bounds(with(u), p_.problem.ranges());
+      if (span && span->low >= low && span->high < high) return;
+      out.push_back({at(with(here), env_), low, high});
+    };
+    add(Expr(dim.u), dim.inside.low, dim.inside.high + 1);
+    for (const ir::Condition& c : dim.more) add(c.expr, c.low, c.high);
   }
   return out;
 }
