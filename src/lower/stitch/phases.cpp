@@ -119,7 +119,8 @@ Layout Phases::choose_layout(NodeId output) {
 }
 
 /// Elements that one step along dimension `d` moves in the middle half of the positions: the stride
-/// where the offset is affine, and what it amounts to for reflections and resizing.
+/// where the offset is affine, what it amounts to for reflections and resizing, and 1 where most
+/// are neighbours (channels in blocks).
 double Phases::usual_step(const Expr& offset, const std::vector<std::optional<Var>>& vars,
                           std::size_t d, const Shape& shape) const {
   const auto at = [&](std::int64_t position) {
@@ -133,6 +134,13 @@ double Phases::usual_step(const Expr& offset, const std::vector<std::optional<Va
                         {});
   };
   const std::int64_t low = shape[d] / 4, high = low + std::max<std::int64_t>(1, shape[d] / 2);
+  if (vars[d] && !ir::coefficient_of(offset, *vars[d])) {
+    constexpr std::int64_t kLooked = 64;
+    const std::int64_t end = std::min(high, low + kLooked);
+    std::int64_t next = 0;
+    for (std::int64_t i = low; i < end; ++i) next += at(i + 1) - at(i) == 1;
+    if (4 * next >= 3 * (end - low)) return 1;
+  }
   return static_cast<double>(at(high) - at(low)) / static_cast<double>(high - low);
 }
 
