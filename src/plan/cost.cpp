@@ -438,7 +438,7 @@ struct CostModel::State : Loops {
 
   /// A convolution of each channel alone, its filter constant; the image is the argument returned.
   std::optional<NodeId> image_of_channels(NodeId contract) const {
-    constexpr double kChannels = 16, kMostTaps = 128;
+    constexpr double kChannels = 16, kMostTaps = 4096;
     const MatmulShape s = matmul_shape(f, contract);
     const bool left = s.n == 1;
     const NodeId image = f[contract].args[left ? 0 : 1], filter = f[contract].args[left ? 1 : 0];

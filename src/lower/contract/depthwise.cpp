@@ -18,7 +18,8 @@ using kernel::BufferId;
 using kernel::Scope;
 using kernel::Value;
 
-constexpr std::int64_t kMostTaps = 128, kTasksPerThread = 8, kGrain = 1 << 11;
+constexpr std::int64_t kMostTaps = 4096, kTasksPerThread = 8, kGrain = 1 << 11;
+constexpr std::int64_t kWrittenOut = 128;  ///< taps; more of them are loops
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -198,7 +199,8 @@ class Depthwise {
         return {kernel::store(acc, Expr(t * lanes_) + l, kernel::imm(p_.problem.type, 0))};
       }));
     const std::int64_t inner = p_.k.back().extent;
-    for (std::int64_t row = 0; row < taps_ / inner; ++row) {
+    if (taps_ > kWrittenOut) body.push_back(loop_of_taps(column, channel, acc));
+    for (std::int64_t row = 0; taps_ <= kWrittenOut && row < taps_ / inner; ++row) {
       Body sums;
       std::vector<ir::Condition> when;
       for (std::int64_t t = 0; t < width_; ++t)
@@ -207,10 +209,8 @@ class Depthwise {
           Value sum = kernel::load(acc, at, p_.problem.type);
           for (std::int64_t x = 0; x < inner; ++x) {
             const std::int64_t tap = row * inner + x;
-            const Env env = position(column + Expr(t), channel + l, tap);
-            const Value weight =
-                kernel::load(weights_, Expr(tap * channel_.extent) + channel + l, p_.problem.type);
-            sum = plus(sum, {element(env, when), weight});
+            const Env env = position(column + Expr(t), channel + l, Expr(row), Expr(x));
+            sum = plus(sum, {element(env, when), weight(Expr(tap), channel + l)});
           }
           return {kernel::store(acc, at, sum)};
         }));
@@ -218,9 +218,45 @@ class Depthwise {
     }
     for (std::int64_t t = 0; t < width_; ++t)
       body.push_back(lanes([&](const Expr& l) {
-        return results(position(column + Expr(t), channel + l, 0), acc, Expr(t * lanes_) + l, l);
+        return results(position(column + Expr(t), channel + l, Expr(0), Expr(0)), acc,
+                       Expr(t * lanes_) + l, l);
       }));
     return body;
+  }
+
+  /// Many taps one after another, each against all columns of the tile: a weight is loaded once,
+  /// and what lies in the padding left out.
+  kernel::Stmt loop_of_taps(const Expr& column, const Expr& channel, BufferId acc) {
+    const std::int64_t inner = p_.k.back().extent;
+    const Var row = k_.new_var(), x = k_.new_var();
+    const Expr tap = Expr(row) * Expr(inner) + Expr(x);
+    std::vector<ir::Condition> of_row;
+    Body columns;
+    for (std::int64_t t = 0; t < width_; ++t) {
+      const Var l = k_.new_var();
+      const Expr at = Expr(t * lanes_) + Expr(l), place = channel + Expr(l);
+      Value value = element(position(column + Expr(t), place, Expr(row), Expr(x)), of_row);
+      std::vector<ir::Condition> when;
+      if (const auto* guard = std::get_if<kernel::Guard>(&value->op)) {
+        const auto of_lane = [&](const ir::Condition& c) { return ir::depends_on(c.expr, l); };
+        const auto* zero = std::get_if<kernel::Imm>(&guard->otherwise->op);
+        if (zero && zero->real == 0 && zero->integer == 0 &&
+            std::ranges::none_of(guard->conditions, of_lane)) {
+          when = guard->conditions;
+          value = guard->then;
+        }
+      }
+      const Value sum = plus(kernel::load(acc, at, p_.problem.type), {value, weight(tap, place)});
+      columns.push_back(kernel::when(
+          when, {kernel::loop(l, 0, lanes_, Binding::vector, {kernel::store(acc, at, sum)})}));
+    }
+    Body taps{kernel::loop(x, 0, inner, Binding::serial, std::move(columns))};
+    return kernel::loop(row, 0, taps_ / inner, Binding::serial,
+                        {kernel::when(of_row, std::move(taps))});
+  }
+
+  Value weight(const Expr& tap, const Expr& channel) const {
+    return kernel::load(weights_, tap * Expr(channel_.extent) + channel, p_.problem.type);
   }
 
   Value plus(const Value& sum, std::vector<Value> factors) const {
@@ -229,13 +265,15 @@ class Depthwise {
                          {sum, kernel::apply(ir::ScalarFn::mul, std::move(factors), type)}, type);
   }
 
-  Env position(const Expr& column, const Expr& channel, std::int64_t tap) const {
+  /// `row`: of taps, `x`: along the innermost reduction.
+  Env position(const Expr& column, const Expr& channel, Expr row, const Expr& x) const {
     Env env = env_;
     env.set(p_.tile->var, column);
     env.set(channel_.var, channel);
-    for (std::size_t i = p_.k.size(); i-- > 0;) {
-      env.set(p_.k[i].axes[0].var, Expr(tap % p_.k[i].extent));
-      tap /= p_.k[i].extent;
+    env.set(p_.k.back().axes[0].var, x);
+    for (std::size_t i = p_.k.size() - 1; i-- > 0;) {
+      env.set(p_.k[i].axes[0].var, i == 0 ? row : ir::floor_mod(row, p_.k[i].extent));
+      row = ir::floor_div(row, p_.k[i].extent);
     }
     return env;
   }

@@ -11,13 +11,16 @@ struct Row {
 };
 
 /// Odd extents: tiles that overlap, no interior, channels that are no whole vectors, paddings
-/// beyond the filter's middle; one row (a convolution along a line).
+/// beyond the filter's middle; one row (a convolution along a line); more taps than are written
+/// out.
 TEST(Depthwise, AgreesWithThePrimitives) {
   for (const Row& row :
        {Row{1, 16, 7, 7, 3, 1, 1, 1}, Row{1, 37, 14, 13, 3, 2, 1, 1}, Row{2, 24, 9, 29, 5, 1, 2, 1},
         Row{1, 16, 11, 23, 5, 2, 3, 1}, Row{1, 20, 3, 40, 3, 1, 0, 1},
         Row{1, 20, 1, 800, 5, 1, 2, 1}, Row{1, 16, 12, 31, 3, 1, 4, 3},
-        Row{1, 16, 1, 19, 3, 1, 1, 1}, Row{1, 33, 6, 9, 3, 1, 1, 1, DType::bf16}}) {
+        Row{1, 16, 1, 19, 3, 1, 1, 1}, Row{1, 33, 6, 9, 3, 1, 1, 1, DType::bf16},
+        Row{1, 20, 17, 19, 13, 1, 6, 1}, Row{2, 16, 15, 26, 13, 2, 4, 1, DType::bf16},
+        Row{1, 17, 1, 150, 131, 1, 65, 1}}) {
     for (const int threads : {1, 2, 3}) {
       Case c;
       c.target.vector_bytes = 32;
