@@ -36,12 +36,14 @@ Schedule prepared(const Product& p, const Schedule& model, const Tuning& tuning)
 /// transformed ones are larger; products of many terms hide most of that.
 double cold_cycles(const Product& p, const Schedule& s) {
   constexpr double kBytesPerCycle = 7;
+  constexpr std::int64_t kFewRows = 64;
   if (s.b != BSource::constant || s.pieces) return 0;  // pieces' model knows
   const auto a = static_cast<double>(s.winograd + 2);
   const bool halves = winograd_of_halves(*p.request.graph, p.problem, p.request.target, s.winograd);
   const double bytes =
       static_cast<double>(p.extents.n * p.extents.k * p.extents.element_bytes) / (halves ? 2 : 1);
-  const double share = s.winograd > 0 ? a * a / 9 : s.strassen ? 5.0 / 4 : 1;
+  const double halves_share = p.extents.tile < kFewRows ? 7.0 / 4 : 5.0 / 4;
+  const double share = s.winograd > 0 ? a * a / 9 : s.strassen ? halves_share : 1;
   return bytes * share / kBytesPerCycle;
 }
 

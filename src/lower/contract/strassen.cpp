@@ -11,8 +11,10 @@ using ir::Expr;
 /// Cycles beside the products where two multiply-adds are done in one: of a vector of terms of a
 /// pair of rows, and of a vector of a pair of columns of a pair of rows (four results, no
 /// epilogue).
-constexpr double kRowCycles = 14, kResultCycles = 20;
+constexpr double kRowCycles = 20, kResultCycles = 40;
 
+/// With fewer, what is beside the products takes longer than an eighth of them.
+constexpr std::int64_t kLeastTerms = 96;
 /// Longer sums would err by more than the accuracy says (driver/accuracy_test.cpp).
 constexpr std::int64_t kMostTerms = 4096;
 
@@ -33,13 +35,13 @@ double total_cycles(const Product& p, const Strassen& shape, const Schedule& s, 
   };
   double panel = static_cast<double>(s.big) * tile(s.mr);
   if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
-  panel = panel * share + products * terms * static_cast<double>(s.nv * lanes) * 4 / 14;
+  panel = panel * share + products * terms * static_cast<double>(s.nv * lanes) * 4 / 40;
   double rows = pairs * terms / lanes * kRowCycles * slow;
   // Sums that do not stay in the second-level cache go out and come back for every panel.
   const double sums = products * pairs * terms * 4;
-  const bool away = sums > 0.6 * static_cast<double>(t.l2_bytes);
-  if (away) rows += sums / 7;
-  panel += sums / (away ? 14 : 48);
+  const bool away = sums > 0.75 * static_cast<double>(t.l2_bytes);
+  if (away) rows += sums / 14;
+  panel += sums / (away ? 28 : 48);
   const double task = static_cast<double>(s.panels_per_task) * panel + rows + 400;
   return static_cast<double>(ceil_div(s.tasks(p.extents), t.threads)) * task;
 }
@@ -102,7 +104,7 @@ std::vector<Schedule> strassen_schedules(const Product& p, const Target& target,
                                          const Tuning& fixed, std::size_t count) {
   std::vector<Schedule> out;
   const auto shape = strassen_of(p, lanes);
-  if (!shape) return out;
+  if (!shape || (p.extents.k < kLeastTerms && !pinned(fixed, "strassen"))) return out;
   const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
   for (std::int64_t nv = 1; nv <= 6; ++nv) {
     if (nv_pin && nv != *nv_pin) continue;
