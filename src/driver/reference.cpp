@@ -394,7 +394,9 @@ double Allowed::error_of(const Tensor& found) const {
     const double f = found.at(i), w = held(exact.at(i), largest), l = held(least.at(i), largest),
                  m = held(most.at(i), largest);
     if (std::isfinite(w)) scale = std::max(scale, std::abs(w));
-    if ((f >= l && f <= m) || (std::isnan(f) && (std::isnan(l) || std::isnan(m)))) continue;
+    const bool nan = std::isnan(l) || std::isnan(m);
+    if ((f >= l && f <= m) || (std::isnan(f) && nan)) continue;
+    if (std::isnan(f) || nan) return INFINITY;
     double error = std::min(std::abs(f - l), std::abs(f - m));
     if (noise.data() != nullptr) {
       const double off = noise.at(i);

@@ -369,6 +369,28 @@ TEST(Reference, EndsOfF16) {
   EXPECT_EQ(v->wrong, 0) << v->worst;
 }
 
+/// No rounding makes NaN of a number, or a number of NaN, however noisy it may be.
+TEST(Reference, TellsNaNApart) {
+  Allowed wanted{Tensor({DType::f64, {1}}), {}, {}, Tensor({DType::f64, {1}})};
+  Tensor found({DType::f32, {1}});
+  const auto error = [&](double exact, double noise, double value) {
+    wanted.exact.set(0, exact);
+    wanted.noise.set(0, noise);
+    found.set(0, value);
+    return wanted.error_of(found);
+  };
+  for (const double noise : {0.0, 0.1, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+    EXPECT_EQ(error(1, noise, NAN), INFINITY) << noise;
+    EXPECT_EQ(error(NAN, noise, 1), INFINITY) << noise;
+    EXPECT_EQ(error(INFINITY, noise, NAN), INFINITY) << noise;
+    EXPECT_EQ(error(NAN, noise, NAN), 0) << noise;
+  }
+  wanted.noise = {};
+  found.set(0, NAN);
+  wanted.exact.set(0, 1);
+  EXPECT_EQ(wanted.error_of(found), INFINITY);
+}
+
 /// Kernels that are right one by one make a wrong program if it binds them wrongly.
 TEST(Verify, FindsAWrongProgram) {
   prim::Graph g;

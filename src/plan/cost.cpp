@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "lower/contract/depthwise.h"
 #include "plan/loops.h"
 
 namespace heddle::plan {
@@ -438,12 +439,13 @@ struct CostModel::State : Loops {
 
   /// A convolution of each channel alone, its filter constant; the image is the argument returned.
   std::optional<NodeId> image_of_channels(NodeId contract) const {
-    constexpr double kChannels = 16, kMostTaps = 4096;
+    constexpr double kChannels = 16;
     const MatmulShape s = matmul_shape(f, contract);
     const bool left = s.n == 1;
     const NodeId image = f[contract].args[left ? 0 : 1], filter = f[contract].args[left ? 1 : 0];
     const bool fits = std::min(s.m, s.n) == 1 && std::max(s.m, s.n) > 1 && s.batch >= kChannels &&
-                      s.k > 1 && s.k <= kMostTaps && f.as<prim::Constant>(filter) && !m.gpu;
+                      s.k > 1 && s.k <= lower::contract::kMostTaps &&
+                      f.as<prim::Constant>(filter) && !m.gpu;
     return fits ? std::optional(image) : std::nullopt;
   }
 

@@ -318,7 +318,8 @@ Rewritten contract_few_terms(RewriteContext& c, const Node& n) {
 }
 
 /// Values of a reduction at which a condition on where a window lies can hold for some positions;
-/// all of them if unknown. A channel that is padding alone makes four of three on purpose.
+/// all of them if unknown, or if it is of the reduction alone: a fourth channel of nothing but
+/// zeros is there so that products of four bytes are one instruction.
 ir::Interval can_hold(const ir::Condition& condition, Var r, const Shape& variables) {
   const ir::Interval all{0, variables[static_cast<std::size_t>(r.index)] - 1};
   const auto step = ir::coefficient_of(condition.expr, r);

@@ -149,8 +149,8 @@ Rewritten reduce_of_groups(RewriteContext& c, const Node& n) {
   const Shape from = c.b.shape(x);
   Shape to = c.b.shape(n.args[0]);
   // Sums in 16 bits would be rounded once more.
-  if (size_of(n.type.dtype) < 4 || r->axes[0] + 1 != static_cast<int>(to.size()) ||
-      !crosses_groups(*access, from, to))
+  if (element_count(to) == 0 || size_of(n.type.dtype) < 4 ||
+      r->axes[0] + 1 != static_cast<int>(to.size()) || !crosses_groups(*access, from, to))
     return std::nullopt;
   std::vector<int> positions;
   std::int64_t left = to.back();

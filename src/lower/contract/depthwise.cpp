@@ -18,7 +18,7 @@ using kernel::BufferId;
 using kernel::Scope;
 using kernel::Value;
 
-constexpr std::int64_t kMostTaps = 4096, kTasksPerThread = 8, kGrain = 1 << 11;
+constexpr std::int64_t kTasksPerThread = 8, kGrain = 1 << 11;
 constexpr std::int64_t kWrittenOut = 128;  ///< taps; more of them are loops
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

@@ -61,8 +61,8 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
     return {kernel::loop(x, 0, loop.extent, Binding::serial,
                          {kernel::when(not_padding(loop, Expr(x)), inside(Expr(x)))})};
   std::int64_t unroll = loop.extent <= 2 * s_.unroll ? loop.extent : s_.unroll;
-  // Where rows overlap, turns are short and never one alone: what is in sight at once would be
-  // kept.
+  // Where rows overlap, loads that two steps share would be kept in registers: few steps are
+  // written out, and never all of them (a loop of one turn is none).
   if (distinct_steps(loop) < unroll)
     unroll = std::clamp<std::int64_t>(loop.extent / 2, 1,
                                       std::min<std::int64_t>(distinct_steps(loop), 2));
@@ -83,7 +83,8 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   return out;
 }
 
-/// Where the box has rows of nothing but padding for all of a tile, these steps add nothing.
+/// Where the box has rows of nothing but padding for all of a tile, these steps add nothing: what
+/// must hold for one of them to be worth doing. (`u` may range wider than the coordinate does.)
 std::vector<ir::Condition> Emitter::not_padding(const KLoop& loop, const Expr& position) const {
   std::vector<ir::Condition> out;
   if (s_.a != ASource::box || winograd_ || loop.axes.size() != 1) return out;

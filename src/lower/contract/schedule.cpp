@@ -178,7 +178,8 @@ std::vector<Schedule> schedules(const Extents& e, const Target& target, int lane
       if (!(mr_pin || nv_pin) && (s.mr != mr || s.nv != nv)) continue;  // met at its own size
       s.small = tiles * s.mr - e.tile;
       s.big = tiles - s.small;
-      if (!mr_pin && e.tile_step > 1 && (s.small > 0 || s.mr % e.tile_step != 0)) continue;
+      if (!mr_pin && !nv_pin && e.tile_step > 1 && (s.small > 0 || s.mr % e.tile_step != 0))
+        continue;
       blockings(e, target, lanes, s, fixed, out);
     }
   }

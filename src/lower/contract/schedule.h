@@ -32,8 +32,8 @@ struct Extents {
   double epilogue = 4;            ///< vector operations per result vector
   std::int64_t element_bytes = 4;
   bool whole = false;  ///< every task has all tiles
-  std::int64_t tile_step =
-      1;                   ///< register tiles had better be equal and of a multiple of so many rows
+  /// Register tiles are equal, of a multiple of so many rows, unless a schedule says otherwise.
+  std::int64_t tile_step = 1;
   std::int64_t spare = 0;  ///< registers that products take before they are added
 };
 

@@ -35,6 +35,7 @@ double total_cycles(const Product& p, const Strassen& shape, const Schedule& s, 
   };
   double panel = static_cast<double>(s.big) * tile(s.mr);
   if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
+  // Of the columns' bytes most come while products run.
   panel = panel * share + products * terms * static_cast<double>(s.nv * lanes) * 4 / 40;
   double rows = pairs * terms / lanes * kRowCycles * slow;
   // Sums that do not stay in the second-level cache go out and come back for every panel.
