@@ -36,29 +36,27 @@ class Pushed {
 
   /// Multiply-adds of push().
   double work(NodeId x, std::size_t dim) {
+    alone_ = c_.used_once(x);
+    build_ = false;
+    made_.clear();
     work_ = 0;
-    start(x, dim, false);
+    push(x, dim, 0);
     return work_;
   }
-  NodeId make(NodeId x, std::size_t dim) { return start(x, dim, true); }
-
- private:
-  NodeId start(NodeId x, std::size_t dim, bool build) {
-    build_ = build;
-    goes_ = true;
+  NodeId make(NodeId x, std::size_t dim) {
+    build_ = true;
     made_.clear();
     return push(x, dim, 0);
   }
+
+ private:
   NodeId push(NodeId x, std::size_t dim, std::int64_t base) {
     const auto [at, fresh] = made_.try_emplace({x, dim, base});
     if (!fresh) return at->second;
     const Node n = c_.g[x];
-    const bool above = goes_;
-    goes_ = goes_ && c_.used_once(x);
     NodeId out;
-    if (!(map(n, dim, base, out) || view(n, dim, base, out) || product(n, dim, base, out)))
+    if (!(map(n, dim, base, out) || view(n, dim, base, out) || product(x, n, dim, base, out)))
       out = leaf(x, dim, base);
-    goes_ = above;
     return made_[{x, dim, base}] = out;
   }
 
@@ -165,10 +163,11 @@ class Pushed {
     return {};
   }
 
-  /// (x @ l) @ w = x @ (l @ w), where that is less and nobody else wants x @ l.
-  bool product(const Node& n, std::size_t dim, std::int64_t base, NodeId& out) {
+  /// (x @ l) @ w = x @ (l @ w), where that is less and x @ l then goes: other projections of the
+  /// same value would want it still.
+  bool product(NodeId id, const Node& n, std::size_t dim, std::int64_t base, NodeId& out) {
     const auto* k = std::get_if<Contract>(&n.op);
-    if (k == nullptr || !goes_) return false;
+    if (k == nullptr || !alone_ || !c_.used_once(id)) return false;
     for (std::size_t side = 0; side < 2; ++side) {
       const Access& mine = side == 0 ? k->lhs : k->rhs;
       const Access& other = side == 0 ? k->rhs : k->lhs;
@@ -200,7 +199,7 @@ class Pushed {
   const Var o_, r_;
   const std::int64_t filters_;
   bool build_ = false;
-  bool goes_ = true;  ///< nothing else reads what lies between the result and the value at hand
+  bool alone_ = false;  ///< nothing else reads the operand
   double work_ = 0;
   std::map<std::tuple<NodeId, std::size_t, std::int64_t>, NodeId> made_;
 };
