@@ -8,8 +8,8 @@ interleaved with the peers.
 import argparse
 import datetime
 import json
-import math
 import pathlib
+import statistics
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ def table(title, here):
         best.append(min(x for x in ratios if x is not None))
         shown = " | ".join("error" if x is None else f"{x:.2f}×" for x in ratios)
         lines.append(f"| {r['network']} | {r['heddle_ms']:.3f} | {shown} | **{best[-1]:.2f}×** |")
-    mean = math.exp(sum(map(math.log, best)) / len(best))
+    mean = statistics.geometric_mean(best)
     return lines + ["| geometric mean |" + " |" * (len(peers) + 1) + f" **{mean:.2f}×** |"]
 
 

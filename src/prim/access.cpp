@@ -111,8 +111,14 @@ std::int64_t size_of(const Access& a) {
   return size;
 }
 
-bool crosses_groups(const Access& a, const Shape& from, const Shape& to) {
+bool regroups(const Access& a, const Shape& from, const Shape& to) {
   if (!a.inside.empty() || element_count(from) != element_count(to)) return false;
+  const ir::Ranges ranges = ir::ranges_of(to);
+  return ir::simplify(flat_index(a.index, from), ranges) ==
+         ir::simplify(flat_index(identity_variables(to.size()), to), ranges);
+}
+
+bool crosses_groups(const Access& a, const Shape& from, const Shape& to) {
   std::vector<int> uses(to.size(), 0);
   std::vector<std::vector<ir::Var>> variables(a.index.size());
   for (std::size_t k = 0; k < a.index.size(); ++k) {
@@ -124,10 +130,7 @@ bool crosses_groups(const Access& a, const Shape& from, const Shape& to) {
              return uses[static_cast<std::size_t>(v.index)] > 1;
            });
   });
-  if (!crosses) return false;
-  const ir::Ranges ranges = ir::ranges_of(to);
-  return ir::simplify(flat_index(a.index, from), ranges) ==
-         ir::simplify(flat_index(identity_variables(to.size()), to), ranges);
+  return crosses && regroups(a, from, to);
 }
 
 bool depends_on(const Access& a, Var var) {

@@ -25,7 +25,9 @@ bool in_bounds(const Access& a, const Shape& variables, const Shape& shape,
 ir::Expr flat_index(const std::vector<ir::Expr>& index, const Shape& shape);
 /// The coordinates of element number `flat` of a row-major value of this shape.
 std::vector<ir::Expr> unflatten(const ir::Expr& flat, const Shape& shape);
-/// True if a view of this shape only regroups a value (a reshape), and one of its dimensions holds
+/// True if a view of shape `to` only regroups a value (a reshape): elements keep their order.
+bool regroups(const Access& a, const Shape& from, const Shape& to);
+/// True if it does, and one of its dimensions holds
 /// parts of one of the value's and all of others: channels in groups, with all their positions.
 bool crosses_groups(const Access& a, const Shape& from, const Shape& to);
 /// True if no variable is divided: every index and condition is affine.

@@ -83,11 +83,7 @@ Rewritten reduce_of_broadcast(RewriteContext& c, const Node& n) {
 /// A view that only permutes dimensions or regroups neighbours: each source element appears once.
 bool is_bijection(const Access& a, const Shape& from, const Shape& to) {
   if (element_count(from) != element_count(to)) return false;
-  std::vector<Expr> vars;
-  for (std::size_t k = 0; k < to.size(); ++k) vars.push_back(Var{static_cast<std::int32_t>(k)});
-  const ir::Ranges ranges = ir::ranges_of(to);
-  if (ir::simplify(flat_index(a.index, from), ranges) == ir::simplify(flat_index(vars, to), ranges))
-    return true;
+  if (regroups(a, from, to)) return true;
   std::vector<char> seen(to.size(), 0);
   for (std::size_t k = 0; k < from.size(); ++k) {
     const auto v = a.index[k].variable();

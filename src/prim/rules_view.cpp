@@ -120,6 +120,11 @@ Rewritten constant_splat(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
+/// A number that is the same everywhere, in another shape.
+NodeId spread(RewriteContext& c, const Tensor& number, const Shape& shape) {
+  return c.b.broadcast(c.b.constant(number.reshaped({})), shape);
+}
+
 Rewritten view_below_map(RewriteContext& c, const Node& n) {
   const auto* m = std::get_if<Map>(&n.op);
   if (m == nullptr) return std::nullopt;
@@ -139,8 +144,7 @@ Rewritten view_below_map(RewriteContext& c, const Node& n) {
   std::vector<NodeId> args;
   for (const NodeId a : n.args) {
     const Tensor* t = splat(c.g, a);
-    args.push_back(t != nullptr ? c.b.broadcast(c.b.constant(t->reshaped({})), source)
-                                : c.g[a].args[0]);
+    args.push_back(t != nullptr ? spread(c, *t, source) : c.g[a].args[0]);
   }
   const NodeId small = c.g.add(*m, std::move(args), {n.type.dtype, source});
   return c.b.view(small, n.type.shape, access);
@@ -166,7 +170,7 @@ Rewritten regroup_below_map(RewriteContext& c, const Node& n) {
   std::vector<NodeId> args;
   for (const NodeId a : n.args) {
     if (const Tensor* t = splat(c.g, a)) {
-      args.push_back(c.b.broadcast(c.b.constant(t->reshaped({})), from));
+      args.push_back(spread(c, *t, from));
       continue;
     }
     const Access* access = plain_view(c.g, a);

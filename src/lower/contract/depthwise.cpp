@@ -53,6 +53,11 @@ std::optional<std::int64_t> step_along(const Value& value, Var v) {
   return same ? step : std::nullopt;
 }
 
+bool is_zero(const Value& v) {
+  const auto* number = std::get_if<kernel::Imm>(&v->op);
+  return number != nullptr && number->real == 0 && number->integer == 0;
+}
+
 class Depthwise {
  public:
   Depthwise(Product& p, Axis channel)
@@ -239,9 +244,7 @@ class Depthwise {
       std::vector<ir::Condition> when;
       if (const auto* guard = std::get_if<kernel::Guard>(&value->op)) {
         const auto of_lane = [&](const ir::Condition& c) { return ir::depends_on(c.expr, l); };
-        const auto* zero = std::get_if<kernel::Imm>(&guard->otherwise->op);
-        if (zero && zero->real == 0 && zero->integer == 0 &&
-            std::ranges::none_of(guard->conditions, of_lane)) {
+        if (is_zero(guard->otherwise) && std::ranges::none_of(guard->conditions, of_lane)) {
           when = guard->conditions;
           value = guard->then;
         }
@@ -289,8 +292,7 @@ class Depthwise {
                          ir::depends_on(c.expr, p_.k.back().axes[0].var);
       (moves ? own : shared).push_back({env.at(c.expr), c.low, c.high});
     }
-    const auto* zero = std::get_if<kernel::Imm>(&guard->otherwise->op);
-    if (zero == nullptr || zero->real != 0 || zero->integer != 0) return env.at(p_.a);
+    if (!is_zero(guard->otherwise)) return env.at(p_.a);
     when = shared;
     return own.empty() ? env.at(guard->then)
                        : kernel::guard(own, env.at(guard->then), guard->otherwise);

@@ -63,9 +63,8 @@ Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t leve
   std::int64_t unroll = loop.extent <= 2 * s_.unroll ? loop.extent : s_.unroll;
   // Where rows overlap, loads that two steps share would be kept in registers: few steps are
   // written out, and never all of them (a loop of one turn is none).
-  if (distinct_steps(loop) < unroll)
-    unroll = std::clamp<std::int64_t>(loop.extent / 2, 1,
-                                      std::min<std::int64_t>(distinct_steps(loop), 2));
+  if (const std::int64_t distinct = distinct_steps(loop); distinct < unroll)
+    unroll = std::clamp<std::int64_t>(loop.extent / 2, 1, std::min<std::int64_t>(distinct, 2));
   const std::int64_t whole = loop.extent / unroll, rest = loop.extent % unroll;
   const Var u = k_.new_var();
   Body unrolled{

@@ -14,13 +14,14 @@ NodeId of_integers(Case& c, NodeId product) {
   return c.g.add(n.op, n.args, n.type);
 }
 
+struct MaybePairs {
+  Shape x, w;
+  Builder::Conv conv;
+  bool pairs;
+};
+
 TEST(Contract, IntegersGoInPairs) {
-  struct Row {
-    Shape x, w;
-    Builder::Conv conv;
-    bool pairs;
-  };
-  const Row rows[] = {
+  const MaybePairs rows[] = {
       {{1, 6, 8, 8}, {10, 6, 1, 1}, conv(2, 1, 0), true},
       {{2, 4, 9, 7}, {8, 4, 3, 3}, conv(2, 1, 1), true},
       {{1, 8, 9, 9}, {16, 8, 3, 3}, conv(2, 2, 1), true},
@@ -30,7 +31,7 @@ TEST(Contract, IntegersGoInPairs) {
       {{1, 21, 8, 8}, {10, 21, 1, 1}, conv(2, 1, 0), true},
       {{2, 17, 5, 7}, {9, 17, 3, 3}, conv(2, 2, 1), true},
   };
-  for (const Row& row : rows)
+  for (const MaybePairs& row : rows)
     for (bool channels_last : {false, true}) {
       Case c;
       const NodeId x = c.input(row.x, DType::i16);
@@ -85,12 +86,7 @@ TEST(Contract, BytesGoInQuads) {
 }
 
 TEST(Contract, Bf16GoesInPairs) {
-  struct Row {
-    Shape x, w;
-    Builder::Conv conv;
-    bool pairs;
-  };
-  const Row rows[] = {
+  const MaybePairs rows[] = {
       {{1, 6, 8, 8}, {10, 6, 1, 1}, conv(2, 1, 0), true},
       {{2, 4, 9, 7}, {8, 4, 3, 3}, conv(2, 1, 1), true},
       {{1, 8, 9, 9}, {19, 8, 3, 3}, conv(2, 2, 1), true},
@@ -99,7 +95,7 @@ TEST(Contract, Bf16GoesInPairs) {
       {{1, 21, 8, 8}, {10, 21, 1, 1}, conv(2, 1, 0), true},
       {{2, 17, 5, 7}, {9, 17, 3, 3}, conv(2, 2, 1), true},
   };
-  for (const Row& row : rows)
+  for (const MaybePairs& row : rows)
     for (const bool channels_last : {false, true})
       for (const bool prologue : {false, true}) {
         Case c;
