@@ -26,9 +26,10 @@ plans them from its cost model (`--budget none`), f32. Medians in ms, each peer'
 
 
 def export(names):
-    missing = [n for n in names if not (FOLDER / n / "model.onnx").exists()]
-    if missing or not names:
-        subprocess.run([PYTHON, ROOT / "zoo/beyond.py", FOLDER, *missing], check=True)
+    if not PYTHON.exists():
+        raise SystemExit("bench/beyond.py: no build/peers; bench/setup_peers.sh makes it")
+    if subprocess.run([PYTHON, ROOT / "zoo/beyond.py", FOLDER, *names], check=False).returncode:
+        raise SystemExit(1)
     return names or sorted(p.parent.name for p in FOLDER.glob("*/model.onnx"))
 
 

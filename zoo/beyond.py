@@ -2,7 +2,8 @@
 
 With PyTorch and torchvision (`bench/setup_peers.sh`): torchvision's own, and what is built like
 networks in use: a decoder with grouped queries, a diffusion U-Net, Whisper's encoder, YOLOv8's
-blocks, wav2vec's features, and so on.  Weights are random, of seed 0.  Writes DIR/NAME/model.onnx.
+blocks, wav2vec's features, and so on.  Weights are random, of seed 0.  Writes DIR/NAME/model.onnx, where
+it is missing.
 """
 
 import pathlib
@@ -296,10 +297,15 @@ NETWORKS = {
 def main(folder, names):
     torch.backends.mha.set_fastpath_enabled(False)
     warnings.simplefilter("ignore")
+    if unknown := set(names) - set(NETWORKS):
+        raise SystemExit(f"zoo/beyond.py: no network {', '.join(sorted(unknown))}, "
+                         f"want {', '.join(NETWORKS)}")
     for name in names or NETWORKS:
+        path = pathlib.Path(folder, name)
+        if (path / "model.onnx").exists():
+            continue
         torch.manual_seed(0)
         network, inputs = NETWORKS[name]()
-        path = pathlib.Path(folder, name)
         path.mkdir(parents=True, exist_ok=True)
         with torch.no_grad():
             torch.onnx.export(network.eval(), tuple(inputs), path / "model.onnx", opset_version=17,
