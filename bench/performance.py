@@ -309,7 +309,8 @@ def of_this_machine(folder):
     if path.exists():
         return json.loads(path.read_text())
     return {"cpu": cpu["name"], "rows": [], "low": [], "ablation": [], "micro": {},
-            "machine": f"{cpu['name']}, {8 * cpu['vector_bytes']}-bit vectors, {cpu['threads']} threads"}
+            "machine": f"{cpu['name']}, {8 * cpu['vector_bytes']}-bit vectors{', tile registers (AMX)' * cpu['tiles']}, "
+                       f"{cpu['threads']} threads"}
 
 
 def main():

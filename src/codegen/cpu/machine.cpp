@@ -50,6 +50,20 @@ Result<Machine> complete(Machine m) {
   return m;
 }
 
+/// Hypervisors may mask the model: a processor with AMX is no Rocket Lake, which schedules are
+/// shipped by and LLVM orders instructions for.
+std::string host_name(const std::string& triple, const llvm::StringMap<bool>& features) {
+  std::string name = llvm::sys::getHostCPUName().str();
+  if (!features.lookup("amx-tile")) return name;
+  initialize_llvm();
+  std::string error;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, error);
+  if (!target) return name;
+  const std::unique_ptr<llvm::MCSubtargetInfo> named(
+      target->createMCSubtargetInfo(triple, name, ""));
+  return named && named->checkFeatures("+amx-tile") ? name : "sapphirerapids";
+}
+
 }  // namespace
 
 bool tiles_permitted() {
@@ -65,8 +79,8 @@ bool tiles_permitted() {
 Machine host_machine() {
   Machine m;
   m.triple = llvm::sys::getProcessTriple();
-  m.cpu = llvm::sys::getHostCPUName().str();
   llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
+  m.cpu = host_name(m.triple, features);
   if (features.lookup("amx-tile") && !tiles_permitted())
     for (const char* f : {"amx-tile", "amx-bf16", "amx-int8"}) features[f] = false;
   std::vector<std::string> sorted;
