@@ -16,12 +16,15 @@ namespace {
 
 using runtime::StageLayout;
 
-constexpr double kSeconds = 0.3;  ///< for timing candidates in turns, at most
-constexpr double kShare = 0.2;    ///< and of what compiling has taken
+constexpr double kSeconds = 0.3;   ///< for timing candidates in turns, at most
+constexpr double kShare = 0.2;     ///< and of what compiling has taken
+constexpr double kFewest = 0.05;   ///< seconds of it, for what compiles at once
+constexpr double kSettled = 0.02;  ///< until new threads have found processors of their own
 constexpr double kLongRun = 0.02;
 constexpr int kFewestTurns = 3, kMostTurns = 200;
 constexpr int kProfiles = 3;
 constexpr int kTimedRuns = 20;      ///< on a GPU, in each turn
+constexpr int kWarmRuns = 3;        ///< elsewhere, of short runs: the last one counts
 constexpr double kTuneShare = 0.5;  ///< of the same, for tuning stages alone
 
 /// Seconds of each launch, all tasks on one worker: the best of a few runs as a monolith.
@@ -74,22 +77,16 @@ std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request,
   return out;
 }
 
-/// On a GPU several runs each: the first is on cold caches.
+/// On a GPU several runs each: the first is on cold caches. On a CPU it finds its data in the
+/// caches of those processors that the candidate before it used.
 Status time_in_turns(std::vector<Candidate>& list, runtime::Session& session,
-                     const std::vector<Tensor>& inputs, double seconds, bool cuda) {
-  std::vector<Tensor> outputs = HEDDLE_TRY(session.run(inputs));
+                     const std::vector<Tensor>& inputs, double seconds, int runs, bool all) {
   const double begin = now();
   for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && now() - begin < seconds); ++turn)
     for (Candidate& c : list) {
       HEDDLE_TRY(session.use(c.layout));
-      if (cuda) {
-        const std::vector<double> runs = HEDDLE_TRY(session.time_runs(inputs, kTimedRuns));
-        c.seconds.insert(c.seconds.end(), runs.begin(), runs.end());
-        continue;
-      }
-      const double start = now();
-      HEDDLE_TRY(session.run_into(inputs, outputs));
-      c.seconds.push_back(now() - start);
+      const std::vector<double> taken = HEDDLE_TRY(session.time_runs(inputs, runs));
+      c.seconds.insert(c.seconds.end(), all ? taken.begin() : taken.end() - 1, taken.end());
     }
   return Ok{};
 }
@@ -131,12 +128,12 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   };
   double run_seconds = 0;
   HEDDLE_TRY(take_times(program, *HEDDLE_TRY(session()), inputs, &run_seconds));
-  const double seconds = std::min(kSeconds, kShare * compile_seconds);
+  const double seconds = std::clamp(kShare * compile_seconds, kFewest, kSeconds);
   const auto running = HEDDLE_TRY(session());
+  for (const double begin = now(); now() - begin < kSettled;) HEDDLE_TRY(running->run(inputs));
   std::vector<Candidate> list;
   for (const auto& layout : candidates(request, platform, run_seconds)) list.push_back({layout});
   if (request.tuned || (many_workers(platform) && !request.layout && run_seconds < kLongRun)) {
-    HEDDLE_TRY(running->run(inputs));  // what stages alone find in memory
     const StageTuning tuned =
         HEDDLE_TRY(tune_stages(program, *running, inputs, kTuneShare * seconds));
     StageLayout& layout = list.emplace_back(StageLayout{}).layout.emplace();
@@ -144,7 +141,8 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
     layout.depth_first = true;
     report.tuning = to_string(tuned);
   }
-  HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds, platform.cuda));
+  const int runs = platform.cuda ? kTimedRuns : run_seconds < kLongRun ? kWarmRuns : 1;
+  HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds, runs, platform.cuda));
   for (Candidate& c : list) report.measured.emplace_back(to_string(c.layout), 1e6 * c.median());
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
   // Kernels one after another need less memory: what is hardly faster does not replace them.
