@@ -36,7 +36,7 @@ lower::Target Platform::target() const {
   target.fma_rate = cpu.fma_rate;
   target.quads = cpu.quads;
   target.byte_tables = cpu.byte_tables;
-  target.bf16_pairs = cpu.bf16_pairs;
+  target.bf16_pairs = cpu.fast_pairs;
   target.threads = threads;
   const plan::MachineModel caches = plan::default_machine(threads, cpu.vector_bytes);
   target.l1_bytes = caches.l1_bytes;
@@ -62,7 +62,7 @@ plan::MachineModel Platform::model() const {
 void Platform::add_instructions(plan::MachineModel& model) const {
   model.quads = cpu.quads;
   model.byte_tables = cpu.byte_tables;
-  model.bf16_pairs = cpu.bf16_pairs;
+  model.bf16_pairs = cpu.fast_pairs;
 }
 
 std::string Platform::machine_name(bool with_units) const {

@@ -19,6 +19,9 @@ struct Machine {
   bool quads = false;        ///< sums of products of four bytes are one instruction (VNNI)
   bool byte_tables = false;  ///< bytes are permuted from 128 others by one instruction (VBMI)
   bool bf16_pairs = false;   ///< so are those of two of bf16, and rounding to it (AVX512-BF16)
+  /// And these start as often as multiply-adds of f32; else they are a quarter of that, and slower
+  /// than f32's (Intel's since Sapphire Rapids, whose tile registers are meant for them).
+  bool fast_pairs = false;
   /// Matrices of bf16 are multiplied in tile registers (AMX-BF16), and the system lets this process
   /// use them.
   bool tiles = false;

@@ -43,6 +43,8 @@ Result<Machine> complete(Machine m) {
   m.byte_tables = m.vector_bytes == 64 && info->checkFeatures("+avx512vbmi");
   m.tiles = info->checkFeatures("+amx-tile,+amx-bf16,+amx-int8,+avx512bf16,+avx512vl");
   m.bf16_pairs = info->checkFeatures("+avx512bf16,+avx512vl");
+  std::unique_ptr<llvm::MCSubtargetInfo> named(target->createMCSubtargetInfo(m.triple, m.cpu, ""));
+  m.fast_pairs = m.bf16_pairs && !named->checkFeatures("+amx-tile");
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
   // Some systems report the sum over all chiplets; one core sees no more than this.
   constexpr std::int64_t kMost = std::int64_t{32} << 20;
