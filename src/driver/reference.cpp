@@ -120,7 +120,7 @@ Tensor moved(const Tensor& t, double share, Step step) {
 /// What a kernel may do to its own values: keep those of 16-bit types wide, store the outputs and
 /// read them again, or store all. Arguments of uncertain steps are moved up (1) or down (-1).
 struct Way {
-  /// `overflow`: nothing is rounded, but what f16 does not hold is infinite.
+  /// `overflow`: nothing is rounded, but what the type does not hold is infinite.
   enum class Round { none, outputs, all, overflow } round = Round::none;
   int side = 0;
 };
@@ -135,8 +135,9 @@ bool narrows(const Graph& g, NodeId id) {
 
 /// Beyond it a number is stored as infinity.
 double largest_of(DType type) {
-  constexpr double kHalf = 65520;  // rounds to 65536
+  constexpr double kHalf = 65520, kBf16 = 0x1.FFp127;  // these round to the next powers of two
   if (type == DType::f16) return kHalf;
+  if (type == DType::bf16) return kBf16;
   return type == DType::f64 ? std::numeric_limits<double>::max()
                             : std::numeric_limits<float>::max();
 }

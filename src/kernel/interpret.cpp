@@ -79,7 +79,7 @@ class Interpreter : Memory {
         for (const TileProduct::Term& term : x.terms)
           for (std::int64_t t = begin; t < end; ++t) {
             const std::int64_t row =
-                a + term.a + r / kR * x.a.block + t / deep * x.a.step + r % kR * x.a_row;
+                a + term.a + r / kR * x.a.block + x.a.place_of(t / deep) + r % kR * x.a_row;
             const std::int64_t word = b + term.b + c / kC * x.b.block + t / deep * x.b.step +
                                       t % deep / parts * kC + c % kC;
             const Scalar p = part_of_tile(x.a, row * a_parts + t % deep, parts),

@@ -122,7 +122,7 @@ std::int64_t TileProduct::a_span(DType buffer) const {
   std::int64_t furthest = 0;
   for (const Term& t : terms) furthest = std::max(furthest, t.a);
   const int in_last = rows - (tile_rows() - 1) * kRows;
-  return furthest + (tile_rows() - 1) * a.block + (steps() - 1) * a.step + (in_last - 1) * a_row +
+  return furthest + (tile_rows() - 1) * a.block + a.place_of(steps() - 1) + (in_last - 1) * a_row +
          kRowBytes / size_of(buffer);
 }
 

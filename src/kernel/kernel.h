@@ -223,6 +223,18 @@ struct TileProduct {
     Expr offset;
     std::int64_t step = 0, block = 0;
     DType type = DType::bf16;  ///< of its elements; u8 or i8 of both
+    /// Of a: after each `steps` of them its terms lie `further` elements on (the lines of a
+    /// window).
+    struct Run {
+      std::int64_t steps = 1, further = 0;
+    };
+    std::vector<Run> runs = {};
+    /// Elements from the offset to where a step begins.
+    std::int64_t place_of(std::int64_t t) const {
+      std::int64_t place = t * step;
+      for (const Run& run : runs) place += t / run.steps * run.further;
+      return place;
+    }
   };
   struct Term {
     std::int64_t a = 0, b = 0;

@@ -352,13 +352,20 @@ class Parser : Lexer {
   }
   TileProduct::Operand tiles_of() {
     const DType type = accept("u8") ? DType::u8 : accept("i8") ? DType::i8 : DType::bf16;
-    TileProduct::Operand o{buffer_id(), 0, 0, 0, type};
+    TileProduct::Operand o{buffer_id(), 0, 0, 0, type, {}};
     expect("[");
     o.offset = expr();
     expect("by");
     o.step = integer(0, INT32_MAX);
     expect(",");
     o.block = integer(0, INT32_MAX);
+    while (accept(",")) {
+      TileProduct::Operand::Run run;
+      run.steps = integer(1, INT32_MAX);
+      expect("skip");
+      run.further = integer(0, INT32_MAX);
+      o.runs.push_back(run);
+    }
     expect("]");
     return o;
   }

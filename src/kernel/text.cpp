@@ -124,8 +124,10 @@ class Printer {
   static std::string product(const TileProduct& x) {
     const auto operand = [](const TileProduct::Operand& o) {
       const std::string type = o.type == DType::bf16 ? "" : fmt::format("{} ", name_of(o.type));
-      return fmt::format("{}b{}[{} by {}, {}]", type, o.buffer.value, ir::to_string(o.offset),
-                         o.step, o.block);
+      std::string runs;
+      for (const auto& run : o.runs) runs += fmt::format(", {} skip {}", run.steps, run.further);
+      return fmt::format("{}b{}[{} by {}, {}{}]", type, o.buffer.value, ir::to_string(o.offset),
+                         o.step, o.block, runs);
     };
     const std::string rows = x.a_row == TileProduct{}.a_row ? "" : fmt::format(" by {}", x.a_row);
     std::string text = fmt::format("tiles b{}[{}] {} {} * {} rows {}{} columns {} depth {} terms",

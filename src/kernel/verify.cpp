@@ -239,6 +239,10 @@ class Verifier {
       if (o->step < 0 || o->block < 0 || (o->step == 0 && x.steps() > 1))
         broken("tiles {} and {} apart", o->step, o->block);
     if (x.a_row < 0) broken("rows of tiles {} apart", x.a_row);
+    if (!x.b.runs.empty()) broken("columns of tiles in runs");
+    for (const TileProduct::Operand::Run& run : x.a.runs)
+      if (run.steps < 1 || run.further < 0)
+        broken("rows of tiles {} on after {} steps", run.further, run.steps);
     for (const TileProduct::Term& t : x.terms)
       if (t.a < 0 || t.b < 0) broken("terms at {} and {}", t.a, t.b);
     for (const TileProduct::Fetch& f : x.fetches) {

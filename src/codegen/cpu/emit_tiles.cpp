@@ -131,12 +131,25 @@ void Emitter::step_of_tiles(const TileProduct& x, V a, V b, V step) {
   };
   const std::int64_t a_bytes = size_of(buffer(x.a.buffer.value).dtype);
   V a_here = at(a, x.a.step * a_bytes), b_here = at(b, x.b.step * 4);
+  for (const TileProduct::Operand::Run& run : x.a.runs) {
+    V lines = b_.CreateUDiv(step, b_.getInt64(static_cast<std::uint64_t>(run.steps)));
+    V further = b_.CreateMul(lines, b_.getInt64(static_cast<std::uint64_t>(run.further * a_bytes)));
+    a_here = b_.CreateInBoundsGEP(b_.getInt8Ty(), a_here, further);
+  }
   const auto load = [&](int number, V base, std::int64_t offset, std::int64_t pitch) {
     b_.CreateIntrinsic(
         llvm::Intrinsic::x86_tileloadd64, {},
         {tile(number), bytes_from(base, offset), b_.getInt64(static_cast<std::uint64_t>(pitch))});
   };
   std::vector<std::pair<V, std::int64_t>> lines;
+  // Rows far from each other, which the machine does not guess: those of the step after the next.
+  constexpr std::int64_t kAhead = 2;
+  if (x.a_row * a_bytes > kRowBytes)
+    for (int row = 0; row < x.rows; ++row)
+      lines.emplace_back(
+          a_here, kAhead * x.a.step * a_bytes +
+                      (row / TileProduct::kRows * x.a.block + row % TileProduct::kRows * x.a_row) *
+                          a_bytes);
   for (const TileProduct::Fetch& f : x.fetches) {
     const std::int64_t rows = f.rows_of_step(x.steps()),
                        pitch = f.pitch * size_of(buffer(f.buffer.value).dtype);

@@ -54,7 +54,7 @@ struct Choice {
 };
 
 /// Appends the best schedules of one product: of joined values as written and by halves, of single
-/// ones Winograd's convolution, of copied ones those in tile registers.
+/// ones Winograd's convolution, of copied and boxed ones those in tile registers.
 void add_choices(const std::shared_ptr<Product>& product, Form form, const Tuning& fixed,
                  std::size_t count, std::vector<Choice>& out) {
   const Product& p = *product;
@@ -72,8 +72,9 @@ void add_choices(const std::shared_ptr<Product>& product, Form form, const Tunin
   };
   const bool plain = kind.value_or(0) == 0 && by_halves.value_or(0) == 0;
   const bool written = form == Form::joined;
-  if (form == Form::copied) {
-    if (plain && by_pieces.value_or(1) == 1) add(pieces_schedules(p, target, lanes, fixed, count));
+  if (form == Form::copied || form == Form::boxed) {
+    if (plain && by_pieces.value_or(1) == 1)
+      add(pieces_schedules(p, form, target, lanes, fixed, count));
     return;
   }
   if (by_pieces.value_or(0) == 1) return;
@@ -102,8 +103,9 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
   if (request.target.winograd > 0)
     add_choices(HEDDLE_TRY(single_values(request, product)), Form::single, fixed, count, out);
   if (request.target.tiles)
-    if (auto copied = make_product(request, Form::copied))
-      add_choices(*std::move(copied), Form::copied, fixed, count, out);
+    for (const Form form : {Form::copied, Form::boxed})
+      if (auto made = make_product(request, form))
+        add_choices(*std::move(made), form, fixed, count, out);
   std::stable_sort(out.begin(), out.end(), [](const Choice& a, const Choice& b) {
     return a.schedule.cycles < b.schedule.cycles;
   });
@@ -225,6 +227,7 @@ std::vector<Tuning> tuning_space(const Request& request) {
            {"pieces", s.pieces},
            {"depth", s.depth},
            {"beside", s.beside},
+           {"direct", s.pieces && s.a != ASource::matrix},
            {"mr", s.mr},
            {"nv", s.nv},
            {product->row ? "rows" : "tiles", product->row ? s.rows_per_task : s.tiles_per_task},

@@ -136,7 +136,7 @@ Body Emitter::without_tests(Body copies) {
 
 Body Emitter::task_body() {
   Body body;
-  if (!pieces_)
+  if (!pieces_ || direct_)
     copy_a(body);
   else if (s_.depth == 1)
     copy_rows_of_pieces(body);
@@ -151,7 +151,7 @@ Body Emitter::task_body() {
   body = without_tests(std::move(body));
   if (s_.depth > 1) body = pieces_by_depth();
   Body tiles;
-  if (overlap_ || s_.beside)
+  if (overlap_ || (s_.beside && !direct_))
     tiles = turn();
   else
     for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, tile(v)));

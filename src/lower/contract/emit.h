@@ -1,7 +1,7 @@
 #pragma once
 #include <set>
 
-#include "lower/contract/pieces.h"
+#include "lower/contract/direct.h"
 #include "lower/contract/strassen.h"
 #include "lower/contract/winograd.h"
 
@@ -161,6 +161,7 @@ class Emitter {
   void plan_pieces();
   kernel::Value zero() const;
   void plan_column_terms();
+  ir::Expr vector_at(const Env& place) const;
   ir::Expr in_block(std::size_t level, const ir::Expr& position) const;
   ir::Expr piece_place(const ir::Expr& slot, const ir::Expr& vector) const;
   kernel::Body split_terms(const ir::Expr& slot, const ir::Expr& vector, const Env& env,
@@ -170,6 +171,9 @@ class Emitter {
   kernel::Body pieces_tile(const Variant& v);
   kernel::Body pieces_by_depth();
   kernel::TileProduct pieces_product(const Variant& v) const;
+  void place_rows(const Variant& v, kernel::TileProduct& x) const;
+  std::int64_t rows_before(const Variant& v) const;
+  ir::Expr results_from(const Variant& v, const ir::Expr& place) const;
   void fetch_columns(const ir::Expr& tile, kernel::TileProduct& x) const;
   void fetch_results(const Variant& v, kernel::TileProduct& x) const;
   void fetch_rows(const Variant& v, kernel::TileProduct& x) const;
@@ -225,13 +229,14 @@ class Emitter {
   std::optional<Winograd> winograd_;
   std::optional<Strassen> strassen_;
   std::optional<Pieces> pieces_;
-  std::int64_t a_block_ = 0;  ///< of pieces: elements from 16 rows of a tile to the next
-  std::int64_t steps_ = 0;    ///< of pieces, in a block of the reduction
-  ir::Expr block_ = 0;        ///< which
-  kernel::BufferId acc_;      ///< of pieces, of a tile, of two or (by blocks) of all the task's
-  bool overlap_ = false;      ///< of pieces: results while the next tile's products are computed
-  bool halves_ = false;       ///< Winograd's products are of bf16
-  ir::Var place_;             ///< one of the A², or seven, products
+  std::optional<DirectRows> direct_;  ///< of pieces: rows that are not copied one by one
+  std::int64_t a_block_ = 0;          ///< of pieces: elements from 16 rows of a tile to the next
+  std::int64_t steps_ = 0;            ///< of pieces, in a block of the reduction
+  ir::Expr block_ = 0;                ///< which
+  kernel::BufferId acc_;  ///< of pieces, of a tile, of two or (by blocks) of all the task's
+  bool overlap_ = false;  ///< of pieces: results while the next tile's products are computed
+  bool halves_ = false;   ///< Winograd's products are of bf16
+  ir::Var place_;         ///< one of the A², or seven, products
   struct Sum {
     std::size_t output;
     kernel::BufferId task, parts;

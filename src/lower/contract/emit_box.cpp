@@ -42,7 +42,8 @@ void Emitter::plan_box() {
     // Rows of the box that lie a multiple of 1 KB apart would share few cache sets.
     if (stride > 1 && i > 0 && stride * p_.extents.element_bytes % 1024 == 0) stride += 2 * lanes_;
   }
-  a_buffer_ = operand_scratch("box", stride, Scope::block);
+  const bool halves = pieces_ && !pieces_->bytes;
+  a_buffer_ = scratch("box", stride, Scope::block, 1, halves ? DType::bf16 : element_);
   a_main_ = kernel::load(a_buffer_, box_offset(), p_.problem.element());
 }
 

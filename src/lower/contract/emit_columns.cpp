@@ -61,10 +61,11 @@ void Emitter::fetch_columns(const Expr& tile, Tile& x) const {
 
 /// The same of the rows that are split next, a share of them with each panel: the next task's,
 /// where each has a tile of all columns, or those behind the tile that is split beside these
-/// products.
+/// products; or of those that it reads next.
 void Emitter::fetch_rows(const Variant& v, Tile& x) const {
   const bool next_task = !p_.row && s_.tiles_per_task == 1 && s_.panel_blocks() == 1;
-  if (p_.a_across || !(s_.beside || next_task) || a_terms_.size() != 1) return;
+  if (p_.a_across || !(s_.beside || next_task) || a_terms_.size() != 1 || s_.a == ASource::box)
+    return;
   constexpr std::int64_t kFewLines = 64, kLineBytes = 64;  // of a step
   const std::int64_t panels = s_.panels_per_task;
   std::vector<const kernel::Load*> seen;
@@ -86,7 +87,7 @@ void Emitter::fetch_rows(const Variant& v, Tile& x) const {
                   static_cast<int>((bytes + kLineBytes - 1) / kLineBytes)};
     if (f.rows_of_step(x.depth) * f.lines > kFewLines) return;
     Env env = env_;
-    set(env, p_.tile->var, v.first_row + Expr(v.mr * (s_.beside ? 2 : 1)));
+    set(env, p_.tile->var, v.first_row + Expr(v.mr * (s_.beside && !direct_ ? 2 : 1)));
     set(env, a_terms_[0].var, Expr(0));
     f.offset = at(load->offset, env) + Expr(panel_loop_) * Expr(rows * pitch);
     x.fetches.push_back(std::move(f));
@@ -276,12 +277,13 @@ Tensor Emitter::pack_pieces() const {
         for (std::int64_t i = 0; i < std::min(width, p_.extents.n - panel * width); ++i) {
           const std::int64_t from = zero + batch + ok[static_cast<std::size_t>(k)] +
                                     on[static_cast<std::size_t>(panel * width + i)];
-          std::uint32_t* word = to + k / depth * pieces_->b * piece + i / lanes_ * kWords +
-                                k % depth / in_word * lanes_ + i % lanes_;
+          const std::int64_t at = pieces_->place_of(k);
+          std::uint32_t* word = to + at / depth * pieces_->b * piece + i / lanes_ * kWords +
+                                at % depth / in_word * lanes_ + i % lanes_;
           if (pieces_->bytes)
             *word = word_at(source, from, next);
           else
-            split(word, k, from);
+            split(word, at, from);
         }
   return out;
 }

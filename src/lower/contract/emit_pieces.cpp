@@ -22,8 +22,16 @@ void Emitter::plan_pieces() {
   const std::int64_t slots = s_.beside ? 2 : s_.rows_per_task * s_.tiles_per_task;
   steps_ = pieces_->steps / s_.depth;
   a_block_ = steps_ * pieces_->a * pieces_->elements();
-  a_buffer_ = scratch("pieces", slots * ((s_.mr + Tile::kRows - 1) / Tile::kRows) * a_block_,
-                      Scope::block, 1, pieces_->type());
+  if (s_.a == ASource::in_place) {
+    direct_ = rows_in_place(p_, *pieces_);
+  } else if (s_.a == ASource::box) {
+    plan_box();
+    direct_ = direct_rows(p_, *pieces_, a_buffer_, box_offset(), 1);
+  } else {
+    a_buffer_ = scratch("pieces", slots * ((s_.mr + Tile::kRows - 1) / Tile::kRows) * a_block_,
+                        Scope::block, 1, pieces_->type());
+  }
+  HEDDLE_CHECK(direct_.has_value() == (s_.a != ASource::matrix), "{}: rows", to_string(s_));
   panel_size_ = pieces_->steps * pieces_->b * s_.nv * kWords;
   std::int64_t batches = 1;
   for (const Axis& axis : b_batch_) batches *= axis.extent;
@@ -79,6 +87,13 @@ Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
   return out;
 }
 
+/// The vector of a row's terms that begins at `place`.
+Expr Emitter::vector_at(const Env& place) const {
+  std::vector<Axis> terms = a_terms_;
+  if (pieces_->line > 1) terms.back().extent = pieces_->padded;
+  return ir::floor_div(linear(terms, place), kHalf);
+}
+
 /// Where blocks divide the reduction.
 Expr Emitter::in_block(std::size_t level, const Expr& position) const {
   return level > 0 ? position : block_ * Expr(a_terms_[0].extent) + position;
@@ -100,14 +115,16 @@ Body Emitter::pieces_of_row(const Expr& slot, std::size_t level, Env env, Env pl
   const auto some = [&](const Expr& first, std::int64_t lanes) {
     set(place, axis.var, first);
     set(env, axis.var, in_block(level, first));
-    return split_terms(slot, ir::floor_div(linear(a_terms_, place), kHalf), env, lanes);
+    return split_terms(slot, vector_at(place), env, lanes);
   };
   const auto add = [&](Body body) {
     out.insert(out.end(), std::make_move_iterator(body.begin()),
                std::make_move_iterator(body.end()));
   };
   // Of one axis all are halves of a tile's row in turn, of several only where none is left.
-  const bool pairs = pieces_->vectors() == 2 && (a_terms_.size() == 1 || vectors % 2 == 0);
+  const bool pairs =
+      pieces_->vectors() == 2 &&
+      (a_terms_.size() == 1 || (vectors % 2 == 0 && (axis.extent + kHalf - 1) / kHalf % 2 == 0));
   const std::int64_t together = pairs ? 2 : 1;
   if (vectors >= together)
     out.push_back(kernel::loop(x, 0, vectors / together, Binding::serial,
@@ -128,7 +145,8 @@ void Emitter::copy_rows_of_pieces(Body& body) {
   const auto zeros = [&](const Env& env, const Expr& slot) {
     return split_terms(slot, Expr(pieces_->vectors() * steps_ - 1), env, 0);
   };
-  const bool half = (p_.extents.k / s_.depth + kHalf - 1) / kHalf < pieces_->vectors() * steps_;
+  const std::int64_t terms = pieces_->place_of(p_.extents.k) / s_.depth;
+  const bool half = (terms + kHalf - 1) / kHalf < pieces_->vectors() * steps_;
   const PerTile plain = [](Env env, const Rows& inside) { return inside(std::move(env)); };
   if (!blocks_of_rows()) {
     return rows(plain, [&](const Env& env, const Expr& slot) {
@@ -154,7 +172,7 @@ void Emitter::copy_rows_of_pieces(Body& body) {
       return inside(std::move(env));
     };
     Body copies = for_each_row(around, [&](const Env& env, const Expr& slot) {
-      return split_terms(slot, ir::floor_div(linear(a_terms_, place), kHalf), env, lanes);
+      return split_terms(slot, vector_at(place), env, lanes);
     });
     for (std::size_t i = a_terms_.size(); i-- > 0;)
       copies = {kernel::loop(loops[i], 0, i + 1 == a_terms_.size() ? count : a_terms_[i].extent,
@@ -202,6 +220,7 @@ Tile Emitter::pieces_product(const Variant& v) const {
   x.a = {a_buffer_, slot * Expr(blocks * a_block_), pieces_->a * pieces_->elements(), a_block_};
   x.b = {b_buffer_, panel * Expr(panel_size_) + before, step, kWords};
   x.a_row = pieces_->depth();
+  if (direct_) place_rows(v, x);
   if (pieces_->bytes) {
     x.a.type = (*p_.request.graph)[p_.problem.a].type.dtype;
     x.b.type = (*p_.request.graph)[p_.problem.b].type.dtype;
@@ -230,9 +249,31 @@ Tile Emitter::pieces_product(const Variant& v) const {
   return x;
 }
 
+/// Of rows that are not copied a smaller tile has one of those before it, too, so that all are of
+/// one shape and none reads beyond the last.
+std::int64_t Emitter::rows_before(const Variant& v) const { return direct_ ? s_.mr - v.mr : 0; }
+
+/// Where a tile's own results begin.
+Expr Emitter::results_from(const Variant& v, const Expr& place) const {
+  return place + Expr(rows_before(v) * s_.nv * lanes_);
+}
+
+void Emitter::place_rows(const Variant& v, Tile& x) const {
+  Env env = env_;
+  const bool box = s_.a == ASource::box;
+  set(env, p_.tile->var, (box ? a_tile_position(v) : v.first_row) - Expr(rows_before(v)));
+  if (box && p_.row) set(env, p_.row->var, Expr(row_loop_));
+  x.a.buffer = direct_->buffer;
+  x.a.offset = at(direct_->offset, env);
+  x.a.step = direct_->step;
+  x.a.block = Tile::kRows * direct_->pitch;
+  x.a.runs = direct_->runs;
+  x.a_row = direct_->pitch;
+}
+
 Body Emitter::pieces_tile(const Variant& v) {
   Tile x = pieces_product(v);
-  Body body = epilogue(v, x.acc, x.to);
+  Body body = epilogue(v, x.acc, results_from(v, x.to));
   if (s_.depth > 1) return body;
   body.insert(body.begin(), kernel::Stmt{std::move(x)});
   return body;

@@ -44,7 +44,7 @@ Body Emitter::results_of_turn(const Expr& number, std::optional<Var> step) {
   const Var n = k_.new_var(), panel = k_.new_var(), block = k_.new_var(), tile = k_.new_var();
   Body out;
   for (const Variant& v : variants()) {
-    Body rows = epilogue(v, acc_, place_of_turn(Expr(n)));
+    Body rows = epilogue(v, acc_, results_from(v, place_of_turn(Expr(n))));
     if (step) {
       const For all = std::get<For>(rows.front().op);
       const Var r = k_.new_var();
@@ -137,11 +137,12 @@ Body Emitter::turn() {
     Body all, both{kernel::Stmt{std::move(x)}};
     if (overlap_)
       for (kernel::Stmt& s : results_of_turn(before, step)) both.push_back(std::move(s));
-    if (s_.beside)
+    if (s_.beside && !direct_)
       for (kernel::Stmt& s : rows_ahead(step)) both.push_back(std::move(s));
     all.push_back(kernel::loop(step, 0, steps_, Binding::serial, std::move(both)));
     if (!overlap_)
-      for (kernel::Stmt& s : epilogue(v, acc_, Expr(0))) all.push_back(std::move(s));
+      for (kernel::Stmt& s : epilogue(v, acc_, results_from(v, Expr(0))))
+        all.push_back(std::move(s));
     out.push_back(kernel::when(v.when, std::move(all)));
   }
   if (overlap_)

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernel/traverse.h"
+#include "lower/contract/direct.h"
 
 namespace heddle::lower::contract {
 namespace {
@@ -22,6 +23,9 @@ constexpr double kLatency = 20, kTileLoad = 9, kAround = 120, kTileBytes = 1024,
 
 // Besides, where memory runs along neither rows nor terms, or not along columns.
 constexpr double kGatheredPiece = 8, kGatheredBlock = 250;
+
+/// A vector of terms that is copied to a box.
+constexpr double kBoxVector = 6;
 
 /// What is left of copying rows where they are fetched while the products before them are computed,
 /// and of splitting them where that is done meanwhile, too.
@@ -109,6 +113,29 @@ double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, doub
   return split + come;
 }
 
+double stored_bytes(const Product& p) {
+  return static_cast<double>(size_of((*p.request.graph)[p.problem.a].type.dtype));
+}
+
+/// Terms of the operand that a task has in its box, of bytes words of four.
+double terms_of_box(const Product& p, const Schedule& s) {
+  const Extents& e = p.extents;
+  const std::int64_t rows =
+      e.rows > 1 ? s.rows_per_task : std::min(s.tiles_per_task * s.mr, e.tile);
+  return static_cast<double>(rows * e.a_row_bytes + e.a_halo_bytes) /
+         static_cast<double>(e.element_bytes);
+}
+
+/// Whatever brings a task's rows to where tiles are loaded from.
+double copy_cycles(const Product& p, const Pieces& shape, const Schedule& s, double rows) {
+  const double bytes = stored_bytes(p) * (shape.bytes ? 4 : 1);
+  if (s.a == ASource::matrix) return row_cycles(p, shape, s, rows);
+  if (s.a == ASource::in_place)  // the next ones come while products are computed
+    return kAhead * rows * static_cast<double>(p.extents.k) * bytes / kCopiedBytes;
+  const double terms = terms_of_box(p, s);
+  return terms / static_cast<double>(kHalf) * kBoxVector + terms * bytes / kCopiedBytes;
+}
+
 double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, const Target& t,
                     int lanes) {
   const Extents& e = p.extents;
@@ -131,8 +158,10 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const double l2 = static_cast<double>(t.l2_bytes);
   const auto depth = static_cast<double>(s.depth);
   const auto tiles = static_cast<double>(s.tiles_per_task);
-  const double a_bytes =
+  double a_bytes =
       rows * steps / depth * Tile::kRowBytes * shape.a * (s.beside ? std::min(1.0, 2 / tiles) : 1);
+  if (s.a == ASource::box)
+    a_bytes = terms_of_box(p, s) * Tile::kRowBytes / static_cast<double>(shape.depth());
   const double b_bytes =
       steps / depth * Tile::kRowBytes * static_cast<double>(s.nv * lanes) * shape.b;
   // Rows and one panel stay in the second-level cache, or come anew for every panel. Panels come
@@ -152,8 +181,8 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   panel = std::max(panel, far) + (s.b == BSource::constant ? 0.5 * std::min(panel, far) : 0);
   // Sums that are kept from block to block.
   if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
-  double copy = row_cycles(p, shape, s, rows);
-  if (a_bytes > 0.6 * l2) copy += 2 * depth * a_bytes / kFarBytes;
+  double copy = copy_cycles(p, shape, s, rows);
+  if (a_bytes > 0.6 * l2 && s.a != ASource::in_place) copy += 2 * depth * a_bytes / kFarBytes;
   double task = copy + static_cast<double>(s.panels_per_task) * panel + 400;
   const double apart = times_copied(p, p.problem.b, Role::n);
   const double split =
@@ -173,7 +202,8 @@ std::vector<std::int64_t> depths(const Product& p, const Pieces& shape, const Tu
   std::vector<std::int64_t> out;
   for (const std::int64_t depth : {1, 2, 3, 4, 6, 8, 16}) {
     if (pinned(fixed, "depth").value_or(depth) != depth) continue;
-    const bool even = outer % depth == 0 && p.extents.k % (depth * shape.depth()) == 0;
+    const bool even =
+        outer % depth == 0 && shape.line == 1 && p.extents.k % (depth * shape.depth()) == 0;
     if (depth == 1 || (even && p.extents.k / depth >= kLeastBlock)) out.push_back(depth);
   }
   return out;
@@ -196,10 +226,11 @@ void add_blockings(const Product& p, const Pieces& shape, Schedule s, const Targ
   std::vector<std::int64_t> blocks{s.tiles()};
   if (by_rows)
     blocks = block_sizes(e.rows, pinned(fixed, "rows"));
-  else if (!e.whole)
+  else if (!e.whole && !(s.a == ASource::box && s.small > 0))  // a box has one row distance
     blocks = block_sizes(s.tiles(), pinned(fixed, "tiles"));
   for (const std::int64_t depth : depths(p, shape, fixed))
     for (const std::int64_t m : blocks) {
+      if (depth > 1 && s.a != ASource::matrix) continue;
       s.depth = depth;
       s.rows_per_task = by_rows ? m : 1;
       s.tiles_per_task = by_rows ? s.tiles() : m;
@@ -231,7 +262,11 @@ std::optional<Pieces> pieces_of(const Product& p) {
   auto shape = pieces_of(*p.request.graph, p.problem);
   if (!shape || !p.tile || !p.n || p.k.empty()) return std::nullopt;
   const std::vector<Axis> k = merged_reductions(p, expressions_of(p.a));
-  if (k.size() > 1 && k.back().extent % kHalf != 0) return std::nullopt;
+  if (k.size() == 1 || k.back().extent % kHalf == 0) return shape;
+  if (shape->bytes || p.base.b != BSource::constant) return std::nullopt;
+  shape->line = k.back().extent;
+  shape->padded = ceil_div(shape->line, kHalf) * kHalf;
+  shape->steps = ceil_div(shape->place_of(p.extents.k), shape->depth());
   return shape;
 }
 
@@ -254,9 +289,14 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
   const double multiply = padded(rows, 4) * padded(columns, 16) * steps / 16 *
                           static_cast<double>(shape->products().size()) / 0.85;
   const auto batch = static_cast<double>(p.count(Role::batch));
-  const double copy_a = rows * vectors *
-                        (kRowPiece * shape->a + 4 +
-                         16 * 4 / kCopiedBytes / times_copied(g, p.a, batch * rows, terms));
+  const double times = times_copied(g, p.a, batch * rows, terms);
+  const std::vector<Axis> reductions = joined.of(Role::k);
+  const bool direct = shape->a == 1 && std::ranges::any_of(reductions, [&](const Axis& axis) {
+                        return axis.extent % shape->depth() == 0;
+                      });
+  const double copy_a =
+      direct ? rows * vectors / times * (times > 1 ? kBoxVector + 8 : 2)
+             : rows * vectors * (kRowPiece * shape->a + 4 + 16 * 4 / kCopiedBytes / times);
   const bool constant = g.constant_of(p.b) != nullptr;
   const double apart = times_copied(g, p.b, batch * columns, terms);
   const double copy_b = constant ? 0
@@ -270,13 +310,24 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
   return Algorithm{work, 2.0 * shape->b / stored};
 }
 
-std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, int lanes,
+std::vector<Schedule> pieces_schedules(const Product& p, Form form, const Target& target, int lanes,
                                        const Tuning& fixed, std::size_t count) {
   std::vector<Schedule> out;
   const auto shape = pieces_of(p);
   if (!shape || lanes != Tile::kColumns) return out;
   const Extents& e = p.extents;
   const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
+  // Schedules of before rows were read where they lie do not name it.
+  const auto direct = mr_pin ? pinned(fixed, "direct").value_or(0) : pinned(fixed, "direct");
+  std::vector<ASource> sources;
+  if (form == Form::copied && direct.value_or(0) == 0) sources.push_back(ASource::matrix);
+  if (direct.value_or(1) == 1) {
+    if (form == Form::boxed && p.base.a == ASource::box && rows_in_box(p, *shape))
+      sources.push_back(ASource::box);
+    const bool twice = form == Form::boxed && p.k.size() == 1;  // the copied form has them
+    if (p.base.a != ASource::box && !twice && rows_in_place(p, *shape))
+      sources.push_back(ASource::in_place);
+  }
   const std::int64_t vectors = ceil_div(e.n, lanes);
   for (std::int64_t nv = 1; nv <= 6; ++nv)
     for (std::int64_t rows = 1; rows <= 3; ++rows) {
@@ -284,7 +335,6 @@ std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, i
       if (mr_pin && ceil_div(*mr_pin, Tile::kRows) != rows) continue;
       Schedule s = p.base;
       s.pieces = true;
-      s.a = ASource::matrix;
       const std::int64_t tiles = ceil_div(e.tile, mr_pin ? *mr_pin : rows * Tile::kRows);
       s.mr = ceil_div(e.tile, tiles);
       s.panels = ceil_div(vectors, nv);
@@ -292,7 +342,10 @@ std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, i
       if (!nv_pin && s.nv != nv) continue;
       s.small = tiles * s.mr - e.tile;
       s.big = tiles - s.small;
-      add_blockings(p, *shape, s, target, lanes, fixed, out);
+      for (const ASource source : sources) {
+        s.a = source;
+        add_blockings(p, *shape, s, target, lanes, fixed, out);
+      }
     }
   return best_first(std::move(out), count);
 }

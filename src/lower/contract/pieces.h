@@ -20,6 +20,10 @@ struct Pieces {
   int a = 3, b = 3;        ///< of each operand
   std::int64_t steps = 1;  ///< tiles along the reduction, the last one padded with zeros
   bool bytes = false;
+  /// Terms of the innermost reduction, and those with the zeros behind them that keep vectors of
+  /// terms from straddling it; 1 where that needs none.
+  std::int64_t line = 1, padded = 1;
+  std::int64_t place_of(std::int64_t term) const { return term / line * padded + term % line; }
   /// Vectors of terms in a row of a tile, and terms in a word of b's tiles.
   std::int64_t vectors() const { return bytes ? 1 : 2; }
   std::int64_t depth() const { return vectors() * kHalf; }  ///< terms of a tile
@@ -38,7 +42,7 @@ std::vector<kernel::Value> split(const kernel::Value& v, int count);
 /// bf16 nearest to a number, ties away from zero; one that rounds to infinity is cut off.
 std::uint16_t piece_of(float x);
 /// nullopt unless both operands are of f32 or bf16, or of bytes that go four at a time, and vectors
-/// of terms do not straddle tiles.
+/// of terms do not straddle tiles; those of a constant have zeros where they would.
 std::optional<Pieces> pieces_of(const Product& p);
 
 /// nullopt where the target has no tile registers, or nothing is gained.
@@ -46,7 +50,7 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
                                           const Target& target);
 
 /// The best by the model first; empty if `p` cannot be computed so.
-std::vector<Schedule> pieces_schedules(const Product& p, const Target& target, int lanes,
+std::vector<Schedule> pieces_schedules(const Product& p, Form form, const Target& target, int lanes,
                                        const Tuning& fixed, std::size_t count);
 
 }  // namespace heddle::lower::contract

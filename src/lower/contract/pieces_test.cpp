@@ -151,6 +151,30 @@ TEST(Pieces, OperandsAcrossMemory) {
       }
 }
 
+/// Lines of a window that are no vectors of terms: zeros keep them apart.
+TEST(Pieces, LinesOfAWindow) {
+  struct Image {
+    Shape x, w;
+    Builder::Conv conv;
+    Tuning tuning;
+  };
+  const Image images[] = {{{1, 12, 9, 9}, {32, 12, 3, 3}, conv(2, 1, 1), {}},
+                          {{2, 3, 20, 21}, {40, 3, 7, 7}, conv(2, 2, 3), {{"mr", 17}}},
+                          {{1, 8, 9, 11}, {24, 8, 5, 5}, conv(2, 1, 2), {{"nv", 1}}},
+                          {{1, 5, 12, 12}, {19, 5, 3, 3}, conv(2, 1, 1), {{"mr", 16}}}};
+  for (const Image& image : images)
+    for (const bool last : {true, false})
+      for (const DType type : {DType::f32, DType::bf16}) {
+        Case c;
+        const NodeId x = c.input(image.x, type);
+        if (last) c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
+        c.output(c.b.relu(c.b.conv(x, c.constant(image.w, type), image.conv)));
+        SCOPED_TRACE(fmt::format("{} {} {} {}", to_string(image.x), to_string(image.w), last,
+                                 name_of(type)));
+        ASSERT_NO_FATAL_FAILURE(check_pieces(c, image.tuning));
+      }
+}
+
 TEST(Pieces, GradientsOfWeights) {
   for (const std::int64_t tokens : {16, 48, 37}) {
     Case c;  // sums over sentences and their tokens
@@ -360,12 +384,6 @@ TEST(Pieces, OnlyWhereTheyApply) {
       wide.b.matmul(wide.input({64, 512}, DType::f64), wide.constant({512, 512}, DType::f64)));
   wide.tuning = {{"pieces", 1}};
   EXPECT_NE(kind(wide, true), "pieces");
-  Case windows;
-  const NodeId x = windows.input({1, 12, 9, 9});  // a tap's terms are no vector
-  windows.layouts[x] = ordered({1, 12, 9, 9}, {0, 2, 3, 1});
-  windows.output(windows.b.conv(x, windows.constant({32, 12, 3, 3}), conv(2, 1, 1)));
-  windows.tuning = {{"pieces", 1}};
-  EXPECT_NE(kind(windows, true), "pieces");
 }
 
 TEST(Pieces, AreOfferedWhereTheyGain) {

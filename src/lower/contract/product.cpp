@@ -560,7 +560,7 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, Form form)
   if (!request.target.is_gpu()) choose_sides(*request.graph, problem);
   if (form == Form::joined && !request.target.is_gpu())
     join_reductions(*request.graph, request.target, problem);
-  if (form == Form::copied) join_bytes(*request.graph, problem);
+  if (form == Form::copied || form == Form::boxed) join_bytes(*request.graph, problem);
   return make_product(request, std::move(problem), form == Form::copied);
 }
 

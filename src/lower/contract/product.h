@@ -73,6 +73,7 @@ enum class Form : std::uint8_t {
   single,  ///< value by value
   copied,  ///< the same, bytes by four; as all rows are copied, those that overlap are one axis,
            ///< too
+  boxed,   ///< bytes by four, rows as they lie
 };
 Result<std::unique_ptr<Product>> make_product(const Request& request, Form form = Form::joined);
 /// The same with the roles of operands and axes given.

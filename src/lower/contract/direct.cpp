@@ -1,0 +1,62 @@
+#include "lower/contract/direct.h"
+
+#include "kernel/halves.h"
+
+namespace heddle::lower::contract {
+
+using ir::Expr;
+
+std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
+                                      kernel::BufferId buffer, const Expr& offset,
+                                      std::int64_t in_term) {
+  if (shape.a != 1 || !p.tile) return std::nullopt;
+  const std::vector<Axis> terms = merged_reductions(p, {offset});
+  const auto pitch = ir::coefficient_of(offset, p.tile->var);
+  if (pitch.value_or(0) < 1 || terms.empty() || terms.back().extent % shape.depth() != 0 ||
+      ir::coefficient_of(offset, terms.back().var) != in_term)
+    return std::nullopt;
+  kernel::TileProduct::Operand o;
+  o.step = shape.depth() * in_term;
+  std::int64_t steps = terms.back().extent / shape.depth();
+  for (std::size_t i = terms.size() - 1; i-- > 0; steps *= terms[i].extent) {
+    const auto apart = ir::coefficient_of(offset, terms[i].var);
+    const std::int64_t further = apart.value_or(0) - o.place_of(steps);
+    if (!apart || further < 0) return std::nullopt;
+    o.runs.push_back({steps, further});
+    if (i == 0) break;
+  }
+  return DirectRows{buffer, offset, *pitch, o.step, o.runs};
+}
+
+std::optional<DirectRows> rows_in_place(const Product& p, const Pieces& shape) {
+  const kernel::Load* load = kernel::load_under_cast(p.a);
+  if (shape.bytes) {
+    const auto parts = kernel::parts_of(p.a);
+    const auto apart = kernel::distance_of_parts(parts);
+    if (parts.size() != 4 || !apart || apart->constant() != 1) return std::nullopt;
+    load = kernel::load_under_cast(parts[0]);
+  }
+  const DType stored = (*p.request.graph)[p.problem.a].type.dtype;
+  if (!load || !load->dynamic.empty() || p.kernel.buffers[load->buffer].dtype != stored)
+    return std::nullopt;
+  return direct_rows(p, shape, load->buffer, load->offset, shape.bytes ? 4 : 1);
+}
+
+bool rows_in_box(const Product& p, const Pieces& shape) {
+  if (shape.a != 1 || !p.box || !p.tile || p.k.empty()) return false;
+  std::int64_t units = 0;  // dimensions that the tile axis moves in
+  for (std::size_t d = 0; d < p.box->dims.size(); ++d) {
+    const Expr& local = p.box->dims[d].local;
+    const auto along = ir::coefficient_of(local, p.tile->var);
+    if (!along || *along < 0) return false;
+    units += *along > 0;
+    for (const KLoop& loop : p.k)
+      if (ir::coefficient_of(local, loop.axes[0].var).value_or(-1) < 0) return false;
+  }
+  const Axis& last = p.k.back().axes.back();
+  const auto inner = static_cast<std::size_t>(p.box->order.back());
+  return units == 1 && p.box->dims[inner].local == Expr(last.var) &&
+         last.extent % shape.depth() == 0;
+}
+
+}  // namespace heddle::lower::contract

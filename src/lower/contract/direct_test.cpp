@@ -1,0 +1,107 @@
+#include "lower/contract/test_util.h"
+
+namespace heddle::lower {
+namespace {
+
+void check_direct(Case& c, Tuning tuning, const std::string& source) {
+  c.target.tiles = true;
+  c.target.quads = true;
+  c.target.vector_bytes = 64;
+  c.target.vector_registers = 32;
+  c.tuning = std::move(tuning);
+  c.tuning.insert(c.tuning.end(), {{"pieces", 1}, {"direct", 1}});
+  ASSERT_NO_FATAL_FAILURE(check(c));
+  EXPECT_TRUE(c.schedule.starts_with("pieces")) << c.schedule;
+  EXPECT_NE(c.schedule.find("a=" + source), std::string::npos) << c.schedule;
+}
+
+/// Rows of a matrix: tiles of two sizes (the smaller ones have a row of the tile before them),
+/// tasks of some tiles or panels, panels within tiles, results beside products or after.
+TEST(DirectRows, InMemory) {
+  struct Row {
+    std::int64_t m, k, n;
+    Tuning tuning;
+  };
+  const Row rows[] = {{16, 32, 16, {}},
+                      {5, 64, 19, {}},
+                      {33, 96, 48, {{"mr", 17}, {"nv", 2}, {"tiles", 1}}},
+                      {70, 96, 100, {{"mr", 32}, {"nv", 2}, {"panels", 2}}},
+                      {70, 96, 64, {{"mr", 32}, {"nv", 2}, {"tiles", 2}, {"beside", 1}}},
+                      {96, 64, 33, {{"mr", 17}, {"nv", 2}, {"tiles", 5}, {"beside", 1}}},
+                      {150, 64, 200, {{"mr", 16}, {"nv", 1}, {"tiles", 3}}}};
+  for (const Row& row : rows)
+    for (const bool constant : {true, false})
+      for (const bool long_results : {true, false}) {
+        Case c;
+        const NodeId x = c.input({row.m, row.k}, DType::bf16);
+        const NodeId w = constant ? c.constant({row.k, row.n}, DType::bf16)
+                                  : c.input({row.k, row.n}, DType::bf16);
+        const NodeId y = c.b.cast(c.b.matmul(x, w), DType::f32);
+        c.output(long_results ? c.b.mul(c.b.tanh(y), c.b.sigmoid(y)) : y);
+        c.tolerance = 2e-2;
+        SCOPED_TRACE(fmt::format("{}x{}x{} {} {}", row.m, row.n, row.k, constant, long_results));
+        ASSERT_NO_FATAL_FAILURE(check_direct(c, row.tuning, "in-place"));
+      }
+}
+
+TEST(DirectRows, OfHeads) {
+  Case c;  // heads between rows and terms in memory
+  const NodeId q = c.b.transpose(c.input({2, 21, 3, 32}, DType::bf16), {0, 2, 1, 3});
+  const NodeId k = c.b.transpose(c.input({2, 35, 3, 32}, DType::bf16), {0, 2, 3, 1});
+  c.output(c.b.matmul(q, k));
+  ASSERT_NO_FATAL_FAILURE(check_direct(c, {}, "in-place"));
+}
+
+struct Image {
+  Shape x, w;
+  Builder::Conv conv;
+  Tuning tuning = {};
+  std::string source = "box";
+};
+
+/// Taps, lines of a window one after another or apart (dilation, strides), images cut into tasks,
+/// groups, tiles of two sizes; windows that never leave the image are read in memory.
+const Image kImages[] = {
+    {{2, 64, 9, 7}, {40, 64, 3, 3}, conv(2, 1, 1)},
+    {{1, 64, 10, 19}, {33, 64, 3, 3}, conv(2, 1, 1), {{"mr", 10}, {"rows", 3}}},
+    {{1, 128, 9, 9}, {16, 128, 3, 3}, conv(2, 1, 2, 2), {{"rows", 4}}},
+    {{3, 64, 18, 15}, {48, 64, 3, 3}, conv(2, 2, 1), {{"nv", 2}, {"panels", 1}}},
+    {{1, 256, 8, 8}, {32, 128, 3, 3}, conv(2, 1, 1, 1, 2)},
+    {{1, 64, 9, 20}, {20, 64, 2, 5}, conv(2, 1, 2), {{"rows", 2}}},
+    {{1, 64, 11, 20}, {20, 64, 3, 3}, conv(2, 1, 0), {{"mr", 9}}, "in-place"}};
+
+void check_image(const Image& image, DType a, DType b, bool constant) {
+  Case c;
+  const NodeId x = c.input(image.x, a);
+  c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
+  const NodeId w = constant ? c.constant(image.w, b) : c.input(image.w, b);
+  SCOPED_TRACE(fmt::format("{} {} {} {} {}", to_string(image.x), to_string(image.w), name_of(a),
+                           name_of(b), constant));
+  if (a == DType::bf16) {
+    c.output(c.b.relu(c.b.conv(x, w, image.conv)));
+  } else {
+    const prim::Node n =
+        c.g[c.b.conv(c.b.cast(x, DType::i32), c.b.cast(w, DType::i32), image.conv)];
+    for (Tensor& t : c.inputs)
+      for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, i * 7919 % 256);
+    c.output(c.g.add(n.op, {x, w}, {DType::i32, n.type.shape}));
+  }
+  const bool lies = a == DType::bf16 || image.source == "box";
+  ASSERT_NO_FATAL_FAILURE(check_direct(c, image.tuning, lies ? image.source : "in-place"));
+}
+
+TEST(DirectRows, OfImagesInBf16) {
+  for (const Image& image : kImages) {
+    if (image.source != "box") continue;  // copied to a box as well: it is converted on the way
+    ASSERT_NO_FATAL_FAILURE(check_image(image, DType::bf16, DType::bf16, true));
+  }
+}
+
+TEST(DirectRows, OfImagesInBytes) {
+  for (const Image& image : kImages)
+    for (const DType a : {DType::u8, DType::i8})
+      ASSERT_NO_FATAL_FAILURE(check_image(image, a, DType::i8, true));
+}
+
+}  // namespace
+}  // namespace heddle::lower
