@@ -66,7 +66,7 @@ class Interpreter : Memory {
   }
 
   void multiply(const TileProduct& x) {
-    constexpr int kR = TileProduct::kRows, kC = TileProduct::kColumns;
+    constexpr int kC = TileProduct::kColumns;
     const int deep = x.tile_depth(), parts = x.parts();
     const int a_parts = k_.buffers[x.a.buffer].dtype == DType::i32 ? parts : 1;
     const std::int64_t a = ir::evaluate(x.a.offset, vars_), b = ir::evaluate(x.b.offset, vars_);
@@ -78,8 +78,8 @@ class Interpreter : Memory {
         Scalar sum = x.add || begin > 0 ? read(x.acc, to) : Scalar{};
         for (const TileProduct::Term& term : x.terms)
           for (std::int64_t t = begin; t < end; ++t) {
-            const std::int64_t row =
-                a + term.a + r / kR * x.a.block + x.a.place_of(t / deep) + r % kR * x.a_row;
+            const std::int64_t row = a + term.a + r / x.height * x.a.block +
+                                     x.a.place_of(t / deep) + r % x.height * x.a_row;
             const std::int64_t word = b + term.b + c / kC * x.b.block + t / deep * x.b.step +
                                       t % deep / parts * kC + c % kC;
             const Scalar p = part_of_tile(x.a, row * a_parts + t % deep, parts),

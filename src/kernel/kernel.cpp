@@ -121,7 +121,7 @@ int fragment_column(const Mma& x, int thread, int element) {
 std::int64_t TileProduct::a_span(DType buffer) const {
   std::int64_t furthest = 0;
   for (const Term& t : terms) furthest = std::max(furthest, t.a);
-  const int in_last = rows - (tile_rows() - 1) * kRows;
+  const int in_last = rows - (tile_rows() - 1) * height;
   return furthest + (tile_rows() - 1) * a.block + a.place_of(steps() - 1) + (in_last - 1) * a_row +
          kRowBytes / size_of(buffer);
 }

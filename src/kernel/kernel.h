@@ -213,10 +213,10 @@ struct Mma {
 /// (bf16, with sums in f32, which take denormals for zeros) or bytes (of either sign, with sums in
 /// i32); a tile has 64 bytes of them along t, `tile_depth` terms. Neighbours along t share words of
 /// b's buffer, of i32: b(t, c) is a part of word c%16 of row t%tile_depth/parts of tile
-/// (t/tile_depth, c/16). a(r, t) lies t%tile_depth elements behind row r%16, of rows `a_row` apart,
-/// of tile (r/16, t/tile_depth), in a buffer of its type or, of bytes, of words of four. Tiles are
-/// `step` apart along t and `block` across, terms begin so much later, in elements of the buffers.
-/// What lies in the last rows' tile beyond `rows` is not read.
+/// (t/tile_depth, c/16). a(r, t) lies t%tile_depth elements behind row r%height, of rows `a_row`
+/// apart, of tile (r/height, t/tile_depth), in a buffer of its type or, of bytes, of words of four.
+/// Tiles are `step` apart along t and `block` across, terms begin so much later, in elements of the
+/// buffers. What lies in the last rows' tile beyond `rows` is not read.
 struct TileProduct {
   struct Operand {
     BufferId buffer;
@@ -246,6 +246,7 @@ struct TileProduct {
   Operand a, b;
   std::int64_t a_row = 32;
   int rows = 16, columns = 16;  ///< columns: a multiple of 16
+  int height = kRows;           ///< rows of a tile; the last one's may be fewer
   std::int64_t depth = 32;      ///< a multiple of tile_depth
   std::vector<Term> terms;
   /// One step of the product, a tile along t: the variable of the serial loop around it, whose
@@ -270,7 +271,7 @@ struct TileProduct {
   int parts() const { return bytes() ? 4 : 2; }  ///< of a word
   int tile_depth() const { return kColumns * parts(); }
   std::int64_t steps() const { return depth / tile_depth(); }
-  int tile_rows() const { return (rows + kRows - 1) / kRows; }
+  int tile_rows() const { return (rows + height - 1) / height; }
   int tile_columns() const { return columns / kColumns; }
   /// Accumulators, the rows' tiles and one of the columns' must fit.
   bool fits() const { return tile_rows() * tile_columns() + tile_rows() + 1 <= kRegisters; }

@@ -380,6 +380,7 @@ class Parser : Lexer {
     expect("rows");
     x.rows = static_cast<int>(integer(1, 256));
     if (accept("by")) x.a_row = integer(0, INT32_MAX);
+    if (accept("each")) x.height = static_cast<int>(integer(1, TileProduct::kRows));
     expect("columns");
     x.columns = static_cast<int>(integer(1, 256));
     expect("depth");

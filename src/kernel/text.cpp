@@ -129,7 +129,8 @@ class Printer {
       return fmt::format("{}b{}[{} by {}, {}{}]", type, o.buffer.value, ir::to_string(o.offset),
                          o.step, o.block, runs);
     };
-    const std::string rows = x.a_row == TileProduct{}.a_row ? "" : fmt::format(" by {}", x.a_row);
+    std::string rows = x.a_row == TileProduct{}.a_row ? "" : fmt::format(" by {}", x.a_row);
+    if (x.height != TileProduct::kRows) rows += fmt::format(" each {}", x.height);
     std::string text = fmt::format("tiles b{}[{}] {} {} * {} rows {}{} columns {} depth {} terms",
                                    x.acc.value, ir::to_string(x.to), x.add ? "+=" : "=",
                                    operand(x.a), operand(x.b), x.rows, rows, x.columns, x.depth);

@@ -230,8 +230,9 @@ class Verifier {
         !(x.bytes() ? bytes : halves) || b.dtype != DType::i32 || a.scope == Scope::lane ||
         b.scope == Scope::lane)
       broken("'{}' as the product of tiles of '{}' and '{}'", acc.name, a.name, b.name);
-    if (x.rows < 1 || x.columns < 1 || x.columns % TileProduct::kColumns != 0 || !x.fits() ||
-        x.depth < 1 || x.depth % x.tile_depth() != 0 || x.terms.empty())
+    if (x.rows < 1 || x.height < 1 || x.height > TileProduct::kRows || x.columns < 1 ||
+        x.columns % TileProduct::kColumns != 0 || !x.fits() || x.depth < 1 ||
+        x.depth % x.tile_depth() != 0 || x.terms.empty())
       broken("tiles of {} rows, {} columns, depth {}, {} terms", x.rows, x.columns, x.depth,
              x.terms.size());
     if (x.along) along(x, parent);

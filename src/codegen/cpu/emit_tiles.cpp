@@ -34,9 +34,7 @@ llvm::Intrinsic::ID product_of(DType a, DType b) {
   return b == DType::u8 ? llvm::Intrinsic::x86_tdpbsud : llvm::Intrinsic::x86_tdpbssd;
 }
 
-int rows_of(const TileProduct& x, int tile) {
-  return std::min(TileProduct::kRows, x.rows - tile * TileProduct::kRows);
-}
+int rows_of(const TileProduct& x, int tile) { return std::min(x.height, x.rows - tile * x.height); }
 
 /// The 64 bytes that LDTILECFG reads, palette 1.
 std::array<std::uint8_t, 64> configuration_of(const TileProduct& x) {
@@ -92,8 +90,7 @@ void Emitter::move_sums(const TileProduct& x, bool load) {
   V stride = b_.getInt64(static_cast<std::uint64_t>(x.columns) * 4);
   for (int i = 0; i < reg.rows; ++i)
     for (int j = 0; j < reg.columns; ++j) {
-      const std::int64_t first =
-          std::int64_t{i} * TileProduct::kRows * x.columns + j * TileProduct::kColumns;
+      const std::int64_t first = std::int64_t{i} * x.height * x.columns + j * TileProduct::kColumns;
       V place = bytes_from(acc, first * 4);
       V number = b_.getInt8(static_cast<std::uint8_t>(reg.acc(i, j)));
       if (!load)
@@ -146,10 +143,9 @@ void Emitter::step_of_tiles(const TileProduct& x, V a, V b, V step) {
   constexpr std::int64_t kAhead = 2;
   if (x.a_row * a_bytes > kRowBytes)
     for (int row = 0; row < x.rows; ++row)
-      lines.emplace_back(
-          a_here, kAhead * x.a.step * a_bytes +
-                      (row / TileProduct::kRows * x.a.block + row % TileProduct::kRows * x.a_row) *
-                          a_bytes);
+      lines.emplace_back(a_here,
+                         kAhead * x.a.step * a_bytes +
+                             (row / x.height * x.a.block + row % x.height * x.a_row) * a_bytes);
   for (const TileProduct::Fetch& f : x.fetches) {
     const std::int64_t rows = f.rows_of_step(x.steps()),
                        pitch = f.pitch * size_of(buffer(f.buffer.value).dtype);

@@ -6,13 +6,34 @@ namespace heddle::lower::contract {
 
 using ir::Expr;
 
+std::int64_t height_of(const Product& p) {
+  return p.extents.tile_step > 1 ? p.extents.tile_step : kernel::TileProduct::kRows;
+}
+
+namespace {
+
+/// From the first row of the tile axis to another.
+std::optional<std::int64_t> distance(const Expr& offset, ir::Var rows, std::int64_t row) {
+  const auto at = [&](std::int64_t r) {
+    return ir::substitute(
+        offset, [&](ir::Var v) { return v == rows ? std::optional<Expr>(Expr(r)) : std::nullopt; });
+  };
+  return (at(row) - at(0)).constant();
+}
+
+}  // namespace
+
 std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
                                       kernel::BufferId buffer, const Expr& offset,
                                       std::int64_t in_term) {
   if (shape.a != 1 || !p.tile) return std::nullopt;
   const std::vector<Axis> terms = merged_reductions(p, {offset});
-  const auto pitch = ir::coefficient_of(offset, p.tile->var);
-  if (pitch.value_or(0) < 1 || terms.empty() || terms.back().extent % shape.depth() != 0 ||
+  const std::int64_t height = height_of(p);
+  if (p.extents.tile_step == 1 && !ir::coefficient_of(offset, p.tile->var)) return std::nullopt;
+  const auto pitch = distance(offset, p.tile->var, 1),
+             block = distance(offset, p.tile->var, height);
+  if (pitch.value_or(0) < 1 || block.value_or(0) < 1 || terms.empty() ||
+      terms.back().extent % shape.depth() != 0 ||
       ir::coefficient_of(offset, terms.back().var) != in_term)
     return std::nullopt;
   kernel::TileProduct::Operand o;
@@ -25,7 +46,7 @@ std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
     o.runs.push_back({steps, further});
     if (i == 0) break;
   }
-  return DirectRows{buffer, offset, *pitch, o.step, o.runs};
+  return DirectRows{buffer, offset, *pitch, *block, o.step, o.runs};
 }
 
 std::optional<DirectRows> rows_in_place(const Product& p, const Pieces& shape) {
@@ -44,18 +65,21 @@ std::optional<DirectRows> rows_in_place(const Product& p, const Pieces& shape) {
 
 bool rows_in_box(const Product& p, const Pieces& shape) {
   if (shape.a != 1 || !p.box || !p.tile || p.k.empty()) return false;
-  std::int64_t units = 0;  // dimensions that the tile axis moves in
+  const bool lines = p.extents.tile_step > 1;
+  int moving = 0;  // dimensions along the rows
   for (std::size_t d = 0; d < p.box->dims.size(); ++d) {
     const Expr& local = p.box->dims[d].local;
-    const auto along = ir::coefficient_of(local, p.tile->var);
-    if (!along || *along < 0) return false;
-    units += *along > 0;
+    if (!lines && !ir::coefficient_of(local, p.tile->var)) return false;
+    const auto along = distance(local, p.tile->var, 1),
+               across = distance(local, p.tile->var, height_of(p));
+    if (along.value_or(-1) < 0 || across.value_or(-1) < 0) return false;
+    moving += *along > 0 || *across > 0;
     for (const KLoop& loop : p.k)
       if (ir::coefficient_of(local, loop.axes[0].var).value_or(-1) < 0) return false;
   }
   const Axis& last = p.k.back().axes.back();
   const auto inner = static_cast<std::size_t>(p.box->order.back());
-  return units == 1 && p.box->dims[inner].local == Expr(last.var) &&
+  return moving == (lines ? 2 : 1) && p.box->dims[inner].local == Expr(last.var) &&
          last.extent % shape.depth() == 0;
 }
 

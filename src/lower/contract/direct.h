@@ -8,12 +8,15 @@ namespace heddle::lower::contract {
 /// copied for each row, or for each tap of a window.
 struct DirectRows {
   kernel::BufferId buffer;
-  ir::Expr offset;         ///< over batch, row, tile and reduction axes
-  std::int64_t pitch = 1;  ///< from a row of the tile axis to the next
-  std::int64_t step = 1;   ///< from a tile to the next along the terms
+  ir::Expr offset;          ///< over batch, row, tile and reduction axes
+  std::int64_t pitch = 1;   ///< from a row of the tile axis to the next
+  std::int64_t block = 16;  ///< from the rows of a tile to those of the next
+  std::int64_t step = 1;    ///< from a tile to the next along the terms
   std::vector<kernel::TileProduct::Operand::Run> runs;
 };
 
+/// Rows of a tile: of a small image, whose lines are one axis, those of a line.
+std::int64_t height_of(const Product& p);
 /// Where `offset` of `buffer` has the first element of a term, each of `in_term` elements.
 std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
                                       kernel::BufferId buffer, const ir::Expr& offset,

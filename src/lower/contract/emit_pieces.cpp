@@ -266,7 +266,8 @@ void Emitter::place_rows(const Variant& v, Tile& x) const {
   x.a.buffer = direct_->buffer;
   x.a.offset = at(direct_->offset, env);
   x.a.step = direct_->step;
-  x.a.block = Tile::kRows * direct_->pitch;
+  x.a.block = direct_->block;
+  x.height = static_cast<int>(height_of(p_));
   x.a.runs = direct_->runs;
   x.a_row = direct_->pitch;
 }

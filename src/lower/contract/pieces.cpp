@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernel/bounds.h"
 #include "kernel/traverse.h"
 #include "lower/contract/direct.h"
 
@@ -26,6 +27,9 @@ constexpr double kGatheredPiece = 8, kGatheredBlock = 250;
 
 /// A vector of terms that is copied to a box.
 constexpr double kBoxVector = 6;
+
+/// A row of a panel's results that is not written with its neighbours of the next panel.
+constexpr double kStrip = 6;
 
 /// What is left of copying rows where they are fetched while the products before them are computed,
 /// and of splitting them where that is done meanwhile, too.
@@ -77,7 +81,9 @@ std::optional<Pieces> pieces_of(const prim::Graph& g, const Problem& p) {
 
 /// Cycles of one step of a register tile: products, tiles from the first-level cache, and what of
 /// them comes from the second.
-double step_cycles(const Pieces& shape, std::int64_t rows, std::int64_t columns) {
+double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height,
+                   std::int64_t columns) {
+  const std::int64_t rows = ceil_div(mr, height);
   const auto products = static_cast<double>(shape.products().size());
   const auto tiles = static_cast<double>(rows * columns);
   const bool again = columns > Tile::kRegisters - rows * columns - rows;  // columns' registers
@@ -85,8 +91,8 @@ double step_cycles(const Pieces& shape, std::int64_t rows, std::int64_t columns)
       static_cast<double>(rows) * (products > 1 ? 3 : 1) +
       static_cast<double>(columns) * (again ? products : static_cast<double>(shape.b));
   const auto fresh = static_cast<double>(rows * shape.a + columns * shape.b);
-  return std::max({products * 16 * tiles, products * kLatency, loads * kTileLoad,
-                   fresh * kTileBytes / kL2Bytes}) *
+  return std::max({products * static_cast<double>(height) * tiles, products * kLatency,
+                   loads * kTileLoad, fresh * kTileBytes / kL2Bytes}) *
          (again ? 1.35 : 1.1);  // a product waits for its columns' tile
 }
 
@@ -120,6 +126,14 @@ double stored_bytes(const Product& p) {
 /// Terms of the operand that a task has in its box, of bytes words of four.
 double terms_of_box(const Product& p, const Schedule& s) {
   const Extents& e = p.extents;
+  if (e.whole) {
+    double terms = 1;
+    ir::Ranges ranges = p.problem.ranges();
+    kernel::set_range(ranges, p.tile->var, ir::Interval{0, e.tile - 1});
+    for (const Box::Dim& dim : p.box->dims)
+      terms *= static_cast<double>(ir::bounds(dim.local, ranges)->high + 1);
+    return terms;
+  }
   const std::int64_t rows =
       e.rows > 1 ? s.rows_per_task : std::min(s.tiles_per_task * s.mr, e.tile);
   return static_cast<double>(rows * e.a_row_bytes + e.a_halo_bytes) /
@@ -140,8 +154,9 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
                     int lanes) {
   const Extents& e = p.extents;
   const auto steps = static_cast<double>(shape.steps);
+  const std::int64_t height = height_of(p);
   const auto tile = [&](std::int64_t mr) {
-    const double products = steps * step_cycles(shape, ceil_div(mr, Tile::kRows), s.nv),
+    const double products = steps * step_cycles(shape, mr, height, s.nv),
                  each = shape.bytes ? 4 + 0.5 * e.epilogue
                                     : 3 + 2 * std::min(e.epilogue, kFewOperations) +
                                           0.7 * std::max(0.0, e.epilogue - kFewOperations),
@@ -179,6 +194,8 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   if (s.beside && !stay) far += (tiles - 1) * b_bytes / kFarBytes;
   // What comes from memory is not hidden altogether.
   panel = std::max(panel, far) + (s.b == BSource::constant ? 0.5 * std::min(panel, far) : 0);
+  // Rows of results are written strip by strip; of f32 this has not been seen to count.
+  if (!s.beside && s.panels_per_task > 1 && shape.a == 1) panel += rows * kStrip;
   // Sums that are kept from block to block.
   if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
   double copy = copy_cycles(p, shape, s, rows);
@@ -332,11 +349,13 @@ std::vector<Schedule> pieces_schedules(const Product& p, Form form, const Target
   for (std::int64_t nv = 1; nv <= 6; ++nv)
     for (std::int64_t rows = 1; rows <= 3; ++rows) {
       if (rows * nv + rows + 1 > Tile::kRegisters || (nv_pin && nv != *nv_pin)) continue;
-      if (mr_pin && ceil_div(*mr_pin, Tile::kRows) != rows) continue;
+      const std::int64_t height = height_of(p);
+      if (mr_pin && ceil_div(*mr_pin, height) != rows) continue;
       Schedule s = p.base;
       s.pieces = true;
-      const std::int64_t tiles = ceil_div(e.tile, mr_pin ? *mr_pin : rows * Tile::kRows);
+      const std::int64_t tiles = ceil_div(e.tile, mr_pin ? *mr_pin : rows * height);
       s.mr = ceil_div(e.tile, tiles);
+      if (e.tile_step > 1 && (s.mr % height != 0 || e.tile % s.mr != 0)) continue;  // whole lines
       s.panels = ceil_div(vectors, nv);
       s.nv = ceil_div(vectors, s.panels);
       if (!nv_pin && s.nv != nv) continue;

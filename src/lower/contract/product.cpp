@@ -61,10 +61,10 @@ bool plain_load(const Value& v, const std::vector<Axis>& axes) {
 
 class Maker {
  public:
-  Maker(const Request& r, Problem p, bool copied)
+  Maker(const Request& r, Problem p, Form form)
       : out_(std::make_unique<Product>(r, std::move(p))),
         p_(out_->problem),
-        copied_(copied),
+        form_(form),
         g_(*r.graph) {}
 
   Result<std::unique_ptr<Product>> run() {
@@ -204,7 +204,7 @@ class Maker {
     const std::vector<Expr> a = expressions_of(out_->a);
     exprs.insert(exprs.end(), a.begin(), a.end());
     merge(axes, exprs);
-    if (copied_) join_rows(axes);
+    if (form_ == Form::copied) join_rows(axes);
     if (!axes.empty()) {
       out_->tile = axes.back();
       axes.pop_back();
@@ -317,7 +317,7 @@ class Maker {
     const std::int64_t bytes = load ? size_of(out_->kernel.buffers[load->buffer].dtype) : 0;
     const bool fits = p_.parts ? bytes * p_.parts->count == 4 : bytes != 2;
     const bool direct = load && fits && in_one_load(out_->a);
-    if (copied_) return;
+    if (form_ == Form::copied) return;
     if (plain_load(out_->a, axes) && direct && !out_->a_across) {
       s.a = ASource::in_place;
       // Winograd's convolution copies its box all the same: it reads beyond the image.
@@ -361,14 +361,16 @@ class Maker {
   /// Two short axes that slide over a box (a filter's taps, a small image) are one: t / width, t %
   /// width are numbers where a register tile has all of them, or whole rows of the image.
   void join_taps() {
-    constexpr std::int64_t kOneTile = 12, kShort = 4, kSmall = 64;
+    constexpr std::int64_t kOneTile = 12;
+    const bool tiles = form_ == Form::boxed;  // whose rows are a register's
+    const std::int64_t short_line = tiles ? kernel::TileProduct::kRows : 4,
+                       small = tiles ? 256 : 64;
     if (out_->base.a != ASource::box || !out_->row || !out_->tile) return;
     const Axis rows = *out_->row, columns = *out_->tile;
     const std::int64_t all = rows.extent * columns.extent;
     if (all > kOneTile) {
-      if (columns.extent > kShort || all > kSmall ||
-          !winograd_algorithms(g_, p_, request().target).empty())
-        return;
+      if (columns.extent > short_line || all > small) return;
+      if (!tiles && !winograd_algorithms(g_, p_, request().target).empty()) return;
       out_->extents.tile_step = columns.extent;
     }
     out_->extents.whole = true;
@@ -477,7 +479,7 @@ class Maker {
 
   std::unique_ptr<Product> out_;
   const Problem& p_;
-  const bool copied_;
+  const Form form_;
   bool merged_rows_ = false;
   const prim::Graph& g_;
 };
@@ -561,12 +563,11 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, Form form)
   if (form == Form::joined && !request.target.is_gpu())
     join_reductions(*request.graph, request.target, problem);
   if (form == Form::copied || form == Form::boxed) join_bytes(*request.graph, problem);
-  return make_product(request, std::move(problem), form == Form::copied);
+  return make_product(request, std::move(problem), form);
 }
 
-Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem,
-                                              bool copied) {
-  return Maker(request, std::move(problem), copied).run();
+Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem, Form form) {
+  return Maker(request, std::move(problem), form).run();
 }
 
 }  // namespace heddle::lower::contract

@@ -73,12 +73,12 @@ enum class Form : std::uint8_t {
   single,  ///< value by value
   copied,  ///< the same, bytes by four; as all rows are copied, those that overlap are one axis,
            ///< too
-  boxed,   ///< bytes by four, rows as they lie
+  boxed,   ///< bytes by four, rows as they lie; those of a small image are one axis
 };
 Result<std::unique_ptr<Product>> make_product(const Request& request, Form form = Form::joined);
 /// The same with the roles of operands and axes given.
 Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem,
-                                              bool copied = false);
+                                              Form form = Form::joined);
 
 /// Whether axes p (outer) and q (inner) step through every expression as one axis would.
 bool chained(const std::vector<ir::Expr>& exprs, const Axis& p, const Axis& q);
