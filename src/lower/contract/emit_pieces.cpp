@@ -68,7 +68,8 @@ Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
   if (lanes > 0) {
     const Var inner = a_terms_.back().var;
     set(here, inner, at(Expr(inner), env) + Expr(l));
-    const Value value = at(p_.a, here);
+    Value value = at(p_.a, here);
+    if (lanes < kHalf) value = kernel::guard({{Expr(l), 0, lanes}}, value, zero());
     const std::vector<Value> parts = pieces_->bytes ? std::vector{value} : split(value, pieces_->a);
     Body stores;
     for (std::size_t i = 0; i < parts.size(); ++i)
@@ -76,9 +77,9 @@ Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
           a_buffer_, place + Expr(static_cast<std::int64_t>(i) * pieces_->elements()) + Expr(l),
           pieces_->bytes ? parts[i]
                          : kernel::apply(ir::ScalarFn::bitcast, {parts[i]}, DType::f32)));
-    out.push_back(kernel::loop(l, 0, lanes, Binding::vector, std::move(stores)));
+    out.push_back(kernel::loop(l, 0, std::max(lanes, kHalf), Binding::vector, std::move(stores)));
   }
-  if (lanes >= kHalf) return out;
+  if (lanes > 0) return out;
   Body zeros;
   for (int i = 0; i < pieces_->a; ++i)
     zeros.push_back(

@@ -194,8 +194,10 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   if (s.beside && !stay) far += (tiles - 1) * b_bytes / kFarBytes;
   // What comes from memory is not hidden altogether.
   panel = std::max(panel, far) + (s.b == BSource::constant ? 0.5 * std::min(panel, far) : 0);
-  // Rows of results are written strip by strip; of f32 this has not been seen to count.
-  if (!s.beside && s.panels_per_task > 1 && shape.a == 1) panel += rows * kStrip;
+  // Rows of results are written strip by strip; of f32 this has not been seen to count, nor next
+  // to the copies of rows.
+  if (!s.beside && s.panels_per_task > 1 && shape.a == 1 && s.a == ASource::in_place)
+    panel += rows * kStrip;
   // Sums that are kept from block to block.
   if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
   double copy = copy_cycles(p, shape, s, rows);
