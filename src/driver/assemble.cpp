@@ -34,8 +34,8 @@ class ConstantPool {
   std::unordered_map<Hash, std::int64_t> index_;
 };
 
-/// Parts of a phase's tasks that are told apart: enough that each thread can have several.
-constexpr std::int64_t kShares = 32;
+/// Parts of a phase's tasks that are told apart: at least so many, and several for each thread.
+constexpr std::int64_t kShares = 32, kSharesOfThread = 4;
 constexpr std::int64_t kBlockShares = 264;  ///< the same for blocks of a GPU
 /// Values up to this size never share memory in a monolith, as long as all of them fit here.
 constexpr std::int64_t kSmall = 16 << 10, kSmallTogether = 1 << 20;
@@ -46,7 +46,8 @@ constexpr double kApartShare = 0.25;
 
 /// Says of each phase what it touches. Kernels whose phases are one launch (resident blocks) stay
 /// without: everything.
-void add_touches(const CompiledKernel& kernel, runtime::Launch& launch) {
+void add_touches(const CompiledKernel& kernel, int threads, runtime::Launch& launch) {
+  const std::int64_t of_threads = std::max(kShares, kSharesOfThread * threads);
   const kernel::Kernel& k = kernel.lowered.kernel;
   std::vector<const kernel::For*> loops;
   for (const kernel::Stmt& s : k.body)
@@ -60,7 +61,7 @@ void add_touches(const CompiledKernel& kernel, runtime::Launch& launch) {
   }
   for (std::size_t p = 0; p < loops.size(); ++p)
     for (const kernel::Touch& t : kernel::touches_of(
-             k, *loops[p], launch.phases[p].grid.function >= 0 ? kBlockShares : kShares)) {
+             k, *loops[p], launch.phases[p].grid.function >= 0 ? kBlockShares : of_threads)) {
       const int arg = arg_of[static_cast<std::size_t>(t.buffer.value)];
       const Slot::Kind kind = launch.args[static_cast<std::size_t>(arg)].kind;
       // Of constants it is what a GPU's blocks ask for in time.
@@ -91,7 +92,7 @@ class Assembler {
     program_.arena_bytes = memory.bytes;
     for (std::size_t k = 0; k < kernels_.size(); ++k) add_launch(k, memory);
     for (std::size_t k = 0; monolith && k < kernels_.size(); ++k)
-      add_touches(kernels_[k], program_.launches[k]);
+      add_touches(kernels_[k], threads, program_.launches[k]);
     check_outputs();
     if (!kernels_.empty()) program_.persistent = kernels_.front().code.persistent;
     program_.objects = std::move(objects);

@@ -39,8 +39,7 @@ std::vector<Platform::Persistent> persistent_settings() {
 std::string to_string(const GroupTuning& t) {
   return fmt::format(
       "groups tuned alone: {} threads, {} blocks a multiprocessor, sum {:.1f} us; 10^{:.1f} "
-      "choices "
-      "together, 10^{:.1f} apart, {} timed in {:.1f} s",
+      "programs to choose from, 10^{:.1f} candidates of groups apart, {} timed in {:.1f} s",
       t.setting.threads, t.setting.blocks, 1e6 * t.seconds, t.naive_log10, t.reduced_log10, t.timed,
       t.spent);
 }

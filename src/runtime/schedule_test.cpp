@@ -137,14 +137,14 @@ TEST(Schedule, PlantedFaultsAreFound) {
   std::mt19937 rng(11);
   int wrong = 0, found = 0;
   for (int i = 0; i < 400; ++i) {
-    const std::vector<Stage> stages = random_stages(rng);
+    std::vector<Stage> stages = random_stages(rng);
     const std::vector<StageLayout> choice = layouts(stages.size(), rng);
     Schedule s = schedule(stages, 2 + static_cast<int>(rng() % 3), choice[rng() % choice.size()]);
     ASSERT_TRUE(runs_right(stages, s, rng));
     auto& list = s.items[rng() % s.items.size()];
     if (list.empty()) continue;
     Schedule::Item& item = list[rng() % list.size()];
-    switch (rng() % 5) {
+    switch (rng() % 6) {
       case 0:  // a wait is left out
         item.wait = -1;
         break;
@@ -158,6 +158,12 @@ TEST(Schedule, PlantedFaultsAreFound) {
       case 3:  // a task is lost
         if (item.last - item.first > 1) --item.last;
         break;
+      case 4: {  // a buffer lies elsewhere, on what others hold
+        std::vector<Stage::Touch>& touches = stages[static_cast<std::size_t>(item.stage)].touches;
+        const auto by = static_cast<std::int64_t>(1 + rng() % 200);
+        for (Span& span : touches[rng() % touches.size()].shares) span.begin += by, span.end += by;
+        break;
+      }
       default:  // a wait for what comes later
         if (item.wait >= 0) s.waits[static_cast<std::size_t>(item.wait)].back() += 1;
     }
@@ -171,8 +177,21 @@ TEST(Schedule, PlantedFaultsAreFound) {
     ++wrong;
     EXPECT_FALSE(valid.ok()) << "fault " << i << " is not found";
   }
-  EXPECT_GT(wrong, 60);
+  EXPECT_GT(wrong, 80);
   EXPECT_GE(found, wrong);
+}
+
+// A counter of `bits` tells items apart as long as a worker has fewer than half of what it counts.
+TEST(Schedule, CountersThatOverflowAreFound) {
+  std::mt19937 rng(13);
+  for (int i = 0; i < 200; ++i) {
+    const std::vector<Stage> stages = random_stages(rng);
+    const Schedule s = schedule(stages, 1 + static_cast<int>(rng() % 4), {});
+    std::int64_t most = 0;
+    for (const auto& list : s.items) most = std::max<std::int64_t>(most, std::ssize(list));
+    for (int bits = 1; bits < 12; ++bits)
+      EXPECT_EQ(validate(stages, s, bits).ok(), most < std::int64_t{1} << (bits - 1)) << bits;
+  }
 }
 
 TEST(Schedule, NamesWhatIsWrong) {

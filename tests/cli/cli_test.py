@@ -77,6 +77,15 @@ class Cli(CommandTest):
             go.touch()
             self.assertIn("median_ms", json.loads(bench.communicate(timeout=60)[0])["heddle"])
 
+    def test_profile_says_how_the_program_runs(self):
+        for mode in ("kernels", "monolith"):
+            report = json.loads(heddle("profile", self.good, "--mode", mode, "--json").stdout)
+            self.assertTrue(report["mode"].startswith(mode), report["mode"])
+            self.assertEqual(report["timed"], "one after another")
+            self.assertGreater(report["run_us"], 0)
+            text = heddle("profile", self.good, "--mode", mode).stdout
+            self.assertRegex(text, rf"kernels one after another, .* whole runs as {mode}")
+
     def test_roofline(self):
         done = heddle("profile", self.good, "--roofline", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -299,6 +308,9 @@ class Cli(CommandTest):
         artefact = self.path / "a.heddle"
         heddle("compile", self.good, "-o", artefact)
         self.assert_fails(5, "--memory-limit", "explain", artefact, "--memory-limit", "0.00001")
+        for flag, value in (("--mode", "monolith"), ("--budget", "1"), ("--strategy", "greedy"),
+                            ("--locked", self.path / "lock"), ("--precision", "bf16")):
+            self.assert_fails(2, f"{flag}: found", "run", artefact, flag, value)
         for verb in ("verify", "check", "compile"):
             self.assert_fails(2, "holds no graph; want the ONNX file", verb, artefact)
             self.assertNotIn("or compiled artefact", heddle(verb, "--help").stdout)

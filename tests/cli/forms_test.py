@@ -167,8 +167,8 @@ class Forms(CommandTest):
         rows = file.read_text().splitlines()
         self.assertRegex(rows[0], "^heddle schedules cpu=[a-z0-9-]+ lowering=[0-9]+$")
         self.assertEqual(len(rows), 1 + json.loads(done.stdout)["saved"])
-        _, source, _ = self.schedule_of(path, "--schedules", file)
-        self.assertEqual(source["kernels"], len(rows) - 1)
+        done = heddle("explain", path, "--json", "--schedules", file)
+        self.assertEqual(json.loads(done.stdout)["schedules"]["kernels"], len(rows) - 1)
 
     def test_schedules_are_not_saved_over_others(self):
         path, file = self.weighted(), self.path / "others.txt"

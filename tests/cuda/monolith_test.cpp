@@ -385,7 +385,8 @@ TEST(GroupTuning, TimesEachGroupOnceForEachSetting) {
   EXPECT_EQ(tuned.seconds, 24 * 1 + 12 * 1);
   EXPECT_NEAR(tuned.naive_log10, 24 * std::log10(4.0) + std::log10(8.0), 1e-9);
   EXPECT_NEAR(tuned.reduced_log10, std::log10(30.0), 1e-9);
-  EXPECT_NE(to_string(tuned).find("10^15.4 choices together, 10^1.5 apart, 30 timed"),
+  EXPECT_NE(to_string(tuned).find(
+                "10^15.4 programs to choose from, 10^1.5 candidates of groups apart, 30 timed"),
             std::string::npos)
       << to_string(tuned);
 }

@@ -33,6 +33,9 @@ CLI::Validator number(const std::string& want, bool (*holds)(double)) {
 }
 
 void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
+  const auto plans = [&flags](const char* flag) {
+    return [&flags, flag](const std::string&) { flags.planned_by = flag; };
+  };
   verb.add_option("model", flags.model,
                   artefacts
                       ? "ONNX file, ONNX test-data folder, or compiled artefact"
@@ -60,20 +63,24 @@ void add_model_flags(CLI::App& verb, ModelFlags& flags, bool artefacts) {
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
   verb.add_option("--budget", flags.budget, "time for measuring candidates: none, seconds, or full")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(plans("--budget"));
   verb.add_option("--strategy", flags.strategy,
                   "how kernels are chosen: single, operators, greedy, partition, recompute, full")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(plans("--strategy"));
   verb.add_option("--mode", flags.mode,
                   "how kernels run: kernels (one after another), monolith (all as one parallel "
                   "region), auto (what measures faster), monolith:tuned (edge by edge, as pairs "
                   "of stages alone are fastest), or a monolith laid out as "
                   "monolith:grain=4,whole=2.5,depth,longest,barriers")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(plans("--mode"));
   verb.add_option("--locked", flags.locked,
                   "file of measurements that decide the plan: made within the budget if it is not "
                   "there, else no kernel is measured and the plan is the same again; on the CPU it "
-                  "keeps the mode, too, measured if there is a budget and none in it");
+                  "keeps the mode, too, measured if there is a budget and none in it")
+      ->each(plans("--locked"));
   verb.add_option("--precision", flags.precision,
                   "what f32 values are stored as (arithmetic stays f32): f32, f16, bf16; or tf32: "
                   "f32, but products on a GPU round their operands to tf32")
@@ -274,6 +281,9 @@ Result<Model> compile_model(const ModelFlags& flags) {
                   flags.precision);
     if (!flags.dynamic.empty())
       return fail(ErrorCode::usage, "--dynamic: found an artefact, whose sizes are decided");
+    if (!flags.planned_by.empty())
+      return fail(ErrorCode::usage, "{}: found an artefact, which was planned when it was compiled",
+                  flags.planned_by);
     if (runtime::is_chain_artefact(flags.model))
       model.chain = std::make_shared<const runtime::Chain>(
           HEDDLE_TRY(runtime::read_chain_artefact(flags.model)));

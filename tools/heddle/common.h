@@ -47,6 +47,7 @@ struct ModelFlags {
   std::string model;
   std::string device = "cpu", arch;
   bool device_given = false;  ///< else artefacts run on what they were compiled for
+  std::string planned_by;     ///< a flag that was given and decides a plan, which artefacts have
   std::vector<std::string> shapes;
   std::vector<std::string> dynamic, sizes;
   int threads = 0;

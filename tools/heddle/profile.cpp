@@ -240,12 +240,22 @@ double sum_of(const json& rows, const char* key) {
   return sum;
 }
 
-void print_rows(json rows, const ProfileFlags& flags) {
-  const double total = sum_of(rows, "us");
+/// How a whole run goes, which is not how its kernels are timed: a CPU's monolith is taken apart.
+std::string mode_of(const runtime::Program& program, const json& report) {
+  if (report.is_object() && report.contains("mode"))
+    return report["mode"]["chosen"].get<std::string>();
+  return program.monolith ? "monolith" : "kernels";
+}
+
+void print_rows(const json& result, const ProfileFlags& flags) {
+  json rows = result["kernels"];
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return a["us"] > b["us"]; });
-  fmt::print("{} kernels, {:.1f} us (best of {} runs per kernel)\n", rows.size(), total,
-             flags.iterations);
+  fmt::print(
+      "{} kernels {}, {:.1f} us (best of {} runs per kernel); whole runs as {}, {:.1f} us (best of "
+      "as many)\n",
+      rows.size(), result["timed"].get<std::string>(), result["total_us"].get<double>(),
+      flags.iterations, result["mode"].get<std::string>(), result["run_us"].get<double>());
   fmt::print("{:>10} {:>6} {:>10} {}{:>8} {:>7}  kernel\n", "us", "%", "model us",
              flags.roofline ? "  floor us     bound   roof % written %  " : "", "GFLOP/s", "GB/s");
   for (const json& k : rows)
@@ -290,7 +300,13 @@ Status run(const ProfileFlags& flags) {
   const Times best = HEDDLE_TRY(best_times(model, inputs.values, flags.iterations));
   if (!flags.trace.empty()) HEDDLE_TRY(write_trace(flags, model, report, inputs.values));
   json rows = rows_of(best, report);
-  json result = {{"model", flags.model}, {"inputs", inputs.from}, {"total_us", sum_of(rows, "us")}};
+  const bool stamped = model.program->device != "cpu" && model.program->persistent;
+  json result = {{"model", flags.model},
+                 {"inputs", inputs.from},
+                 {"mode", mode_of(*model.program, report)},
+                 {"timed", stamped ? "inside the monolith" : "one after another"},
+                 {"total_us", sum_of(rows, "us")},
+                 {"run_us", HEDDLE_TRY(best_run_us(model, inputs.values, flags.iterations))}};
   if (flags.roofline) {
     if (!report.is_object() || report["kernels"].size() != rows.size())
       return fail("{}: the artefact holds no report, want one for --roofline", flags.model);
@@ -303,7 +319,6 @@ Status run(const ProfileFlags& flags) {
                                       roofline.narrow.bytes);
     result["floor_us"] = sum_of(rows, "floor_us");
     result["kernels_of_roofline"] = sum_of(rows, "floor_us") / sum_of(rows, "us");
-    result["run_us"] = HEDDLE_TRY(best_run_us(model, inputs.values, flags.iterations));
     result["of_roofline"] = result["floor_us"].get<double>() / result["run_us"].get<double>();
     for (const std::string_view bound : kBounds) result[bound] = below_target(rows, bound);
   }
@@ -312,7 +327,7 @@ Status run(const ProfileFlags& flags) {
     fmt::print("{}\n", result.dump(2));
     return Ok{};
   }
-  print_rows(rows, flags);
+  print_rows(result, flags);
   if (flags.roofline) print_roofline(result);
   return Ok{};
 }

@@ -44,7 +44,6 @@ std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
     const std::int64_t further = apart.value_or(0) - o.place_of(steps);
     if (!apart || further < 0) return std::nullopt;
     o.runs.push_back({steps, further});
-    if (i == 0) break;
   }
   return DirectRows{buffer, offset, *pitch, *block, o.step, o.runs};
 }
