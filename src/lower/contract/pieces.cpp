@@ -184,6 +184,8 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   double far = 0;                                                       // cycles
   const double results = rows * static_cast<double>(s.nv * lanes * 4);  // of a panel
   if (a_bytes + 2 * b_bytes + 2 * results > 0.6 * l2) far += depth * a_bytes / kFarBytes;
+  // A panel that does not stay either comes anew for every tile of rows.
+  if (b_bytes > 0.7 * l2) far += (tiles * blocks - 1) * depth * b_bytes / kFarBytes;
   const double all_b = depth * b_bytes * static_cast<double>(s.panels);
   const bool stay = a_bytes + all_b <= 0.6 * l2;
   if (s.b == BSource::constant)

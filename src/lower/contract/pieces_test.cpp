@@ -386,6 +386,20 @@ TEST(Pieces, OnlyWhereTheyApply) {
   EXPECT_NE(kind(wide, true), "pieces");
 }
 
+// A dilated convolution of many channels: a panel of all terms would come anew for every tile.
+TEST(Pieces, PanelsOfManyTermsStayNear) {
+  Case c;
+  on_tiles(c);
+  c.target.l2_bytes = 2 << 20;
+  const NodeId x = c.input({1, 960, 14, 14});
+  c.layouts[x] = ordered({1, 960, 14, 14}, {0, 2, 3, 1});
+  c.output(c.b.conv(x, c.constant({256, 960, 3, 3}), conv(2, 1, 12, 12)));
+  c.tuning = {{"pieces", 1}, {"nv", 4}};
+  const auto lowered = contract::lower(request_of(c));
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  EXPECT_NE(lowered->schedule.find("depth=3"), std::string::npos) << lowered->schedule;
+}
+
 TEST(Pieces, AreOfferedWhereTheyGain) {
   const auto works = [](std::int64_t m, std::int64_t k, std::int64_t n, DType type) {
     Case c;
