@@ -123,4 +123,30 @@ std::optional<Box> box_of(const Problem& p, const std::vector<Axis>& inner, kern
   return box;
 }
 
+double share_inside(const Product& p) {
+  if (!p.box || !p.row) return 1;
+  const auto at_first = [](const Expr& e) {
+    return ir::substitute(e, [](ir::Var) { return std::optional<Expr>(0); }).constant();
+  };
+  double share = 1;
+  for (const Box::Dim& dim : p.box->dims) {
+    const auto first = at_first(dim.low + dim.local);
+    const auto row = ir::coefficient_of(dim.local, p.row->var);
+    for (const KLoop& loop : p.k) {
+      if (loop.axes.size() != 1) continue;
+      const Axis& axis = loop.axes[0];
+      const auto tap = ir::coefficient_of(dim.local, axis.var);
+      if (!first || !row || *row == 0 || tap.value_or(0) == 0) continue;
+      std::int64_t inside = 0;
+      for (std::int64_t r = 0; r < p.row->extent; ++r)
+        for (std::int64_t t = 0; t < axis.extent; ++t) {
+          const std::int64_t u = *first + r * *row + t * *tap;
+          inside += u >= dim.inside.low && u <= dim.inside.high;
+        }
+      share *= static_cast<double>(inside) / static_cast<double>(p.row->extent * axis.extent);
+    }
+  }
+  return share;
+}
+
 }  // namespace heddle::lower::contract

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lower/contract/box.h"
 #include "lower/contract/emit.h"
 #include "lower/contract/gpu/lower.h"
 #include "lower/evaluate.h"
@@ -78,7 +79,14 @@ void add_choices(const std::shared_ptr<Product>& product, Form form, const Tunin
     return;
   }
   if (by_pieces.value_or(0) == 1) return;
-  if (written && plain) add(schedules(p.extents, target, lanes, p.base, fixed, count));
+  if (written && plain) {
+    // A line of padding around an image is little, and little is known of what it saves.
+    constexpr double kMuch = 0.75;
+    Extents e = p.extents;
+    if (const double inside = p.base.a == ASource::box ? share_inside(p) : 1; inside < kMuch)
+      e.inside = inside;
+    add(schedules(e, target, lanes, p.base, fixed, count));
+  }
   if (written && kind.value_or(0) == 0 && by_halves.value_or(1) == 1 && target.strassen &&
       !p.sums())
     add(strassen_schedules(p, target, lanes, fixed, count));

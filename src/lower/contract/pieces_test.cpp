@@ -400,6 +400,19 @@ TEST(Pieces, PanelsOfManyTermsStayNear) {
   EXPECT_NE(lowered->schedule.find("depth=3"), std::string::npos) << lowered->schedule;
 }
 
+// Of a window that mostly lies outside the image the other kernels leave out what is padding.
+TEST(Pieces, NotOfPadding) {
+  Case c;
+  on_tiles(c);
+  c.target.l2_bytes = 2 << 20;
+  const NodeId x = c.input({1, 960, 14, 14});
+  c.layouts[x] = ordered({1, 960, 14, 14}, {0, 2, 3, 1});
+  c.output(c.b.conv(x, c.constant({256, 960, 3, 3}), conv(2, 1, 12, 12)));
+  const auto lowered = contract::lower(request_of(c));
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  EXPECT_TRUE(lowered->schedule.starts_with("contract")) << lowered->schedule;
+}
+
 TEST(Pieces, AreOfferedWhereTheyGain) {
   const auto works = [](std::int64_t m, std::int64_t k, std::int64_t n, DType type) {
     Case c;

@@ -53,7 +53,7 @@ std::vector<std::int64_t> block_sizes(std::int64_t count, std::optional<std::int
 namespace {
 
 double tile_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv) {
-  const double steps = static_cast<double>(e.k) * step_cycles(e, t, mr, nv);
+  const double steps = e.inside * static_cast<double>(e.k) * step_cycles(e, t, mr, nv);
   return steps + static_cast<double>(mr * nv) * e.epilogue + 30;
 }
 

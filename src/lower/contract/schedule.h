@@ -35,6 +35,7 @@ struct Extents {
   /// Register tiles are equal, of a multiple of so many rows, unless a schedule says otherwise.
   std::int64_t tile_step = 1;
   std::int64_t spare = 0;  ///< registers that products take before they are added
+  double inside = 1;       ///< share of the steps that padding does not leave out
 };
 
 /// All choices. Tiles: `big` tiles of mr rows, then `small` ones of mr - 1; no remainder.
