@@ -42,6 +42,10 @@ items 4.2 and 4.4. Kernels one after another gain as well, so the ratios above d
 after: ShuffleNetV2 1.75 and 1.71, EfficientViT-B1 6.10 and 6.06, EfficientNet-B0 5.37 and 5.31; SqueezeNet (2.51) and
 YOLOX-nano (6.68 and 6.70) as before. Rings of rows in place of whole tensors were not tried after that.
 
+On the Intel server (sapphirerapids) the mean hangs on the tagger, whose kernels take 0.25 ms with one thread and 0.40 to 0.46 with
+two: parallel regions cost 1 to 2 us more there than on the others. Against one thread its monolith gains 1.7, and the mean would
+be about 1.15. The other networks differ by as much from run to run (MobileNetV2 0.98 and 1.10 on two occasions).
+
 Tried on Zen 4 (two threads, medians of 0.3 to 0.6 s in turns):
 
 - Depth first before such tasks, with 1, 2, 4, 8 and 16 items of each worker: MobileNetV2 within 2 % of plain counters
