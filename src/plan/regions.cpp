@@ -42,15 +42,17 @@ bool surely_stored(const Facts& f, NodeId id) {
 
 /// Each element is read for many sums, so no kernel computes it where it is read; or it is summed
 /// over and so small that storing it costs nothing.
-bool summed_often(const Facts& f, NodeId id, int depth = 0) {
+/// Only the sums that `counts` are looked at.
+template <class Counts>
+bool summed_often(const Facts& f, NodeId id, const Counts& counts, int depth = 0) {
   constexpr double kOften = 64;
   for (NodeId c : written_readers(f, id)) {
-    if (const auto* contract = f.as<prim::Contract>(c)) {
+    if (const auto* contract = f.as<prim::Contract>(c); contract && counts(c)) {
       if (f.bytes_of(id) <= kTinyBytes) return true;
       const double terms = f.elements_of(c) * static_cast<double>(element_count(contract->reduced));
       if (terms >= kOften * f.elements_of(id)) return true;
     }
-    if (depth < 4 && f.as<prim::View>(c) && summed_often(f, c, depth + 1)) return true;
+    if (depth < 4 && f.as<prim::View>(c) && summed_often(f, c, counts, depth + 1)) return true;
   }
   return false;
 }
@@ -139,15 +141,16 @@ struct Cutter {
   }
 
   /// Between the steps of an unrolled loop: of what is new since `begin`, the state goes on, which
-  /// is summed over, and perhaps something that every step reads. What is open all the time
+  /// is summed over next, and perhaps something that every step reads. What is open all the time
   /// (earlier outputs) is in memory whatever is cut.
   bool ends_a_step(const std::vector<std::vector<NodeId>>& fronts, int begin, int p) const {
     int state = 0, fresh = 0;
+    const auto beyond = [&](NodeId sum) { return position_of(sum) > p; };
     for (NodeId id : fronts[static_cast<std::size_t>(p)]) {
       if (!id) return false;
       if (position[static_cast<std::size_t>(id.value)] < begin) continue;
       ++fresh;
-      if (!f.as<prim::View>(id) && summed_often(f, id)) {
+      if (!f.as<prim::View>(id) && summed_often(f, id, beyond)) {
         ++state;
       } else if (f.bytes_of(id) > kTinyBytes && written_readers(f, id).size() < kStepsReading) {
         return false;
