@@ -15,6 +15,7 @@
 #include "driver/cuda_code.h"
 #include "driver/lower_plan.h"
 #include "plan/calibrate.h"
+#include "plan/reuse.h"
 #include "support/clock.h"
 #include "support/log.h"
 
@@ -70,8 +71,9 @@ double median_of(std::vector<double> times) {
 }
 
 /// Median microseconds of a session's run, and of how many. Few, if it is far above `best_us`.
-Result<std::pair<double, int>> median_us(runtime::Session& session,
-                                         const std::vector<Tensor>& constants, double best_us) {
+/// `cold`: constants to be found in memory.
+Result<std::pair<double, int>> median_us(runtime::Session& session, const std::vector<Tensor>& cold,
+                                         double best_us) {
   std::mt19937_64 random(1);
   std::vector<Tensor> inputs, outputs;
   for (const runtime::Port& port : session.program().inputs)
@@ -81,7 +83,7 @@ Result<std::pair<double, int>> median_us(runtime::Session& session,
   const double begin = now();
   while (static_cast<int>(times.size()) < kFewestRuns ||
          (now() - begin < kSecondsPerKernel && static_cast<int>(times.size()) < kMostRuns)) {
-    push_out_of_caches(constants);
+    push_out_of_caches(cold);
     times.push_back(HEDDLE_TRY(seconds_of(session, inputs, outputs)));
     if (static_cast<int>(times.size()) == kFewestRuns &&
         *std::ranges::min_element(times) * 1e6 > kHopeless * best_us)
@@ -131,7 +133,7 @@ struct Timer {
     return std::move(code.objects);
   }
 
-  Result<plan::Timing> time(const prim::Graph& graph, const lower::Request& request,
+  Result<plan::Timing> time(const prim::Graph& graph, const lower::Request& request, bool near,
                             double best_us = std::numeric_limits<double>::infinity()) {
     CompiledKernel kernel;
     kernel.planned.cluster = request.cluster;
@@ -145,7 +147,8 @@ struct Timer {
     const auto program = std::make_shared<runtime::Program>(std::move(single.program));
     const auto executor = HEDDLE_TRY(executor_for(*program, options, session_pool));
     const auto session = HEDDLE_TRY(executor->session(program));
-    const auto [us, runs] = HEDDLE_TRY(median_us(*session, program->constants, best_us));
+    const auto [us, runs] =
+        HEDDLE_TRY(median_us(*session, near ? std::vector<Tensor>() : program->constants, best_us));
     return plan::Timing{us, request.tuning, runs};
   }
 
@@ -214,13 +217,14 @@ struct Timer {
   }
 
   /// The fastest of the schedules worth trying.
-  Result<plan::Timing> operator()(const prim::Graph& graph, const lower::Cluster& cluster) {
+  Result<plan::Timing> operator()(const prim::Graph& graph, const lower::Cluster& cluster,
+                                  bool near) {
     lower::Request request = request_for(graph, cluster);
-    const plan::Timing own = HEDDLE_TRY(time(graph, request));
+    const plan::Timing own = HEDDLE_TRY(time(graph, request, near));
     plan::Timing best = own;
     for (const lower::Tuning& tuning : schedules(request)) {
       request.tuning = tuning;
-      const Result<plan::Timing> other = time(graph, request, best.us);
+      const Result<plan::Timing> other = time(graph, request, near, best.us);
       if (other && other->us < std::min(best.us, kClearly * own.us)) best = *other;
     }
     return best;
@@ -306,7 +310,9 @@ Result<plan::Plan> plan_with(plan::TuningDb& db, double budget, const prim::Grap
   if (!platform.cuda)
     measure.prepared_at_once = kPreparedAtOnce * static_cast<std::size_t>(pool.threads());
   Timer timer{options, platform, pool, measure.layout_of};
-  measure.time = [&](const prim::Graph& g, const lower::Cluster& c) { return timer(g, c); };
+  measure.time = [&](const prim::Graph& g, const lower::Cluster& c, bool near) {
+    return timer(g, c, near);
+  };
   measure.prepare = [&](const prim::Graph& g, const std::vector<lower::Cluster>& all) {
     timer.prepare(g, all);
   };
@@ -404,9 +410,12 @@ Result<int> save_schedules(const Compiled& unmeasured, const CompileOptions& opt
   plan::Schedules schedules = HEDDLE_TRY(schedules_in(path, platform));
   const auto db = HEDDLE_TRY(open_tuning_db(options.options.cache_dir));
   std::set<Hash> here;
+  const std::vector<double> between = plan::constants_between(unmeasured.graph);
   for (const CompiledKernel& kernel : unmeasured.kernels) {
-    const auto found =
-        HEDDLE_TRY(db->lookup({kernel.structure, platform.machine_name(), build_id()}));
+    const bool near = plan::finds_constants_near(unmeasured.graph, kernel.planned.cluster, between,
+                                                 platform.model().l2_bytes);
+    const auto found = HEDDLE_TRY(db->lookup(
+        {plan::measured_structure(kernel.structure, near), platform.machine_name(), build_id()}));
     const auto* entry = std::get_if<plan::TuningEntry>(&found);
     if (entry == nullptr) continue;
     schedules.rows.erase(kernel.structure);

@@ -21,8 +21,8 @@ Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& po
                                               const Platform& platform);
 
 /// plan::orchestrate_measured() with this machine's calibrated model and its tuning database:
-/// candidates are lowered, compiled and timed alone, with constants cold (in a network other
-/// kernels have pushed them out of the caches) and values as the caches hold them.
+/// candidates are lowered, compiled and timed alone, with constants cold where a network's other
+/// kernels have pushed them out of the caches (plan/reuse.h), and values as the caches hold them.
 Result<plan::Plan> plan_measured(const prim::Graph& graph, plan::Options planning,
                                  const CompileOptions& options, const Platform& platform,
                                  ThreadPool& pool, plan::MeasureReport* report = nullptr);

@@ -252,9 +252,12 @@ struct CostModel::State : Loops {
 
   void add_main_loop(NodeId id, double multiplications) {
     const MatmulShape s = matmul_shape(f, id);
-    double constant = 0;  // bytes
-    for (NodeId arg : f[id].args)
-      if (f.as<prim::Constant>(arg)) constant = f.bytes_of(arg);
+    double constant = 0, others = 0;  // bytes
+    for (NodeId arg : f[id].args) {
+      if (!f.as<prim::Constant>(arg)) continue;
+      constant = f.bytes_of(arg);
+      others = between(arg);
+    }
     const bool packed = constant > 0;
     double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
     if (!m.gpu && f[id].type.dtype == DType::i32) rate *= integer_rate(f[id]);
@@ -275,7 +278,7 @@ struct CostModel::State : Loops {
     }
     tasks = std::max(tasks, units);
     const double written_us = 2 * multiplications / rate / parallel(units);
-    const double constant_us = move_us(f.constant_bytes, constant, is_cold(f.constant_bytes));
+    const double constant_us = move_us(others, constant, is_cold(others));
     const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
     const lower::contract::Algorithm best = best_algorithm(all, written_us, constant_us);
     loop_us += best.work * written_us;
@@ -375,13 +378,16 @@ struct CostModel::State : Loops {
       memory_us += us;
     }
   }
+  double between(NodeId leaf) const {
+    return f.as<prim::Constant>(leaf) ? f.between[static_cast<std::size_t>(leaf.value)]
+                                      : f.input_bytes;
+  }
   bool is_cold_output(NodeId o) const { return f.is_output(o) && is_cold(f.output_bytes); }
 
   /// What lies between two uses of a value: of a constant or input, at the least its like.
   double footprint(NodeId id) const {
-    const double others = f.as<prim::Constant>(id) ? f.constant_bytes
-                          : f.is_leaf(id)          ? f.input_bytes
-                                          : f.made_among[static_cast<std::size_t>(id.value)];
+    const double others =
+        f.is_leaf(id) ? between(id) : f.made_among[static_cast<std::size_t>(id.value)];
     return std::max(others, kernel_bytes);
   }
   double touched(const Read& r, const Use& use) const {
@@ -408,8 +414,7 @@ struct CostModel::State : Loops {
   }
 
   void add_read(const Read& r) {
-    const bool constant = f.as<prim::Constant>(r.node);
-    const bool cold = f.is_leaf(r.node) && is_cold(constant ? f.constant_bytes : f.input_bytes);
+    const bool cold = f.is_leaf(r.node) && is_cold(between(r.node));
     std::vector<std::uint64_t> passes;
     for (const Use& use : r.uses) {
       const std::uint64_t mask = use.mask();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/reuse.h"
+
 namespace heddle::plan {
 namespace {
 
@@ -152,6 +154,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
                const std::vector<NodeId>& class_of) {
   Facts f;
   f.graph = &g;
+  f.between = constants_between(g);
   find_classes(f, class_of);
   find_live(f);
   find_consumers(f);
@@ -174,7 +177,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
     const bool constant = std::holds_alternative<prim::Constant>(node.op);
     f.leaf[i] = constant || std::holds_alternative<prim::Input>(node.op);
     f.inlined[i] = constant && f.elements[i] == 1;
-    if (f.leaf[i]) (constant ? f.constant_bytes : f.input_bytes) += f.bytes[i];
+    if (f.leaf[i] && !constant) f.input_bytes += f.bytes[i];
     f.accesses[i] = accesses_of(node);
     f.main_loop[i] = std::holds_alternative<prim::Contract>(node.op) && legality.main_loop(g, id);
     f.made_among[i] = made_among(f, id);

@@ -42,7 +42,8 @@ struct Facts {
   /// View: one per piece; Contract: lhs, rhs; Gather: the data.
   std::vector<std::vector<AccessFacts>> accesses;
   std::vector<NodeId> class_of;
-  double constant_bytes = 0, input_bytes = 0, output_bytes = 0;
+  std::vector<double> between;  ///< constants_between()
+  double input_bytes = 0, output_bytes = 0;
 
   const prim::Node& operator[](NodeId id) const { return (*graph)[id]; }
   template <class T>

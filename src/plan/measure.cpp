@@ -6,6 +6,7 @@
 #include <set>
 
 #include "plan/cost.h"
+#include "plan/reuse.h"
 
 namespace heddle::plan {
 namespace {
@@ -43,8 +44,12 @@ struct Measurer {
         .count();
   }
   bool spent() const { return now() - begin >= how.budget_s; }
+  bool near(const Cluster& c) const {
+    return finds_constants_near(g, c, facts.between, machine.l2_bytes);
+  }
   Hash hash_of(const Cluster& c) const {
-    return hash_bytes(structure_of(g, c, machine.threads, how.layout_of));
+    return measured_structure(hash_bytes(structure_of(g, c, machine.threads, how.layout_of)),
+                              near(c));
   }
 
   Options options() {
@@ -107,7 +112,7 @@ struct Measurer {
       report.budget_spent = true;
       return Ok{};
     }
-    Result<Timing> timing = how.time(g, c);
+    Result<Timing> timing = how.time(g, c, near(c));
     if (!timing) {
       failed.insert(key.structure);
       ++report.failed;

@@ -11,9 +11,10 @@ struct Timing {
 };
 
 struct MeasureOptions {
-  /// Compiles and times a cluster. An error excludes the cluster (unless it is a single primitive):
-  /// it could not be lowered or compiled.
-  std::function<Result<Timing>(const prim::Graph&, const Cluster&)> time;
+  /// Compiles and times a cluster, with its constants `near` (finds_constants_near()) or in memory,
+  /// where a network's other kernels have pushed them. An error excludes the cluster (unless it is
+  /// a single primitive): it could not be lowered or compiled.
+  std::function<Result<Timing>(const prim::Graph&, const Cluster&, bool near)> time;
   /// Told of clusters that will be timed, before the first of them is: those of a round, or so many
   /// at once if that is not 0. May be empty.
   std::function<void(const prim::Graph&, const std::vector<Cluster>&)> prepare = {};

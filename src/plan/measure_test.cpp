@@ -24,7 +24,7 @@ struct Fixture {
     how.machine = "m";
     how.build = "b";
     how.clock = [this] { return seconds; };
-    how.time = [this](const prim::Graph& g, const Cluster& c) -> Result<Timing> {
+    how.time = [this](const prim::Graph& g, const Cluster& c, bool) -> Result<Timing> {
       ++timings;
       seconds += 1;
       return Timing{time_of(g, c), {{"t", 1}}, 5};
@@ -122,9 +122,9 @@ TEST(Measure, PreparesSoManyAtOnceAndTimesTheFirstFirst) {
   };
   f.how.prepared_at_once = 3;
   const auto time = f.how.time;
-  f.how.time = [&](const prim::Graph& g, const Cluster& c) {
+  f.how.time = [&](const prim::Graph& g, const Cluster& c, bool near) {
     timed.push_back(c);
-    return time(g, c);
+    return time(g, c, near);
   };
   const auto single = orchestrate(f.m.g, {.strategy = Strategy::single});
   ASSERT_TRUE(single);
@@ -141,7 +141,7 @@ TEST(Measure, PreparesSoManyAtOnceAndTimesTheFirstFirst) {
 
 TEST(Measure, KernelsThatFailAreReplaced) {
   Fixture f;
-  f.how.time = [&](const prim::Graph& g, const Cluster& c) -> Result<Timing> {
+  f.how.time = [&](const prim::Graph& g, const Cluster& c, bool) -> Result<Timing> {
     if (c.nodes.size() > 6) return fail("too large to lower");
     return Timing{cost_of(g, c, {}).us, {}, 1};
   };

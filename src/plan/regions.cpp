@@ -103,6 +103,7 @@ struct Cutter {
   /// What a frontier holds: values in memory anyway that are new, and others that would be forced.
   struct Frontier {
     int stored = 0, forced = 0, waiting = 0;
+    double stored_bytes = 0, waiting_bytes = 0;  // of the largest
     bool wide = false;
   };
   Frontier classify(const std::vector<NodeId>& frontier) const {
@@ -114,9 +115,11 @@ struct Cutter {
         continue;
       } else if (surely_stored(f, id)) {
         ++out.stored;
+        out.stored_bytes = std::max(out.stored_bytes, f.bytes_of(id));
       } else if (f.bytes_of(id) > kTinyBytes) {
         const bool shared = f.as<prim::Map>(id) && written_readers(f, id).size() > 1;
         ++(shared ? out.waiting : out.forced);
+        out.waiting_bytes = std::max(out.waiting_bytes, f.bytes_of(id));
       } else {
         out.waiting += out.waiting == 0;  // tiny ones count together
       }
@@ -137,7 +140,8 @@ struct Cutter {
   /// A residual stream and a value that feeds main loops, say.
   bool weak(const std::vector<NodeId>& frontier) const {
     const Frontier x = classify(frontier);
-    return !x.wide && !x.forced && x.stored >= 1 && x.stored + x.waiting <= 3;
+    return !x.wide && !x.forced && x.stored >= 1 && x.stored + x.waiting <= 3 &&
+           x.waiting_bytes <= x.stored_bytes;
   }
 
   /// Between the steps of an unrolled loop: of what is new since `begin`, the state goes on, which
@@ -257,35 +261,40 @@ struct Cutter {
     keep_classes_whole(fronts);
     keep_kernels_whole(fronts);
     std::vector<int> ends;
-    auto accept = [&](int p) {
-      ends.push_back(p);
+    const auto remember = [&](int p) {
       known.insert(fronts[static_cast<std::size_t>(p)].begin(),
                    fronts[static_cast<std::size_t>(p)].end());
     };
     const int n = static_cast<int>(order.size());
     for (int p = 0; p + 1 < n; ++p) {
-      if (strong(fronts[static_cast<std::size_t>(p)])) accept(p);
+      if (!strong(fronts[static_cast<std::size_t>(p)])) continue;
+      ends.push_back(p);
+      remember(p);
     }
-    refine(ends, kSplitAbove, [&](int begin, int end) {
-      for (int p = begin + 7; p + 1 < end; ++p) {
-        if (weak(fronts[static_cast<std::size_t>(p)])) return p;
-      }
-      return -1;
-    });
-    refine(ends, kSplitAbove, [&](int begin, int end) {
+    for (const bool nothing_waits : {true, false}) {
+      refine(ends, kSplitAbove, remember, [&](int begin, int end) {
+        for (int p = begin + 7; p + 1 < end; ++p) {
+          const auto& front = fronts[static_cast<std::size_t>(p)];
+          if (weak(front) && (!nothing_waits || only_tiny_wait(front))) return p;
+        }
+        return -1;
+      });
+    }
+    refine(ends, kSplitAbove, remember, [&](int begin, int end) {
       for (int p = begin + 7; p + 1 < end; ++p) {
         if (ends_a_step(fronts, begin, p)) return p;
       }
       return -1;
     });
-    refine(ends, kLargestRegion, [&](int begin, int end) { return narrowest(begin, end); });
+    refine(ends, kLargestRegion, remember,
+           [&](int begin, int end) { return narrowest(begin, end); });
     ends.push_back(n - 1);
     return ends;
   }
 
   /// Splits pieces larger than `limit` at the position that `choose(begin, end)` gives.
-  template <class F>
-  void refine(std::vector<int>& ends, std::size_t limit, F&& choose) {
+  template <class R, class F>
+  void refine(std::vector<int>& ends, std::size_t limit, R&& remember, F&& choose) {
     const int n = static_cast<int>(order.size());
     for (bool again = true; again;) {
       again = false;
@@ -301,6 +310,7 @@ struct Cutter {
         begin = end;
       }
       again = !more.empty();
+      for (int p : more) remember(p);
       ends.insert(ends.end(), more.begin(), more.end());
     }
     std::sort(ends.begin(), ends.end());

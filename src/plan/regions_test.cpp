@@ -115,5 +115,34 @@ TEST(Regions, StepsOfAnUnrolledLoopAreSolvedOnce) {
   EXPECT_LE(plan->stats.unique_regions, plan->stats.regions / 3);
 }
 
+TEST(Regions, StepsEndWithTheirState) {
+  // Cells of an LSTM whose states are all outputs, so that they stay open: a step is a product and
+  // one kernel for its gates, cell and state, but for the first and the last.
+  Mini m;
+  prim::Builder b(m.g);
+  constexpr int kSteps = 24, kWidth = 128;
+  const NodeId w = m.input({kWidth, 4 * kWidth});
+  const NodeId x =
+      b.add(b.matmul(m.input({kSteps, 16, 64}), m.input({64, 4 * kWidth})), m.input({4 * kWidth}));
+  const NodeId bias = m.input({4 * kWidth});
+  NodeId h, c = m.input({16, kWidth});
+  std::vector<NodeId> states;
+  for (int t = 0; t < kSteps; ++t) {
+    NodeId gates = b.reshape(b.slice_axis(x, 0, t, 1), {16, 4 * kWidth});
+    if (t > 0) gates = b.add(gates, b.matmul(h, w));
+    gates = b.add(gates, bias);
+    const auto gate = [&](int i) { return b.slice_axis(gates, 1, i * kWidth, kWidth); };
+    c = b.add(b.mul(b.sigmoid(gate(0)), c), b.mul(b.sigmoid(gate(1)), b.tanh(gate(2))));
+    h = b.mul(b.sigmoid(gate(3)), b.tanh(c));
+    states.push_back(h);
+  }
+  m.output(b.concat(states, 0));
+  auto plan = planned(m.g, Strategy::full);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto cells = std::ranges::count_if(
+      plan->kernels, [](const Kernel& k) { return k.cluster.nodes.size() > 2; });
+  EXPECT_LE(cells, kSteps + 2) << print(m.g, *plan);
+}
+
 }  // namespace
 }  // namespace heddle::plan

@@ -157,6 +157,10 @@ std::string structure_of(const prim::Graph& g, const lower::Cluster& c, int thre
   return out;
 }
 
+Hash measured_structure(Hash structure, bool near) {
+  return near ? hash_bytes(to_string(structure) + " constants near") : structure;
+}
+
 namespace {
 
 /// The library's own wait for locks does not cover this, which two that make the file both do.

@@ -39,6 +39,9 @@ struct TuningMiss {
 std::string structure_of(const prim::Graph& g, const lower::Cluster& c, int threads,
                          const std::function<lower::Layout(prim::NodeId)>& layout_of = {});
 
+/// `structure` with what its time is of: constants that are `near` (reuse.h), or in memory.
+Hash measured_structure(Hash structure, bool near);
+
 /// Measurements in an SQLite file (write-ahead log, so that several processes may share it).
 /// Every call fails with a message that names the file when the file is damaged or locked.
 class TuningDb {
