@@ -10,6 +10,7 @@
 #include "driver/measure.h"
 #include "support/clock.h"
 #include "support/log.h"
+#include "support/median.h"
 
 namespace heddle::driver {
 namespace {
@@ -144,9 +145,7 @@ struct Tuner {
     std::vector<Tensor> inputs;
     for (const runtime::Port& port : program->inputs)
       inputs.push_back(plain_values(port.type, random));
-    std::vector<double> seconds = HEDDLE_TRY(session->time_runs(inputs, kTimedRuns));
-    std::ranges::nth_element(seconds, seconds.begin() + kTimedRuns / 2);
-    return seconds[kTimedRuns / 2];
+    return median(HEDDLE_TRY(session->time_runs(inputs, kTimedRuns)));
   }
 };
 

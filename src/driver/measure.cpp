@@ -18,6 +18,7 @@
 #include "plan/reuse.h"
 #include "support/clock.h"
 #include "support/log.h"
+#include "support/median.h"
 
 namespace heddle::driver {
 namespace {
@@ -64,12 +65,6 @@ Result<double> seconds_of(runtime::Session& session, const std::vector<Tensor>& 
   return sum;
 }
 
-double median_of(std::vector<double> times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
 /// Median microseconds of a session's run, and of how many. Few, if it is far above `best_us`.
 /// `cold`: constants to be found in memory.
 Result<std::pair<double, int>> median_us(runtime::Session& session, const std::vector<Tensor>& cold,
@@ -89,7 +84,7 @@ Result<std::pair<double, int>> median_us(runtime::Session& session, const std::v
         *std::ranges::min_element(times) * 1e6 > kHopeless * best_us)
       break;
   }
-  return std::pair{median_of(times) * 1e6, static_cast<int>(times.size())};
+  return std::pair{median(times) * 1e6, static_cast<int>(times.size())};
 }
 
 /// Code of kernels that were compiled together, by their text.
@@ -411,9 +406,12 @@ Result<int> save_schedules(const Compiled& unmeasured, const CompileOptions& opt
   const auto db = HEDDLE_TRY(open_tuning_db(options.options.cache_dir));
   std::set<Hash> here;
   const std::vector<double> between = plan::constants_between(unmeasured.graph);
+  // As when they were measured (plan_with).
+  const std::int64_t l2_bytes =
+      HEDDLE_TRY(known_machine(*db, platform)).value_or(platform.model()).l2_bytes;
   for (const CompiledKernel& kernel : unmeasured.kernels) {
-    const bool near = plan::finds_constants_near(unmeasured.graph, kernel.planned.cluster, between,
-                                                 platform.model().l2_bytes);
+    const bool near =
+        plan::finds_constants_near(unmeasured.graph, kernel.planned.cluster, between, l2_bytes);
     const auto found = HEDDLE_TRY(db->lookup(
         {plan::measured_structure(kernel.structure, near), platform.machine_name(), build_id()}));
     const auto* entry = std::get_if<plan::TuningEntry>(&found);

@@ -10,6 +10,7 @@
 #include "driver/stage_tuning.h"
 #include "support/clock.h"
 #include "support/log.h"
+#include "support/median.h"
 
 namespace heddle::driver {
 namespace {
@@ -48,10 +49,6 @@ Status take_times(runtime::Program& program, runtime::Session& session,
 struct Candidate {
   std::optional<StageLayout> layout;
   std::vector<double> seconds = {};
-  double median() {
-    std::ranges::sort(seconds);
-    return seconds[seconds.size() / 2];
-  }
 };
 
 bool many_workers(const Platform& platform) { return platform.cuda || platform.threads > 1; }
@@ -143,12 +140,13 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   }
   const int runs = platform.cuda ? kTimedRuns : run_seconds < kLongRun ? kWarmRuns : 1;
   HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds, runs, platform.cuda));
-  for (Candidate& c : list) report.measured.emplace_back(to_string(c.layout), 1e6 * c.median());
+  for (Candidate& c : list)
+    report.measured.emplace_back(to_string(c.layout), 1e6 * median(c.seconds));
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
   // Kernels one after another need less memory: what is hardly faster does not replace them.
   constexpr double kHardly = 1.01;
   const auto best = std::ranges::min_element(
-      list, {}, [](Candidate& c) { return c.median() * (c.layout ? kHardly : 1); });
+      list, {}, [](Candidate& c) { return median(c.seconds) * (c.layout ? kHardly : 1); });
   program.monolith = best->layout;
   report.chosen = to_string(best->layout);
   report.reason = fmt::format("fastest of {} measured, {} runs", list.size(), best->seconds.size());

@@ -57,14 +57,10 @@ void extreme(const Values& v, ScalarFn beats) {
 
 /// Σx², of which a norm is the root.
 bool is_sum_of_squares(const prim::Graph& g, NodeId id) {
-  const auto behind_views = [&](NodeId x) {
-    while (std::holds_alternative<prim::View>(g[x].op) && g[x].args.size() == 1) x = g[x].args[0];
-    return x;
-  };
-  const prim::Node& sum = g[behind_views(id)];
+  const prim::Node& sum = g[prim::behind_views(g, id)];
   const auto* reduce = std::get_if<prim::Reduce>(&sum.op);
   if (!reduce || reduce->fn != ir::Monoid::sum) return false;
-  const prim::Node& square = g[behind_views(sum.args[0])];
+  const prim::Node& square = g[prim::behind_views(g, sum.args[0])];
   return prim::is_map(square, ScalarFn::mul) && square.args[0] == square.args[1];
 }
 

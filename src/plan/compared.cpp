@@ -9,7 +9,7 @@ namespace {
 
 /// The extreme that a value repeats, through any views.
 std::optional<NodeId> extreme_behind(const prim::Graph& g, NodeId id) {
-  while (std::holds_alternative<prim::View>(g[id].op) && g[id].args.size() == 1) id = g[id].args[0];
+  id = prim::behind_views(g, id);
   const auto* reduce = std::get_if<prim::Reduce>(&g[id].op);
   const bool extreme = reduce && (reduce->fn == ir::Monoid::max || reduce->fn == ir::Monoid::min);
   return extreme ? std::optional(id) : std::nullopt;

@@ -61,9 +61,11 @@ struct Cutter {
   const Facts& f;
   RegionOrder in_order;
   const std::vector<NodeId>& order = in_order.nodes;
-  std::vector<int> position, last_use;  // by node; by position
-  std::set<NodeId> known;               // in memory because an earlier cut needs it
-  std::vector<bool> blocked;            // positions inside a class
+  std::vector<int> position, last_use;           // by node; by position
+  std::set<NodeId> known;                        // in memory because an earlier cut needs it
+  std::vector<bool> blocked;                     // positions inside a class
+  std::vector<std::vector<NodeId>> fronts = {};  // by position: what is read after it
+  std::vector<int> ends = {};                    // cuts so far
 
   explicit Cutter(const Facts& facts) : f(facts), in_order(region_order(facts)) {
     position.assign(static_cast<std::size_t>(f.graph->size()), -1);
@@ -147,7 +149,7 @@ struct Cutter {
   /// Between the steps of an unrolled loop: of what is new since `begin`, the state goes on, which
   /// is summed over next, and perhaps something that every step reads. What is open all the time
   /// (earlier outputs) is in memory whatever is cut.
-  bool ends_a_step(const std::vector<std::vector<NodeId>>& fronts, int begin, int p) const {
+  bool ends_a_step(int begin, int p) const {
     int state = 0, fresh = 0;
     const auto beyond = [&](NodeId sum) { return position_of(sum) > p; };
     for (NodeId id : fronts[static_cast<std::size_t>(p)]) {
@@ -191,14 +193,14 @@ struct Cutter {
   }
 
   /// All members of a class are in one region, with what not all of them need: no cut in between.
-  void keep_classes_whole(std::vector<std::vector<NodeId>>& fronts) {
+  void keep_classes_whole() {
     for (const auto& members : f.class_members) {
       if (members.empty()) continue;
       const auto [first, last] = span_of(members);
-      keep_whole(first, last, fronts);
+      keep_whole(first, last);
     }
   }
-  void keep_whole(int first, int last, std::vector<std::vector<NodeId>>& fronts) {
+  void keep_whole(int first, int last) {
     for (int p = first; p < last; ++p) {
       fronts[static_cast<std::size_t>(p)] = {NodeId{}};
       blocked[static_cast<std::size_t>(p)] = true;
@@ -207,7 +209,7 @@ struct Cutter {
 
   /// A kernel of several contractions is in one region, and so is a product with sums over its
   /// rows.
-  void keep_kernels_whole(std::vector<std::vector<NodeId>>& fronts) {
+  void keep_kernels_whole() {
     for (const Cluster& chain : f.chains) {
       int first = static_cast<int>(order.size()), last = -1;
       for (NodeId id : chain.nodes) {
@@ -216,11 +218,11 @@ struct Cutter {
         first = std::min(first, p);
         last = std::max(last, p);
       }
-      keep_whole(first, last, fronts);
+      keep_whole(first, last);
     }
     for (const auto& [value, sum] : in_order.sums) {
       const int first = position_of(value), last = position_of(sum);
-      if (first >= 0 && last - first < kShortest) keep_whole(first, last, fronts);
+      if (first >= 0 && last - first < kShortest) keep_whole(first, last);
     }
   }
   int position_of(NodeId id) const { return position[static_cast<std::size_t>(id.value)]; }
@@ -255,24 +257,23 @@ struct Cutter {
     return known.count(id) || f.is_output(id) || surely_stored(f, id) ? 0 : 1024 + f.bytes_of(id);
   }
 
+  void accept(int p) {
+    const auto& front = fronts[static_cast<std::size_t>(p)];
+    ends.push_back(p);
+    known.insert(front.begin(), front.end());
+  }
+
   /// Positions after which a region ends.
   std::vector<int> cuts() {
-    auto fronts = frontiers();
-    keep_classes_whole(fronts);
-    keep_kernels_whole(fronts);
-    std::vector<int> ends;
-    const auto remember = [&](int p) {
-      known.insert(fronts[static_cast<std::size_t>(p)].begin(),
-                   fronts[static_cast<std::size_t>(p)].end());
-    };
+    fronts = frontiers();
+    keep_classes_whole();
+    keep_kernels_whole();
     const int n = static_cast<int>(order.size());
     for (int p = 0; p + 1 < n; ++p) {
-      if (!strong(fronts[static_cast<std::size_t>(p)])) continue;
-      ends.push_back(p);
-      remember(p);
+      if (strong(fronts[static_cast<std::size_t>(p)])) accept(p);
     }
     for (const bool nothing_waits : {true, false}) {
-      refine(ends, kSplitAbove, remember, [&](int begin, int end) {
+      refine(kSplitAbove, [&](int begin, int end) {
         for (int p = begin + 7; p + 1 < end; ++p) {
           const auto& front = fronts[static_cast<std::size_t>(p)];
           if (weak(front) && (!nothing_waits || only_tiny_wait(front))) return p;
@@ -280,21 +281,20 @@ struct Cutter {
         return -1;
       });
     }
-    refine(ends, kSplitAbove, remember, [&](int begin, int end) {
+    refine(kSplitAbove, [&](int begin, int end) {
       for (int p = begin + 7; p + 1 < end; ++p) {
-        if (ends_a_step(fronts, begin, p)) return p;
+        if (ends_a_step(begin, p)) return p;
       }
       return -1;
     });
-    refine(ends, kLargestRegion, remember,
-           [&](int begin, int end) { return narrowest(begin, end); });
+    refine(kLargestRegion, [&](int begin, int end) { return narrowest(begin, end); });
     ends.push_back(n - 1);
     return ends;
   }
 
   /// Splits pieces larger than `limit` at the position that `choose(begin, end)` gives.
-  template <class R, class F>
-  void refine(std::vector<int>& ends, std::size_t limit, R&& remember, F&& choose) {
+  template <class F>
+  void refine(std::size_t limit, F&& choose) {
     const int n = static_cast<int>(order.size());
     for (bool again = true; again;) {
       again = false;
@@ -310,8 +310,7 @@ struct Cutter {
         begin = end;
       }
       again = !more.empty();
-      for (int p : more) remember(p);
-      ends.insert(ends.end(), more.begin(), more.end());
+      for (int p : more) accept(p);
     }
     std::sort(ends.begin(), ends.end());
   }

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "plan/facts.h"
+#include "support/median.h"
 
 namespace heddle::plan {
 namespace {
@@ -32,17 +33,6 @@ double bytes_read(const prim::Graph& g, NodeId id, std::size_t operand) {
   return std::min(bytes_of(arg), reached);
 }
 
-NodeId viewed_by(const prim::Graph& g, NodeId id) {
-  while (std::holds_alternative<prim::View>(g[id].op) && g[id].args.size() == 1) id = g[id].args[0];
-  return id;
-}
-
-double median(std::vector<double> all) {
-  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-  std::nth_element(all.begin(), middle, all.end());
-  return *middle;
-}
-
 }  // namespace
 
 std::vector<double> constants_between(const prim::Graph& g) {
@@ -54,7 +44,7 @@ std::vector<double> constants_between(const prim::Graph& g) {
     if (std::holds_alternative<prim::Constant>(node.op)) all += bytes_of(node);
     if (std::holds_alternative<prim::View>(node.op)) continue;
     for (std::size_t i = 0; i < node.args.size(); ++i) {
-      const NodeId from = viewed_by(g, node.args[i]);
+      const NodeId from = prim::behind_views(g, node.args[i]);
       if (!std::holds_alternative<prim::Constant>(g[from].op)) continue;
       read += std::min(bytes_read(g, id, i), bytes_of(g[from]));
       reads[{node.args[i], prim::hash_of(node.op), i}].push_back(read);
@@ -64,7 +54,7 @@ std::vector<double> constants_between(const prim::Graph& g) {
   for (const auto& [how, at] : reads) {
     std::vector<double> gaps{at.size() == 1 ? all : read - at.back() + at.front()};
     for (std::size_t i = 1; i < at.size(); ++i) gaps.push_back(at[i] - at[i - 1]);
-    double& gap = most[static_cast<std::size_t>(viewed_by(g, std::get<0>(how)).value)];
+    double& gap = most[static_cast<std::size_t>(prim::behind_views(g, std::get<0>(how)).value)];
     gap = std::max(gap, std::min(all, median(std::move(gaps))));
   }
   for (std::int32_t i = 0; i < g.size(); ++i) {

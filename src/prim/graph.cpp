@@ -152,6 +152,11 @@ void Graph::add_origins(NodeId id, const std::vector<OriginId>& more) {
   }
 }
 
+NodeId behind_views(const Graph& g, NodeId id) {
+  while (std::holds_alternative<View>(g[id].op) && g[id].args.size() == 1) id = g[id].args[0];
+  return id;
+}
+
 std::vector<NodeId> live_nodes(const Graph& g) {
   std::vector<bool> live(static_cast<std::size_t>(g.size()), false);
   for (const GraphOutput& o : g.outputs) live[static_cast<std::size_t>(o.node.value)] = true;

@@ -199,6 +199,8 @@ class Graph {
 
 /// Ids of the nodes from which an output or a collective can be reached, in topological order.
 std::vector<NodeId> live_nodes(const Graph& g);
+/// What a value is made of by nothing but views, each of one value; itself where it is no view.
+NodeId behind_views(const Graph& g, NodeId id);
 /// Consumers of each node (by id), among live nodes.
 std::vector<std::vector<NodeId>> consumers(const Graph& g);
 /// Copies the live part, each node through `rewrite` (given the new graph, the node with already
