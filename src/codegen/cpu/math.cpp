@@ -89,23 +89,40 @@ V Ops::exp_f32(V x) {
   return b_.CreateFMul(p, power_of_two(b_.CreateSub(whole, half)));
 }
 
-/// numerator / (1 + e^(±y)) within 6 ulp: e^y as above, but by a polynomial of degree 5 and with
-/// ln2 in one part, whose errors lie below those of the rest where the result is not tiny. Null
-/// where the processor has no instructions to bound and to scale.
-V Ops::logistic(V numerator, V y, bool negative) {
-  constexpr double kOverflows = 96;
-  V x = bounded(y, kOverflows);
-  if (!x) return nullptr;
-  if (!numerator) {  // nothing else says that y is NaN
-    numerator = real(y, 1);
-    x = extreme(extreme(y, real(y, -kOverflows), true), real(y, kOverflows), false);
-  }
-  const double sign = negative ? -1 : 1;
-  V n = intrinsic(Intrinsic::roundeven, {b_.CreateFMul(x, real(x, sign * 1.44269504088896341))});
+/// scale · e^(±x - n·ln2), by a polynomial of degree 5 and with ln2 in one part.
+V Ops::short_exp(V x, V n, double sign, double scale) {
   V r = intrinsic(Intrinsic::fma, {n, real(x, -sign * 0.69314718055994531), x});
-  V p = polynomial(r, {sign * 0.00829761940985918, 0.04191562905907631, sign * 0.16667576134204865,
-                       0.4999889135360718, sign * 0.9999997019767761, 1.0000001192092896});
-  return b_.CreateFDiv(numerator, b_.CreateFAdd(real(x, 1), scaled(p, n)));
+  return polynomial(r, {scale * sign * 0.00829761940985918, scale * 0.04191562905907631,
+                        scale * sign * 0.16667576134204865, scale * 0.4999889135360718,
+                        scale * sign * 0.9999997019767761, scale * 1.0000001192092896});
+}
+
+/// numerator / (1 + e^(±y)) within 6 ulp: the errors of the shorter exponential lie below those of
+/// the rest where the result is not tiny. Null without fused multiply-adds.
+V Ops::logistic(V numerator, V y, bool negative) {
+  if (!modern_ || width_of(y) < 4) return nullptr;
+  const double sign = negative ? -1 : 1;
+  V log2e = real(y, sign * 1.44269504088896341);
+  const auto between = [&](double low, double high) {
+    return extreme(extreme(y, real(y, low), true), real(y, high), false);
+  };
+  V e = nullptr;
+  constexpr double kOverflows = 96;
+  if (V x = bounded(y, kOverflows)) {
+    if (!numerator) x = between(-kOverflows, kOverflows);  // nothing else says that y is NaN
+    V n = intrinsic(Intrinsic::roundeven, {b_.CreateFMul(x, log2e)});
+    e = scaled(short_exp(x, n, sign, 1), n);
+  } else {
+    // From -86, which adds nothing to 1, to 89, whose exponential is infinite, 2^(n-1) is a number.
+    x = negative ? between(-89, 86) : between(-86, 89);
+    constexpr double kMagic = 12582912.0 + 126;  // as in exp_f32; 126 more bias n-1
+    V shifted = b_.CreateFAdd(b_.CreateFMul(x, log2e), real(x, kMagic));
+    V power = b_.CreateShl(b_.CreateBitCast(shifted, shaped(b_.getInt32Ty(), x)), 23);
+    e = b_.CreateFMul(short_exp(x, b_.CreateFSub(shifted, real(x, kMagic)), sign, 2),
+                      b_.CreateBitCast(power, x->getType()));
+  }
+  if (!numerator) numerator = real(y, 1);
+  return b_.CreateFDiv(numerator, b_.CreateFAdd(real(y, 1), e));
 }
 
 /// log(m · 2^e) with m in [√½, √2): Cephes' polynomial in m - 1, e·ln2 in two parts.

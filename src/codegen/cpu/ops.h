@@ -57,7 +57,7 @@ class Ops {
   /// sum + kernel::product_of_halves of x and y; null where no instruction is as wide.
   llvm::Value* add_bf16_products(llvm::Value* sum, llvm::Value* x, llvm::Value* y);
   /// numerator / (1 + e^y), or of -y, in f32; without a numerator 1 is, else it is NaN where y is.
-  /// Null where single instructions are no faster.
+  /// Null where the parts are no slower.
   llvm::Value* logistic(llvm::Value* numerator, llvm::Value* y, bool negative);
   /// Calls `name` on each lane of the arguments (libm).
   llvm::Value* per_lane(const std::string& name, llvm::ArrayRef<llvm::Value*> args,
@@ -103,6 +103,7 @@ class Ops {
   llvm::Value* scaled(llvm::Value* x, llvm::Value* n);
   llvm::Value* unless_nan(llvm::Value* x, llvm::Value* v);
   llvm::Value* bounded(llvm::Value* x, double limit);
+  llvm::Value* short_exp(llvm::Value* x, llvm::Value* n, double sign, double scale);
   llvm::Constant* integer(llvm::Type* like, std::int64_t value) const;
   llvm::Value* intrinsic(llvm::Intrinsic::ID id, llvm::ArrayRef<llvm::Value*> args);
 
