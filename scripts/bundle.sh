@@ -44,7 +44,7 @@ if [ -x build/peers/bin/python ]; then
     cp -r build/peers/lib/python3*/site-packages/$package "$root/bench/peers/" 2>/dev/null || true
   done
 else
-  python3 -m pip download --quiet --no-deps --dest "$work" onnx2torch==1.5.15 jaxonnxruntime==0.3.0 &&
+  build/venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work" onnx2torch==1.5.15 jaxonnxruntime==0.3.0 &&
     for wheel in "$work"/*.whl; do python3 -m zipfile -e "$wheel" "$root/bench/peers/"; done ||
     echo "bundle: peers' readers of ONNX could not be had; the bundle compares with none" >&2
 fi

@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+scripts/venv.sh  # Debian's own python3 has no pip
+
 folder=build/cutlass
 want=$(sha256sum scripts/cutlass.sh | cut -d' ' -f1)
 mkdir -p build
@@ -19,7 +21,8 @@ if ! compgen -G '/usr/local/cuda*/bin/nvcc' >/dev/null; then
     nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
 fi
 site=$folder/lib/python3/site-packages
-python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --target "$site" "${packages[@]}"
+build/venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
+  --target "$site" "${packages[@]}"
 # Of CUTLASS only the headers are wanted.
 mv "$site/cutlass_library/source/include" "$folder/include"
 rm -rf "$site"/{cutlass_library,cutlass_cppgen,pycute,nvidia_cutlass*}

@@ -4,7 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/deps.sh
 scripts/build.sh
-scripts/venv.sh
 scripts/cutlass.sh
 scripts/zoo.sh
 scripts/zoo.sh --trained
