@@ -45,6 +45,7 @@ YOLOX-nano (6.68 and 6.70) as before. Rings of rows in place of whole tensors we
 On the Intel server (sapphirerapids) the mean hangs on the tagger, whose kernels take 0.25 ms with one thread and 0.40 to 0.46 with
 two: parallel regions cost 1 to 2 us more there than on the others. Against one thread its monolith gains 1.7, and the mean would
 be about 1.15. The other networks differ by as much from run to run (MobileNetV2 0.98 and 1.10 on two occasions).
+On the Zen 3 two runs of this table, one after the other, said 1.17 and 1.10: the tagger's kernels took 0.56 and 0.31 ms.
 
 Tried on Zen 4 (two threads, medians of 0.3 to 0.6 s in turns):
 
