@@ -72,23 +72,38 @@ class Interpreter : Memory {
     const std::int64_t a = ir::evaluate(x.a.offset, vars_), b = ir::evaluate(x.b.offset, vars_);
     const std::int64_t begin = x.along ? ir::evaluate(Expr(*x.along), vars_) * deep : 0,
                        end = x.along ? begin + deep : x.depth;
-    for (int r = 0; r < x.rows; ++r)
-      for (int c = 0; c < x.columns; ++c) {
-        const std::int64_t to = ir::evaluate(x.to, vars_) + r * x.columns + c;
-        Scalar sum = x.add || begin > 0 ? read(x.acc, to) : Scalar{};
-        for (const TileProduct::Term& term : x.terms)
-          for (std::int64_t t = begin; t < end; ++t) {
-            const std::int64_t row = a + term.a + r / x.height * x.a.block +
-                                     x.a.place_of(t / deep) + r % x.height * x.a_row;
-            const std::int64_t word = b + term.b + c / kC * x.b.block + t / deep * x.b.step +
-                                      t % deep / parts * kC + c % kC;
-            const Scalar p = part_of_tile(x.a, row * a_parts + t % deep, parts),
-                         q = part_of_tile(x.b, word * parts + t % parts, parts);
-            sum.real += p.real * q.real;
-            sum.integer += p.integer * q.integer;
+    const std::int64_t to = ir::evaluate(x.to, vars_),
+                       depth = std::max<std::int64_t>(0, end - begin);
+    const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+    std::vector<Scalar> sums(at(x.rows * x.columns)), p(at(x.rows * depth)),
+        q(at(x.columns * depth));
+    if (x.add || begin > 0)
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        sums[i] = read(x.acc, to + static_cast<std::int64_t>(i));
+    for (const TileProduct::Term& term : x.terms) {
+      for (std::int64_t r = 0; r < x.rows; ++r)
+        for (std::int64_t t = begin; t < end; ++t) {
+          const std::int64_t row = a + term.a + r / x.height * x.a.block + x.a.place_of(t / deep) +
+                                   r % x.height * x.a_row;
+          p[at(r * depth + t - begin)] = part_of_tile(x.a, row * a_parts + t % deep, parts);
+        }
+      for (std::int64_t c = 0; c < x.columns; ++c)
+        for (std::int64_t t = begin; t < end; ++t) {
+          const std::int64_t word = b + term.b + c / kC * x.b.block + t / deep * x.b.step +
+                                    t % deep / parts * kC + c % kC;
+          q[at(c * depth + t - begin)] = part_of_tile(x.b, word * parts + t % parts, parts);
+        }
+      for (std::int64_t r = 0; r < x.rows; ++r)
+        for (std::int64_t c = 0; c < x.columns; ++c) {
+          Scalar& sum = sums[at(r * x.columns + c)];
+          for (std::int64_t t = 0; t < depth; ++t) {
+            sum.real += p[at(r * depth + t)].real * q[at(c * depth + t)].real;
+            sum.integer += p[at(r * depth + t)].integer * q[at(c * depth + t)].integer;
           }
-        write(x.acc, to, sum, k_.buffers[x.acc].dtype);
-      }
+        }
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      write(x.acc, to + static_cast<std::int64_t>(i), sums[i], k_.buffers[x.acc].dtype);
   }
 
   // Threads: what they do between two barriers runs thread by thread, backwards, so that a kernel
@@ -401,6 +416,7 @@ class Interpreter : Memory {
   }
 
   Scalar eval(const Value& v) {
+    if (v.use_count() == 1) return compute(*v);  // nothing else asks for it
     const auto found = memo_.find(v.get());
     if (found != memo_.end()) return found->second;
     const Scalar out = compute(*v);

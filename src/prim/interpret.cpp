@@ -221,6 +221,33 @@ class Evaluator {
       }
   }
 
+  /// o[i] += a[i] · b[i] along a line; a step of 0 is a sum or the same factor everywhere.
+  template <class Sum, class T>
+  static void add_products(T* o, std::int64_t so, const T* a, std::int64_t sa, const T* b,
+                           std::int64_t sb, std::int64_t length) {
+    const auto product = [&](std::int64_t i) {
+      return static_cast<Sum>(a[i * sa]) * static_cast<Sum>(b[i * sb]);
+    };
+    if (so == 0) {
+      constexpr std::int64_t kSums = 4;  // additions that do not wait for each other
+      Sum sums[kSums] = {};
+      std::int64_t i = 0;
+      for (; i + kSums <= length; i += kSums)
+        for (std::int64_t j = 0; j < kSums; ++j) sums[j] += product(i + j);
+      for (; i < length; ++i) sums[0] += product(i);
+      *o = static_cast<T>(static_cast<Sum>(*o) + (sums[0] + sums[1]) + (sums[2] + sums[3]));
+    } else if (so == 1 && sa == 0 && sb == 1) {
+      const auto same = static_cast<Sum>(*a);
+      for (std::int64_t i = 0; i < length; ++i)
+        o[i] = static_cast<T>(static_cast<Sum>(o[i]) + same * static_cast<Sum>(b[i]));
+    } else if (so == 1 && sa == 1 && sb == 0) {
+      add_products<Sum>(o, so, b, sb, a, sa, length);
+    } else {
+      for (std::int64_t i = 0; i < length; ++i)
+        o[i * so] = static_cast<T>(static_cast<Sum>(o[i * so]) + product(i));
+    }
+  }
+
   void eval(const Contract& op) {
     Shape variables = n_.type.shape;
     variables.insert(variables.end(), op.reduced.begin(), op.reduced.end());
@@ -232,21 +259,11 @@ class Evaluator {
       const auto r = args_[1].template as<T>();
       LineWalker lines(
           variables,
-          {{&place, &n_.type.shape}, {&op.lhs, &type(0).shape}, {&op.rhs, &type(1).shape}});
+          {{&place, &n_.type.shape}, {&op.lhs, &type(0).shape}, {&op.rhs, &type(1).shape}},
+          n_.type.shape.size());
       lines.walk([&](const auto& base, const auto& step, std::int64_t length) {
-        T* o = out.data() + base[0];
-        const T *a = l.data() + base[1], *b = r.data() + base[2];
-        const std::int64_t so = step[0], sa = step[1], sb = step[2];
-        if (so == 0) {
-          Sum sum = 0;
-          for (std::int64_t i = 0; i < length; ++i)
-            sum += static_cast<Sum>(a[i * sa]) * static_cast<Sum>(b[i * sb]);
-          *o = static_cast<T>(static_cast<Sum>(*o) + sum);
-        } else {
-          for (std::int64_t i = 0; i < length; ++i)
-            o[i * so] = static_cast<T>(static_cast<Sum>(o[i * so]) +
-                                       static_cast<Sum>(a[i * sa]) * static_cast<Sum>(b[i * sb]));
-        }
+        add_products<Sum>(out.data() + base[0], step[0], l.data() + base[1], step[1],
+                          r.data() + base[2], step[2], length);
       });
     });
     // Integer sums wrap once, at the end: that is the same modulo the width.
@@ -254,12 +271,12 @@ class Evaluator {
   }
 
   /// Coordinate of data that position `at` addresses; `outside` is set if it is not in data.
-  std::int64_t address(const std::vector<int>& axes, const std::vector<ir::Expr>& base,
+  std::int64_t address(const std::vector<int>& axes, const std::vector<IndexForm>& base,
                        const Shape& data, std::size_t first, const std::vector<std::int64_t>& at,
                        std::size_t position, bool clamp, bool& outside) const {
     std::int64_t flat = 0;
     for (std::size_t k = 0; k < data.size(); ++k) {
-      std::int64_t c = ir::evaluate(base[k], at);
+      std::int64_t c = base[k].at(at);
       for (std::size_t j = 0; j < axes.size(); ++j) {
         if (axes[j] != static_cast<int>(k)) continue;
         const std::int64_t from_data = args_[first + j].as<std::int64_t>()[position];
@@ -273,6 +290,12 @@ class Evaluator {
       flat = flat * data[k] + c;
     }
     return flat;
+  }
+  static std::vector<IndexForm> forms_of(const std::vector<ir::Expr>& base,
+                                         const Shape& variables) {
+    std::vector<IndexForm> forms;
+    for (const ir::Expr& e : base) forms.emplace_back(e, variables);
+    return forms;
   }
   /// Calls f(point, row-major position) over a shape.
   template <class F>
@@ -289,17 +312,19 @@ class Evaluator {
   }
 
   void eval(const Gather& op) {
+    const std::vector<IndexForm> base = forms_of(op.base, n_.type.shape);
     typed([&](auto out, auto zero) {
       const auto in = args_[0].template as<decltype(zero)>();
       for_each_point(n_.type.shape, [&](const auto& at, std::size_t p) {
         bool outside = false;
         out[p] = in[static_cast<std::size_t>(
-            address(op.axes, op.base, type(0).shape, 1, at, p, true, outside))];
+            address(op.axes, base, type(0).shape, 1, at, p, true, outside))];
       });
     });
   }
 
   void eval(const Scatter& op) {
+    const std::vector<IndexForm> base = forms_of(op.base, type(1).shape);
     const DType t = n_.type.dtype;
     typed([&](auto out, auto zero) {
       using T = decltype(zero);
@@ -307,7 +332,7 @@ class Evaluator {
       std::copy(in.begin(), in.end(), out.begin());
       for_each_point(type(1).shape, [&](const auto& at, std::size_t p) {
         bool outside = false;
-        const std::int64_t to = address(op.axes, op.base, n_.type.shape, 2, at, p, false, outside);
+        const std::int64_t to = address(op.axes, base, n_.type.shape, 2, at, p, false, outside);
         if (outside) return;
         T& into = out[static_cast<std::size_t>(to)];
         switch (op.combine) {

@@ -9,22 +9,45 @@ namespace heddle::prim {
 using ir::Expr;
 using ir::Var;
 
-LineWalker::Form LineWalker::form_of(const Expr& e) {
-  Form form;
+std::optional<IndexForm::Table> IndexForm::table_of(const Expr& atom, std::int64_t coefficient,
+                                                    const Shape& variables, int inner) {
+  constexpr std::int64_t kMost = 1 << 16;
+  std::vector<Var> vars;
+  ir::collect_variables(atom, vars);
+  const auto extent = [&](Var v) { return variables[static_cast<std::size_t>(v.index)]; };
+  std::int64_t count = 1, points = 1;
+  for (const Var v : vars) count = std::min(count * extent(v), kMost + 1);
+  for (std::size_t v = 0; v < variables.size(); ++v)
+    if (static_cast<int>(v) != inner) points = std::min(points * variables[v], 4 * kMost);
+  if (count == 0 || count > points / 4) return std::nullopt;  // not worth its own evaluation
+  Table table;
+  std::int64_t stride = count;
+  for (const Var v : vars)
+    table.strides.emplace_back(static_cast<std::size_t>(v.index), stride /= extent(v));
+  std::vector<std::int64_t> point(variables.size(), 0);
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (const auto& [v, s] : table.strides) point[v] = i / s % variables[v];
+    table.values.push_back(ir::evaluate(atom, point) * coefficient);
+  }
+  return table;
+}
+
+IndexForm::IndexForm(const Expr& e, const Shape& variables, int inner) {
   const ir::IndexNode& n = e.node();
   const auto add = [&](const Expr& atom, std::int64_t c) {
     if (const auto v = atom.variable())
-      form.affine.emplace_back(static_cast<std::size_t>(v->index), c);
+      affine_.emplace_back(static_cast<std::size_t>(v->index), c);
+    else if (auto table = table_of(atom, c, variables, inner))
+      tables_.push_back(std::move(*table));
     else
-      form.others.emplace_back(atom, c);
+      others_.emplace_back(atom, c);
   };
   if (n.kind != ir::IndexNode::Kind::sum) {
     add(e, 1);
-    return form;
+  } else {
+    constant_ = n.constant;
+    for (const auto& t : n.terms) add(t.atom, t.coefficient);
   }
-  form.constant = n.constant;
-  for (const auto& t : n.terms) add(t.atom, t.coefficient);
-  return form;
 }
 
 int LineWalker::choose_inner(const std::vector<Expr>& addresses,
@@ -51,7 +74,18 @@ int LineWalker::choose_inner(const std::vector<Expr>& addresses,
   return best;
 }
 
-LineWalker::LineWalker(Shape variables, const std::vector<Operand>& operands)
+int LineWalker::choose_blocked(const std::vector<Expr>& addresses, std::size_t blockable) const {
+  int last = static_cast<int>(variables_.size()) - 1;
+  if (last == inner_) --last;  // walked fastest as it is
+  for (int v = std::min(static_cast<int>(blockable), last) - 1; v >= 0; --v) {
+    if (v == inner_ || variables_[static_cast<std::size_t>(v)] == 1) continue;
+    for (std::size_t i = 0; i < addresses.size(); ++i)
+      if (steps_[i] != 0 && !ir::depends_on(addresses[i], Var{v})) return v;
+  }
+  return -1;
+}
+
+LineWalker::LineWalker(Shape variables, const std::vector<Operand>& operands, std::size_t blockable)
     : variables_(std::move(variables)) {
   empty_ = std::any_of(variables_.begin(), variables_.end(), [](auto e) { return e <= 0; });
   if (empty_) return;
@@ -65,12 +99,13 @@ LineWalker::LineWalker(Shape variables, const std::vector<Operand>& operands)
   inner_ = choose_inner(addresses, conditions);
   const Var inner{inner_};
   for (const Expr& e : addresses) {
-    addresses_.push_back(form_of(e));
+    addresses_.emplace_back(e, variables_, inner_);
     steps_.push_back(inner_ < 0 ? 0 : *ir::coefficient_of(e, inner));
   }
   for (const auto& c : conditions)
-    bounds_.push_back(
-        {form_of(c.expr), c.low, c.high, inner_ < 0 ? 0 : *ir::coefficient_of(c.expr, inner)});
+    bounds_.push_back({IndexForm(c.expr, variables_, inner_), c.low, c.high,
+                       inner_ < 0 ? 0 : *ir::coefficient_of(c.expr, inner)});
+  blocked_ = choose_blocked(addresses, blockable);
   base_.resize(addresses_.size());
 }
 
@@ -94,12 +129,21 @@ bool LineWalker::inside(std::int64_t& low, std::int64_t& high) const {
 }
 
 bool LineWalker::advance() {
+  constexpr std::int64_t kBlock = 8;
+  if (blocked_ >= 0) {
+    const auto v = static_cast<std::size_t>(blocked_);
+    if (++point_[v] < std::min(block_ + kBlock, variables_[v])) return true;
+    point_[v] = block_;
+  }
   for (std::size_t v = variables_.size(); v-- > 0;) {
-    if (static_cast<int>(v) == inner_) continue;
+    if (static_cast<int>(v) == inner_ || static_cast<int>(v) == blocked_) continue;
     if (++point_[v] < variables_[v]) return true;
     point_[v] = 0;
   }
-  return false;
+  if (blocked_ < 0) return false;
+  const auto v = static_cast<std::size_t>(blocked_);
+  point_[v] = block_ += kBlock;
+  return block_ < variables_[v];
 }
 
 }  // namespace heddle::prim
