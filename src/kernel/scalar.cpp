@@ -29,6 +29,13 @@ Scalar combined(ir::Monoid fn, Scalar a, Scalar b, DType dtype) {
 }
 
 Scalar bitcast(Scalar x, DType from, DType to) {
+  // These are many; a tensor's memory takes longer than all else.
+  if (from == DType::f32 && (to == DType::i32 || to == DType::u32)) {
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x.real));
+    return {0, ir::wrap(bits, to)};
+  }
+  if ((from == DType::i32 || from == DType::u32) && to == DType::f32)
+    return {std::bit_cast<float>(static_cast<std::uint32_t>(x.integer)), 0};
   Tensor one({from, {1}});
   if (is_float(from))
     one.set(0, x.real);
