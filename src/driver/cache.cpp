@@ -41,7 +41,7 @@ Result<Hash> program_key(const std::string& path, const CompileOptions& options)
          std::to_string(options.options.bisect);
   key += "|" + platform.schedules_note;
   if (platform.schedules) key += to_string(hash_bytes(plan::print(*platform.schedules)));
-  for (const auto& [name, shape] : options.shapes) key += "|" + name + to_string(shape);
+  for (const auto& [name, shape] : options.shapes) key += "|" + name + heddle::to_string(shape);
   for (const auto& [name, expr] : options.facts) key += "|" + name + "=" + expr.text();
   return hash_bytes(key);
 }

@@ -93,7 +93,7 @@ Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
 
 namespace {
 
-constexpr std::size_t kSchedules = 6;  // tried against spilling
+constexpr std::size_t kLeanerSchedules = 6;  // tried against spilling
 
 int spilled_bytes(const CompiledKernel& kernel) {
   int bytes = 0;
@@ -113,7 +113,7 @@ std::vector<lower::Tuning> leaner(const prim::Graph& graph, const CompiledKernel
   std::vector<lower::Tuning> all = lower::tuning_space(request);
   if (!all.empty()) all.erase(all.begin());
   if (all.size() < 2) all.insert(all.end(), {{{"lanes", 4}}, {{"lanes", 2}}, {{"lanes", 1}}});
-  if (all.size() > kSchedules) all.resize(kSchedules);
+  if (all.size() > kLeanerSchedules) all.resize(kLeanerSchedules);
   return all;
 }
 
@@ -152,7 +152,7 @@ bool learn(const prim::Graph& graph, const std::vector<CompiledKernel>& kernels,
 
 Result<Built> build_kernels(const prim::Graph& graph, const plan::Options& planning,
                             const Platform& platform, const Orchestrate& orchestrate,
-                            const Assembler& assemble) {
+                            const AssembleFn& assemble) {
   Learnt learnt;
   std::map<Hash, std::size_t> tried;
   for (int round = 0;; ++round) {

@@ -28,7 +28,7 @@ Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
                               Learnt learnt = {}, const DoneWith& done_with = {});
 
 /// Compiles the kernels' texts and fills in what the assembler says of them.
-using Assembler = std::function<Result<std::vector<std::string>>(std::vector<CompiledKernel>&)>;
+using AssembleFn = std::function<Result<std::vector<std::string>>(std::vector<CompiledKernel>&)>;
 struct Built {
   Chosen chosen;
   std::vector<std::string> objects;
@@ -39,6 +39,6 @@ struct Built {
 /// (over-fusion, seen where it shows).
 Result<Built> build_kernels(const prim::Graph& graph, const plan::Options& planning,
                             const Platform& platform, const Orchestrate& orchestrate,
-                            const Assembler& assemble);
+                            const AssembleFn& assemble);
 
 }  // namespace heddle::driver

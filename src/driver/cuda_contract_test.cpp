@@ -1,6 +1,7 @@
 // Tiled contractions on GPUs are CUDA that NVRTC compiles, without spills.
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/nvrtc.h"
+#include "driver/test_util.h"
 #include "lower/stitch/test_util.h"
 
 namespace heddle::driver {
@@ -8,10 +9,6 @@ namespace {
 
 using lower::NodeId;
 using prim::Builder;
-
-NodeId in(prim::Graph& g, Shape shape, DType type) {
-  return g.add_input(fmt::format("x{}", g.inputs.size()), {type, std::move(shape)});
-}
 
 /// A product with bias, GELU and residual.
 void product(prim::Graph& g, Builder& b, DType type, Shape mnk, bool transposed) {
@@ -46,14 +43,14 @@ void convolution(prim::Graph& g, Builder& b, DType type, Shape x, Shape w, std::
   g.outputs.push_back({"y", b.relu(b.conv(in(g, std::move(x), type), weights, c))});
 }
 
-struct Case {
+struct ContractCase {
   const char* name;
   std::function<void(prim::Graph&, Builder&)> build;
   lower::Tuning tuning;
   bool channels_last = false;
   bool warpgroups = false;
 };
-const Case kCases[] = {
+const ContractCase kContractCases[] = {
     {"f32",
      [](auto& g, auto& b) {
        product(g, b, DType::f32, {1024, 768, 768}, false);
@@ -223,7 +220,7 @@ TEST_P(CudaContractions, CompileWithoutSpills) {
       << "no NVRTC: scripts/venv.sh installs it, tests run in the project's root";
   std::string text = codegen::cuda::unit_header();
   std::size_t phases = 0;
-  for (const Case& c : kCases) {
+  for (const ContractCase& c : kContractCases) {
     if (c.warpgroups && GetParam() != "sm_90a") continue;
     prim::Graph g;
     Builder b(g);

@@ -1,6 +1,7 @@
 // Kernels that the GPU lowering writes are CUDA that NVRTC compiles, without spills.
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/nvrtc.h"
+#include "driver/test_util.h"
 #include "lower/stitch/test_util.h"
 
 namespace heddle::driver {
@@ -13,9 +14,6 @@ using prim::Builder;
 
 void out(prim::Graph& g, NodeId id) {
   g.outputs.push_back({fmt::format("y{}", g.outputs.size()), id});
-}
-NodeId in(prim::Graph& g, Shape shape, DType type = DType::f32) {
-  return g.add_input(fmt::format("x{}", g.inputs.size()), {type, std::move(shape)});
 }
 
 struct Case {

@@ -56,13 +56,13 @@ std::vector<bool> needed(const Graph& g, Chosen chosen) {
   return live;
 }
 
-struct Kernel {
+struct FusedKernel {
   bool contraction = false, arithmetic = false;
   std::set<NodeId> behind;  ///< of a contraction of the kernel
   std::vector<NodeId> reductions;
 };
-Kernel kernel_of(const Graph& g, const lower::Cluster& c) {
-  Kernel k;
+FusedKernel kernel_of(const Graph& g, const lower::Cluster& c) {
+  FusedKernel k;
   for (NodeId id : c.nodes) {
     const bool contract = std::holds_alternative<prim::Contract>(g[id].op);
     k.contraction |= contract;
@@ -76,7 +76,7 @@ Kernel kernel_of(const Graph& g, const lower::Cluster& c) {
   return k;
 }
 
-Place place_of(const Kernel& k, NodeId id) {
+Place place_of(const FusedKernel& k, NodeId id) {
   return k.behind.contains(id) ? Place::epilogue
          : k.contraction       ? Place::prologue
          : k.arithmetic        ? Place::other
@@ -157,7 +157,7 @@ json fusion_of(const Compiled& compiled) {
   int contractions = 0, with_more = 0, several = 0;
   for (const CompiledKernel& kernel : compiled.kernels) {
     const lower::Cluster& cluster = kernel.planned.cluster;
-    const Kernel k = kernel_of(g, cluster);
+    const FusedKernel k = kernel_of(g, cluster);
     contractions += k.contraction;
     with_more += k.contraction && (k.arithmetic || !k.reductions.empty());
     several += k.contraction && cluster.outputs.size() > 1;

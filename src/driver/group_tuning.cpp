@@ -16,7 +16,7 @@ namespace heddle::driver {
 namespace {
 
 constexpr int kFactors[] = {1, 2, 4, 8};
-constexpr int kTimedRuns = 30;
+constexpr int kRunsOfGroup = 30;
 
 /// Stages of one kernel: those without shared memory stream through it, and may have several tasks'
 /// loads in flight.
@@ -145,7 +145,7 @@ struct Tuner {
     std::vector<Tensor> inputs;
     for (const runtime::Port& port : program->inputs)
       inputs.push_back(plain_values(port.type, random));
-    return median(HEDDLE_TRY(session->time_runs(inputs, kTimedRuns)));
+    return median(HEDDLE_TRY(session->time_runs(inputs, kRunsOfGroup)));
   }
 };
 

@@ -14,8 +14,8 @@ namespace {
 using nlohmann::json;
 
 /// The code in its order and what was asked for: equal plans have equal keys.
-plan::TuningKey key_of(const runtime::Program& program, const CompileOptions& options,
-                       const Platform& platform) {
+plan::TuningKey tuning_key_of(const runtime::Program& program, const CompileOptions& options,
+                              const Platform& platform) {
   std::string text = fmt::format("mode {}, limit {}\n", options.mode, options.memory_limit);
   for (const runtime::Launch& launch : program.launches)
     for (const runtime::Phase& phase : launch.phases)
@@ -43,7 +43,7 @@ Status apply(const std::string& text, runtime::Program& program) {
 Result<bool> recall_mode(runtime::Program& program, const CompileOptions& options,
                          const Platform& platform) {
   const auto db = HEDDLE_TRY(plan::TuningDb::open(options.locked));
-  const auto text = HEDDLE_TRY(db->mode(key_of(program, options, platform)));
+  const auto text = HEDDLE_TRY(db->mode(tuning_key_of(program, options, platform)));
   if (!text) return false;
   try {
     const Status applied = apply(*text, program);
@@ -62,7 +62,7 @@ Status keep_mode(const runtime::Program& program, const CompileOptions& options,
   json decision = {{"ns", ns}};
   if (program.monolith) decision["layout"] = runtime::layout_json(*program.monolith);
   const auto db = HEDDLE_TRY(plan::TuningDb::open(options.locked));
-  return db->store_mode(key_of(program, options, platform), decision.dump());
+  return db->store_mode(tuning_key_of(program, options, platform), decision.dump());
 }
 
 }  // namespace heddle::driver

@@ -46,7 +46,7 @@ Status take_times(runtime::Program& program, runtime::Session& session,
   return Ok{};
 }
 
-struct Candidate {
+struct Contender {
   std::optional<StageLayout> layout;
   std::vector<double> seconds = {};
 };
@@ -76,11 +76,11 @@ std::vector<std::optional<StageLayout>> candidates(const ModeRequest& request,
 
 /// On a GPU several runs each: the first is on cold caches. On a CPU it finds its data in the
 /// caches of those processors that the candidate before it used.
-Status time_in_turns(std::vector<Candidate>& list, runtime::Session& session,
+Status time_in_turns(std::vector<Contender>& list, runtime::Session& session,
                      const std::vector<Tensor>& inputs, double seconds, int runs, bool all) {
   const double begin = now();
   for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && now() - begin < seconds); ++turn)
-    for (Candidate& c : list) {
+    for (Contender& c : list) {
       HEDDLE_TRY(session.use(c.layout));
       const std::vector<double> taken = HEDDLE_TRY(session.time_runs(inputs, runs));
       c.seconds.insert(c.seconds.end(), all ? taken.begin() : taken.end() - 1, taken.end());
@@ -128,7 +128,7 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   const double seconds = std::clamp(kShare * compile_seconds, kFewest, kSeconds);
   const auto running = HEDDLE_TRY(session());
   for (const double begin = now(); now() - begin < kSettled;) HEDDLE_TRY(running->run(inputs));
-  std::vector<Candidate> list;
+  std::vector<Contender> list;
   for (const auto& layout : candidates(request, platform, run_seconds)) list.push_back({layout});
   if (request.tuned || (many_workers(platform) && !request.layout && run_seconds < kLongRun)) {
     const StageTuning tuned =
@@ -140,13 +140,13 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   }
   const int runs = platform.cuda ? kTimedRuns : run_seconds < kLongRun ? kWarmRuns : 1;
   HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds, runs, platform.cuda));
-  for (Candidate& c : list)
+  for (Contender& c : list)
     report.measured.emplace_back(to_string(c.layout), 1e6 * median(c.seconds));
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
   // Kernels one after another need less memory: what is hardly faster does not replace them.
   constexpr double kHardly = 1.01;
   const auto best = std::ranges::min_element(
-      list, {}, [](Candidate& c) { return median(c.seconds) * (c.layout ? kHardly : 1); });
+      list, {}, [](Contender& c) { return median(c.seconds) * (c.layout ? kHardly : 1); });
   program.monolith = best->layout;
   report.chosen = to_string(best->layout);
   report.reason = fmt::format("fastest of {} measured, {} runs", list.size(), best->seconds.size());

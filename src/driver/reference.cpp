@@ -18,20 +18,20 @@ using prim::NodeId;
 constexpr double kRounding = 1e-5;
 
 /// A step in each argument alone, or in how elements compare with each other.
-enum class Step { none, value, order };
+enum class StepKind { none, value, order };
 
-Step step_of(const Graph& g, const Node& n) {
-  if (n.args.empty() || !is_float(g[n.args[0]].type.dtype)) return Step::none;
-  if (std::holds_alternative<prim::Sort>(n.op)) return Step::order;
+StepKind step_of(const Graph& g, const Node& n) {
+  if (n.args.empty() || !is_float(g[n.args[0]].type.dtype)) return StepKind::none;
+  if (std::holds_alternative<prim::Sort>(n.op)) return StepKind::order;
   if (const auto* r = std::get_if<prim::Reduce>(&n.op))
-    return r->fn == Monoid::argmax || r->fn == Monoid::argmin ? Step::order : Step::none;
+    return r->fn == Monoid::argmax || r->fn == Monoid::argmin ? StepKind::order : StepKind::none;
   const auto* m = std::get_if<prim::Map>(&n.op);
-  if (m == nullptr || m->fn == ScalarFn::isnan || m->fn == ScalarFn::isinf) return Step::none;
+  if (m == nullptr || m->fn == ScalarFn::isnan || m->fn == ScalarFn::isinf) return StepKind::none;
   constexpr ScalarFn kSteps[] = {ScalarFn::floor,    ScalarFn::ceil, ScalarFn::round,
                                  ScalarFn::trunc,    ScalarFn::sign, ScalarFn::fmod,
                                  ScalarFn::floor_mod};
   const bool steps = std::ranges::find(kSteps, m->fn) != std::end(kSteps);
-  return steps || !is_float(n.type.dtype) ? Step::value : Step::none;  // comparisons, casts
+  return steps || !is_float(n.type.dtype) ? StepKind::value : StepKind::none;  // comparisons, casts
 }
 
 /// True if results are some of the arguments' numbers, up to their sign.
@@ -98,14 +98,14 @@ std::map<NodeId, double> slack_of(const Graph& g, const std::vector<NodeId>& nod
 }
 
 bool is_uncertain_step(const Graph& g, NodeId id, const std::map<NodeId, double>& slack) {
-  return step_of(g, g[id]) != Step::none && std::ranges::any_of(g[id].args, [&](NodeId a) {
+  return step_of(g, g[id]) != StepKind::none && std::ranges::any_of(g[id].args, [&](NodeId a) {
            const auto at = slack.find(a);
            return at != slack.end() && at->second > 0;
          });
 }
 
 /// `t` moved by `share` of its scale; for steps of order, every other element the other way.
-Tensor moved(const Tensor& t, double share, Step step) {
+Tensor moved(const Tensor& t, double share, StepKind step) {
   Tensor out(t.type());
   const auto from = t.as<double>();
   const auto to = out.as_mutable<double>();
@@ -113,7 +113,7 @@ Tensor moved(const Tensor& t, double share, Step step) {
   for (const double v : from)
     if (std::isfinite(v)) scale = std::max(scale, std::abs(v));
   for (std::size_t i = 0; i < from.size(); ++i)
-    to[i] = from[i] + (step == Step::order && i % 2 == 1 ? -share : share) * scale;
+    to[i] = from[i] + (step == StepKind::order && i % 2 == 1 ? -share : share) * scale;
   return out;
 }
 
@@ -312,7 +312,7 @@ std::vector<Ranged> ranges(const Graph& g, const lower::Cluster& cluster, const 
                            const std::map<NodeId, double>& slack) {
   std::map<NodeId, Ranged> values;
   for (const NodeId id : cluster.nodes) {
-    const bool steps = step_of(g, g[id]) == Step::value && is_uncertain_step(g, id, slack);
+    const bool steps = step_of(g, g[id]) == StepKind::value && is_uncertain_step(g, id, slack);
     std::vector<Ranged> args;
     std::vector<Tensor> exact;
     for (const NodeId a : g[id].args) {
@@ -330,8 +330,8 @@ std::vector<Ranged> ranges(const Graph& g, const lower::Cluster& cluster, const 
         arg.low = prim::to_reference(arg.low);
         arg.high = prim::to_reference(arg.high);
       }
-      const Tensor low = moved(arg.wide() ? arg.low : arg.exact, -loose->second, Step::value);
-      const Tensor high = moved(arg.wide() ? arg.high : arg.exact, loose->second, Step::value);
+      const Tensor low = moved(arg.wide() ? arg.low : arg.exact, -loose->second, StepKind::value);
+      const Tensor high = moved(arg.wide() ? arg.high : arg.exact, loose->second, StepKind::value);
       hold(arg, low);
       hold(arg, high);
     }
@@ -365,7 +365,9 @@ void widen(Allowed& allowed, const Tensor& value) {
 
 }  // namespace
 
-bool is_step(const Graph& graph, NodeId node) { return step_of(graph, graph[node]) != Step::none; }
+bool is_step(const Graph& graph, NodeId node) {
+  return step_of(graph, graph[node]) != StepKind::none;
+}
 
 std::vector<bool> depend_on_steps(const Graph& graph, const std::vector<NodeId>& nodes) {
   const std::map<NodeId, double> slack = slack_of(graph, nodes, nullptr);

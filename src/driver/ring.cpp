@@ -19,7 +19,7 @@ constexpr int kLeastPages = 2;
 constexpr double kLeastShare = 0.25;
 constexpr std::string_view kNoRing = "no ring: ";
 
-struct Candidate {
+struct PagedCandidate {
   runtime::Paged paged;
   std::int64_t bytes = 0;
   std::string name;
@@ -32,14 +32,14 @@ std::string name_of_argument(const lower::Lowered& lowered, int argument) {
 }
 
 /// The constants that a phase goes through in order, the largest first; of the others a note.
-std::vector<Candidate> candidates(const lower::Lowered& lowered, const kernel::For& phase,
-                                  const prim::Graph& graph, std::int64_t least, std::size_t number,
-                                  Paging& paging) {
+std::vector<PagedCandidate> candidates(const lower::Lowered& lowered, const kernel::For& phase,
+                                       const prim::Graph& graph, std::int64_t least,
+                                       std::size_t number, Paging& paging) {
   const kernel::Kernel& k = lowered.kernel;
   kernel::Kernel one = k;
   one.body = {kernel::Stmt{phase}};
   const std::vector<bool> used = kernel::used_buffers(one);
-  std::vector<Candidate> out;
+  std::vector<PagedCandidate> out;
   for (std::int32_t i = 0; i < k.buffers.size(); ++i) {
     const kernel::Buffer& b = k.buffers[kernel::BufferId{i}];
     if (b.argument < 0 || !used[static_cast<std::size_t>(i)]) continue;
@@ -57,7 +57,7 @@ std::vector<Candidate> candidates(const lower::Lowered& lowered, const kernel::F
       paging.notes.push_back(fmt::format("phase {}: {} of {} bytes is read where it is: {}", number,
                                          name, bytes, strip.error().message));
   }
-  std::ranges::stable_sort(out, std::greater{}, &Candidate::bytes);
+  std::ranges::stable_sort(out, std::greater{}, &PagedCandidate::bytes);
   return out;
 }
 
@@ -75,7 +75,7 @@ Paging paging_of(const lower::Lowered& lowered, const prim::Graph& graph,
     const std::size_t number = out.phases.size();
     const std::int64_t least = platform.ring_least * std::min<std::int64_t>(blocks, phase->end);
     std::vector<runtime::Paged>& paged = out.phases.emplace_back();
-    for (const Candidate& c : candidates(lowered, *phase, graph, least, number, out)) {
+    for (const PagedCandidate& c : candidates(lowered, *phase, graph, least, number, out)) {
       const bool room = paged.size() < runtime::kMostPaged;
       if (room) paged.push_back(c.paged), out.ring_bytes += c.bytes;
       out.notes.push_back(

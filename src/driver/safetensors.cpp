@@ -53,7 +53,7 @@ Result<Tensor> tensor_at(const nlohmann::json& entry, const onnx::FileBytes& fil
   std::uint64_t bytes = static_cast<std::uint64_t>(size_of(type.dtype));
   for (const std::int64_t extent : type.shape)
     if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes))
-      return fail("shape {}", to_string(type.shape));
+      return fail("shape {}", heddle::to_string(type.shape));
   if (begin > end || end > file.size - start || end - begin != bytes)
     return fail("bytes {} to {} of {}, want {}", begin, end, file.size - start, bytes);
   Tensor t(type);

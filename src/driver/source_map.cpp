@@ -32,7 +32,7 @@ Nodes needs_of(const prim::Graph& graph, const lower::Cluster& cluster, NodeId c
 }
 
 /// True if `v` is to + x·y, of no primitive alone: a step of a product.
-bool is_step(const Value& v, BufferId to) {
+bool is_product_step(const Value& v, BufferId to) {
   const Apply* sum = std::get_if<Apply>(&v->op);
   if (v->origin >= 0 || !sum || sum->fn != ir::ScalarFn::add) return false;
   const auto is_acc = [&](const Value& a) {
@@ -81,7 +81,7 @@ struct Flow {
     if (const Store* x = std::get_if<Store>(&s.op)) {
       if (x->value->origin >= 0)
         own[at(x->buffer)].insert(x->value->origin);
-      else if (is_step(x->value, x->buffer))
+      else if (is_product_step(x->value, x->buffer))
         tiles[at(x->buffer)] = true;
       else
         for_each_value(x->value, [&](const Value& v) {

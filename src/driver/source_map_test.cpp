@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "driver/report.h"
+#include "driver/test_util.h"
 #include "prim/builder.h"
 
 namespace heddle::driver {
@@ -51,16 +52,13 @@ std::set<std::string> sources_of(const std::vector<Line>& lines, const std::stri
   return out;
 }
 
+constexpr DType f16 = DType::f16;
 using Names = std::set<std::string>;
-
-NodeId in(prim::Graph& g, Shape shape, DType type = DType::f16) {
-  return g.add_input(fmt::format("x{}", g.inputs.size()), {type, std::move(shape)});
-}
 
 prim::Graph linear() {
   prim::Graph g;
   Builder b(g);
-  const NodeId x = in(g, {256, 192}), w = in(g, {192, 384}), bias = in(g, {384});
+  const NodeId x = in(g, {256, 192}, f16), w = in(g, {192, 384}, f16), bias = in(g, {384}, f16);
   g.set_origin({"MatMul", "fc"});
   const NodeId product = b.matmul(x, w);
   g.set_origin({"Add", "bias"});
@@ -99,7 +97,8 @@ void attend(prim::Graph& g, Builder& b, NodeId q, NodeId k, NodeId v) {
 TEST(SourceMap, Attention) {
   prim::Graph g;
   Builder b(g);
-  const NodeId q = in(g, {4, 128, 64}), k = in(g, {4, 64, 128}), v = in(g, {4, 128, 64});
+  const NodeId q = in(g, {4, 128, 64}, f16), k = in(g, {4, 64, 128}, f16),
+               v = in(g, {4, 128, 64}, f16);
   attend(g, b, q, k, v);
   const std::vector<Line> lines = lines_of(std::move(g), "sm_80");
   EXPECT_EQ(sources_of(lines, "hd::multiply_tiles<"), (Names{"mixed", "scores"}));

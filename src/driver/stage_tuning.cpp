@@ -13,7 +13,7 @@ namespace {
 
 using runtime::StageChoice;
 
-constexpr int kFewestTurns = 2, kMostTurns = 50;
+constexpr int kFewestRounds = 2, kMostRounds = 50;
 constexpr int kRuns = 2;         ///< in each turn: the first finds other stages' data in the caches
 constexpr double kMostOver = 4;  ///< of the time that was asked for, where two turns take longer
 constexpr int kGrains[] = {1, 4, 0};
@@ -119,7 +119,7 @@ Result<StageTuning> tune_stages(const runtime::Program& program, runtime::Sessio
     edges += group.edges.size();
   }
   const auto over = [&](double limit) { return now() - start > limit; };
-  for (int turn = 0; turn < kFewestTurns || (turn < kMostTurns && !over(seconds)); ++turn)
+  for (int turn = 0; turn < kFewestRounds || (turn < kMostRounds && !over(seconds)); ++turn)
     for (AlikeEdges& group : out.groups) {
       // In long programs what is not reached stays as it is.
       if (over(kMostOver * seconds)) break;

@@ -133,7 +133,7 @@ onnx::TrainingModel strided() {
   return m.done(b.matmul(b.mean(y, {2, 3}, false), m.parameter("o", {8, 3})));
 }
 
-CompileOptions quick(DType precision = DType::f32) {
+CompileOptions two_threads(DType precision = DType::f32) {
   CompileOptions options;
   options.precision = precision;
   options.threads = 2;
@@ -202,7 +202,7 @@ void expect_right_kernels(const Compiled& compiled, const CompileOptions& option
     EXPECT_TRUE(k.equal) << k.name << " " << k.sources << ": " << k.error;
 }
 
-struct Case {
+struct TrainingCase {
   const char* name;
   onnx::TrainingModel (*model)();
   const char* loss;
@@ -210,17 +210,17 @@ struct Case {
   double clip = 0;
   DType precision = DType::f32;
 };
-class Training : public testing::TestWithParam<Case> {};
+class Training : public testing::TestWithParam<TrainingCase> {};
 
 TEST_P(Training, FollowsTheReference) {
-  const Case& c = GetParam();
+  const TrainingCase& c = GetParam();
   grad::StepOptions options;
   options.loss = c.loss;
   options.optimizer = c.optimizer;
   options.settings.weight_decay = 0.01;
   options.clip_norm = c.clip;
   options.loss_scale = 64;  // no gradient is infinite: the reference's values never are
-  auto trainer = Trainer::create(c.model(), {.step = options}, quick(c.precision));
+  auto trainer = Trainer::create(c.model(), {.step = options}, two_threads(c.precision));
   ASSERT_TRUE(trainer) << trainer.error().message;
   options.precision = c.precision;
   Reference reference(c.model(), options);
@@ -228,7 +228,7 @@ TEST_P(Training, FollowsTheReference) {
   const bool halves = c.precision != DType::f32;
   // Where values between kernels are halves, sums of the same numbers differ by roundings of those.
   const double of_loss = halves ? 2e-2 : 1e-4, of_weights = halves ? 2e-2 : 2e-4;
-  if (!halves) expect_right_kernels(trainer->compiled(), quick());
+  if (!halves) expect_right_kernels(trainer->compiled(), two_threads());
   for (int step = 0; step < 6; ++step) {
     std::vector<Tensor> batch;
     for (const auto& port : trainer->batch_ports()) batch.push_back(random_of(port.type, rng, 1));
@@ -244,7 +244,7 @@ TEST_P(Training, FollowsTheReference) {
     EXPECT_LT(worst, of_weights) << name;
   }
 }
-const Case kCases[] = {
+const TrainingCase kTrainingCases[] = {
     {"perceptron_sgd", perceptron, "cross_entropy", "sgd"},
     {"perceptron_clipped", perceptron, "mse", "momentum", 0.1},
     {"perceptron_binary", perceptron, "bce_logits", "adam"},
@@ -261,7 +261,7 @@ const Case kCases[] = {
     {"extremes", extremes, "cross_entropy", "sgd"},
     {"strided_convolutions", strided, "cross_entropy", "sgd"},
 };
-INSTANTIATE_TEST_SUITE_P(Cases, Training, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Cases, Training, testing::ValuesIn(kTrainingCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 /// Two halves of a batch, one after another, give the step of the whole.
@@ -274,9 +274,9 @@ TEST(Accumulation, IsOneStepOfAllBatches) {
   };
   TrainOptions options;
   options.step.clip_norm = 0.5;
-  auto whole = Trainer::create(with_rows(8), options, quick());
+  auto whole = Trainer::create(with_rows(8), options, two_threads());
   options.accumulate = 2;
-  auto parts = Trainer::create(with_rows(4), options, quick());
+  auto parts = Trainer::create(with_rows(4), options, two_threads());
   ASSERT_TRUE(whole && parts);
   std::mt19937 rng(5);
   for (int step = 0; step < 5; ++step) {
@@ -314,7 +314,7 @@ TEST(Collectives, AreNeverInsideOfAKernel) {
   request.graph = &g;
   request.cluster = {{sum}, {sum}};
   for (const auto& error :
-       {compile(g, quick()).error().message, lower::lower(request).error().message}) {
+       {compile(g, two_threads()).error().message, lower::lower(request).error().message}) {
     EXPECT_NE(error.find("all_reduce"), std::string::npos) << error;
     EXPECT_NE(error.find("AllReduce 'gradient:w'"), std::string::npos) << error;
     EXPECT_NE(error.find("outside of a distributed training step"), std::string::npos) << error;
@@ -346,7 +346,7 @@ onnx::TrainingModel products() {
 
 /// What is cheap is computed again where memory is short, and the step is the same.
 void expect_same_within(onnx::TrainingModel (*model)(), double share) {
-  CompileOptions bound = quick();
+  CompileOptions bound = two_threads();
   bound.mode = "kernels";  // a monolith's small values share no memory
   auto plain = Trainer::create(model(), {}, bound);
   ASSERT_TRUE(plain) << plain.error().message;
@@ -375,7 +375,7 @@ TEST(Memory, ActivationsAreComputedAgain) { expect_same_within(deep, 0.25); }
 TEST(Memory, ProductsAreComputedAgain) { expect_same_within(products, 0.2); }
 
 TEST(Memory, WhatCannotFitIsAnError) {
-  CompileOptions bound = quick();
+  CompileOptions bound = two_threads();
   bound.memory_limit = 1000;
   const auto small = Trainer::create(perceptron(), {}, bound);
   ASSERT_FALSE(small);
@@ -389,7 +389,7 @@ TEST(Checkpoints, ResumingRepeatsWhatWouldHaveHappened) {
   const std::string path =
       (std::filesystem::temp_directory_path() / fmt::format("heddle-{}.st", ::getpid())).string();
   grad::StepOptions options;
-  const auto make = [&] { return Trainer::create(dropping(), {.step = options}, quick()); };
+  const auto make = [&] { return Trainer::create(dropping(), {.step = options}, two_threads()); };
   auto whole = make(), half = make(), rest = make();
   ASSERT_TRUE(whole && half && rest);
   std::mt19937 rng(5);
@@ -414,7 +414,7 @@ TEST(Checkpoints, ResumingRepeatsWhatWouldHaveHappened) {
   auto loss = make();
   ASSERT_TRUE(loss);
   EXPECT_FALSE(loss->resume(path));
-  auto twice = Trainer::create(dropping(), {.step = {}, .accumulate = 2}, quick());
+  auto twice = Trainer::create(dropping(), {.step = {}, .accumulate = 2}, two_threads());
   ASSERT_TRUE(twice);
   EXPECT_FALSE(twice->resume(path));
   EXPECT_NE(twice->kind_hash(), rest->kind_hash());

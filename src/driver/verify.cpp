@@ -28,9 +28,9 @@ std::string sources_of(const prim::Graph& graph, const CompiledKernel& kernel) {
 }
 
 /// Runs a program's kernels one by one; `values` holds what is in memory.
-class Chain {
+class CheckedChain {
  public:
-  Chain(const Compiled& compiled, Executor& executor, std::span<const Tensor> inputs)
+  CheckedChain(const Compiled& compiled, Executor& executor, std::span<const Tensor> inputs)
       : compiled_(compiled), executor_(executor) {
     for (std::int32_t i = 0; i < graph().size(); ++i)
       if (const auto* input = std::get_if<prim::Input>(&graph()[prim::NodeId{i}].op))
@@ -155,7 +155,7 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
     return prim::interpret(graph, std::vector<Tensor>(inputs.begin(), inputs.end()));
   });
   Verification result;
-  Chain chain(compiled, *executor, inputs);
+  CheckedChain chain(compiled, *executor, inputs);
   for (const CompiledKernel& kernel : compiled.kernels)
     HEDDLE_TRY(chain.run(kernel, tolerance, result));
   // All of them together: what a run gives back.

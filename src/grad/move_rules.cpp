@@ -13,8 +13,7 @@ using ir::Expr;
 using ir::ScalarFn;
 using ir::Var;
 using prim::Access;
-
-Expr var(std::size_t i) { return Var{static_cast<std::int32_t>(i)}; }
+using prim::var;
 
 std::vector<int> axes_from(std::size_t first, std::size_t count) {
   std::vector<int> axes(count);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ir/digits.h"
+#include "prim/access.h"
 
 namespace heddle::grad {
 namespace {
@@ -12,8 +13,7 @@ namespace {
 using ir::Expr;
 using ir::IndexNode;
 using ir::Var;
-
-Expr var(std::size_t i) { return Var{static_cast<std::int32_t>(i)}; }
+using prim::var;
 
 struct Digit : ir::Digit {
   std::optional<Expr> value = {};  ///< as a function of the source's coordinates and free digits

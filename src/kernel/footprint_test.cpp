@@ -1,22 +1,18 @@
 #include "kernel/footprint_check.h"
+#include "kernel/test_util.h"
 
 #include <gtest/gtest.h>
 
 namespace heddle::kernel {
 namespace {
 
-Kernel parsed(std::string_view text) {
-  auto k = parse_kernel(text);
-  EXPECT_TRUE(k.ok()) << (k.ok() ? "" : k.error().message);
-  return k.ok() ? *k : Kernel{};
-}
 std::vector<Touch> touches(const Kernel& k, std::int64_t shares) {
   return touches_of(k, std::get<For>(k.body[0].op), shares);
 }
 using Intervals = std::vector<ir::Interval>;
 
 // Rows of a 3-point stencil: neighbours of a share's rows are read, too.
-constexpr std::string_view kStencil = R"(kernel "stencil" vars=2 {
+constexpr std::string_view kRowStencil = R"(kernel "stencil" vars=2 {
   buffer b0 "x" f32[40] grid arg=0
   buffer b1 "y" f32[40] grid arg=1 written
   for grid d0 in 0..10 {
@@ -28,7 +24,7 @@ constexpr std::string_view kStencil = R"(kernel "stencil" vars=2 {
 )";
 
 TEST(Footprint, StencilReadsItsNeighbours) {
-  const Kernel k = parsed(kStencil);
+  const Kernel k = parsed(kRowStencil);
   const std::vector<Touch> t = touches(k, 5);
   ASSERT_EQ(t.size(), 2U);
   EXPECT_FALSE(t[0].write);
@@ -65,7 +61,7 @@ TEST(Footprint, DecodedTasks) {
 }
 
 TEST(Footprint, HoldsUnderTheInterpreter) {
-  for (const std::string_view text : {kStencil, kTiles}) {
+  for (const std::string_view text : {kRowStencil, kTiles}) {
     const Kernel k = parsed(text);
     for (const std::int64_t shares : {1, 3, 8}) {
       std::vector<std::vector<std::byte>> memory;
@@ -88,7 +84,7 @@ std::vector<Touch> first_half(const Kernel& k, const For& phase, std::int64_t sh
 }
 
 TEST(Footprint, CheckFindsWhatIsLeftOut) {
-  const Kernel k = parsed(kStencil);
+  const Kernel k = parsed(kRowStencil);
   std::vector<float> x(40, 1), y(40);
   const auto bytes = [](std::vector<float>& v) { return std::as_writable_bytes(std::span(v)); };
   ASSERT_TRUE(check_touches(k, {bytes(x), bytes(y)}, 3).ok());

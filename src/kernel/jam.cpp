@@ -9,8 +9,8 @@
 namespace heddle::kernel {
 namespace {
 
-constexpr std::int64_t kRegisters = 16;  // vectors of accumulators, half of what there are
-constexpr std::int64_t kFew = 8;         // vectors of a row that leave room for four of them
+constexpr std::int64_t kAccumulators = 16;  // vectors of accumulators, half of what there are
+constexpr std::int64_t kFew = 8;            // vectors of a row that leave room for four of them
 
 bool is_private(const Buffer& b) { return b.scope == Scope::lane || b.scope == Scope::block; }
 
@@ -136,7 +136,7 @@ class Jam {
     }
     const std::int64_t vectors = accumulators(body);
     std::int64_t count = row.vectors <= kFew ? 4 : 2;
-    while (count > 1 && (count * vectors > kRegisters || count > rows)) count /= 2;
+    while (count > 1 && (count * vectors > kAccumulators || count > rows)) count /= 2;
     return count;
   }
 

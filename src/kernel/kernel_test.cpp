@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernel/bounds.h"
+#include "kernel/test_util.h"
 
 namespace heddle::kernel {
 namespace {
@@ -10,12 +11,6 @@ namespace {
 template <class T>
 std::span<std::byte> bytes(std::vector<T>& v) {
   return {reinterpret_cast<std::byte*>(v.data()), v.size() * sizeof(T)};
-}
-
-Kernel parsed(std::string_view text) {
-  auto k = parse_kernel(text);
-  EXPECT_TRUE(k.ok()) << (k.ok() ? "" : k.error().message);
-  return k.ok() ? *k : Kernel{};
 }
 
 // y[i] = x[i-1] + x[i] + x[i+1], zero outside.

@@ -7,6 +7,11 @@
 
 namespace heddle::kernel {
 
+/// How the text writes them, in the order of Scope and Binding.
+inline constexpr std::string_view kScopeNames[] = {"lane", "warp", "block", "cluster", "grid"};
+inline constexpr std::string_view kBindingNames[] = {"grid",   "block",  "thread",
+                                                     "vector", "unroll", "serial"};
+
 struct ParseError {
   std::string message;
 };

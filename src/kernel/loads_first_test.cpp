@@ -31,7 +31,7 @@ constexpr std::string_view kScale = R"(kernel "scale" vars=4 {
 }
 )";
 
-std::string replaced(std::string_view from, std::string_view to) {
+std::string scale_with(std::string_view from, std::string_view to) {
   std::string text(kScale);
   const std::size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -86,7 +86,7 @@ TEST(LoadsFirst, LeavesAloneWhatDoesMore) {
   for (const auto& [from, to] :
        {std::pair{"for vector d2", "for serial d2"}, std::pair{"over 32 by 1", "over 64 by 1"},
         std::pair{"load.f32 b0[d0*128 + d1*4 + 3]", "load.f32 b1[d0*128 + d1*4 + 3]"}}) {
-    std::string text = replaced(from, to);
+    std::string text = scale_with(from, to);
     if (std::string(to).find("64") != std::string::npos) {
       const std::size_t at = text.find("0..32");
       text.replace(at, 5, "0..64");

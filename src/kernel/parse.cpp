@@ -7,8 +7,6 @@
 namespace heddle::kernel {
 namespace {
 
-constexpr std::string_view kScopes[] = {"lane", "warp", "block", "cluster", "grid"};
-constexpr std::string_view kBindings[] = {"grid", "block", "thread", "vector", "unroll", "serial"};
 constexpr int kMaxDepth = 200;  // nesting that malformed text may ask of our stack
 
 /// Recursive descent over the text; errors unwind as ParseError, inside this file only.
@@ -61,7 +59,7 @@ class Parser : Lexer {
     expect("[");
     b.size = integer(0, std::int64_t{1} << 40);
     expect("]");
-    b.scope = static_cast<Scope>(choice(kScopes));
+    b.scope = static_cast<Scope>(choice(kScopeNames));
     while (true) {
       if (accept("arg")) {
         expect("=");
@@ -273,7 +271,7 @@ class Parser : Lexer {
   }
   Stmt statement() {
     if (accept("for")) {
-      const Binding binding = static_cast<Binding>(choice(kBindings));
+      const Binding binding = static_cast<Binding>(choice(kBindingNames));
       prefix('d');
       const Var var = variable();
       expect("in");
@@ -289,7 +287,7 @@ class Parser : Lexer {
       return when(std::move(list), body());
     }
     if (accept("barrier")) {
-      const auto scope = static_cast<Scope>(choice(kScopes));
+      const auto scope = static_cast<Scope>(choice(kScopeNames));
       return {Barrier{scope, accept("async")}};
     }
     if (accept("combine")) return combine();

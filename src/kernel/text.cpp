@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "kernel/lexer.h"
 #include "kernel/traverse.h"
 #include "support/match.h"
 
@@ -12,9 +13,7 @@ namespace {
 // lies deep is named first by `let %n = …`, so that a DAG prints in linear size.
 constexpr int kInlineDepth = 10;
 
-constexpr std::string_view kScopes[] = {"lane", "warp", "block", "cluster", "grid"};
 constexpr std::string_view kUses[] = {"plain", "tiles", "events"};
-constexpr std::string_view kBindings[] = {"grid", "block", "thread", "vector", "unroll", "serial"};
 
 class Printer {
  public:
@@ -30,7 +29,7 @@ class Printer {
  private:
   void print(BufferId id, const Buffer& b) {
     out_ += fmt::format("  buffer b{} \"{}\" {}[{}] {}", id.value, b.name, name_of(b.dtype), b.size,
-                        kScopes[static_cast<int>(b.scope)]);
+                        kScopeNames[static_cast<int>(b.scope)]);
     if (b.argument >= 0) out_ += fmt::format(" arg={}", b.argument);
     if (b.written) out_ += " written";
     if (b.lanes != 1) out_ += fmt::format(" lanes={}", b.lanes);
@@ -51,8 +50,9 @@ class Printer {
     match(
         s.op,
         [&](const For& x) {
-          line(depth, fmt::format("for {} d{} in {}..{} {{", kBindings[static_cast<int>(x.binding)],
-                                  x.var.index, x.begin, x.end));
+          line(depth,
+               fmt::format("for {} d{} in {}..{} {{", kBindingNames[static_cast<int>(x.binding)],
+                           x.var.index, x.begin, x.end));
           print(*x.body, depth + 1);
           line(depth, "}");
         },
@@ -73,7 +73,7 @@ class Printer {
           line(depth, "}");
         },
         [&](const Barrier& x) {
-          line(depth, fmt::format("barrier {}{}", kScopes[static_cast<int>(x.scope)],
+          line(depth, fmt::format("barrier {}{}", kScopeNames[static_cast<int>(x.scope)],
                                   x.async ? " async" : ""));
         },
         [&](const Combine& x) {

@@ -8,7 +8,7 @@ namespace heddle::kernel {
 namespace {
 
 constexpr std::int64_t kMaxLanes = 64;
-constexpr std::int64_t kRegisters = 65536;  // of a multiprocessor
+constexpr std::int64_t kMultiprocessorRegisters = 65536;  // of a multiprocessor
 constexpr int kWarpgroup = 4 * kWarp;
 constexpr std::int64_t kTileRow = 64, kTileAlign = 512;  // elements: 128 bytes, 1024 bytes
 constexpr std::int64_t kMaxBox = 256;
@@ -324,7 +324,7 @@ class Verifier {
     threads_ = all;
     role_ = -1;
     set_range(ranges_, thread_vars_[0], ir::Interval{0, all - 1});
-    if (first != all || registers > kRegisters)
+    if (first != all || registers > kMultiprocessorRegisters)
       broken("roles of {} threads and {} registers", first, registers);
   }
 

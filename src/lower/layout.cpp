@@ -7,6 +7,12 @@ namespace heddle::lower {
 
 Layout row_major(const Shape& shape) { return {row_major_strides(shape), element_count(shape)}; }
 
+ir::Expr offset_in(const Layout& layout, const std::vector<ir::Expr>& index) {
+  ir::Expr offset(0);
+  for (std::size_t d = 0; d < index.size(); ++d) offset = offset + index[d] * layout.strides[d];
+  return offset;
+}
+
 Layout ordered(const Shape& shape, const std::vector<int>& order) {
   HEDDLE_CHECK(order.size() == shape.size(), "order of {} dimensions for shape {}", order.size(),
                to_string(shape));

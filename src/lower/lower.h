@@ -20,6 +20,8 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 Layout row_major(const Shape& shape);
+/// Where the element at `index` lies.
+ir::Expr offset_in(const Layout& layout, const std::vector<ir::Expr>& index);
 /// Dimension `order[0]` outermost … `order.back()` contiguous.
 Layout ordered(const Shape& shape, const std::vector<int>& order);
 /// Dimensions from outermost to innermost as stored.

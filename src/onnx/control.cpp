@@ -16,7 +16,7 @@ namespace {
 
 /// Nesting of functions and bodies, at most, for the sake of the native stack; how much they make
 /// is bounded by the number of nodes (importer.cpp).
-constexpr int kMaxDepth = 256;
+constexpr int kMaxNesting = 256;
 
 /// Scope::path of a call or body of the node, whose outputs' names are its own.
 std::string path_inside(const Scope& scope, const NodeProto& node, std::int64_t turn) {
@@ -74,8 +74,8 @@ Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProt
                                Scope& scope) {
   if (std::find(calls_.begin(), calls_.end(), &function) != calls_.end())
     return node_error(node, "function '{}' calls itself", function.name());
-  if (scope.depth >= kMaxDepth)
-    return node_error(node, "functions are nested deeper than {}", kMaxDepth);
+  if (scope.depth >= kMaxNesting)
+    return node_error(node, "functions are nested deeper than {}", kMaxNesting);
   if (node.input_size() > function.input_size())
     return node_error(node, "has {} inputs, want at most {}", node.input_size(),
                       function.input_size());
@@ -112,8 +112,8 @@ Status Importer::call_function(const NodeProto& node, const ::onnx::FunctionProt
 
 Result<std::vector<Value>> Importer::run_body(const NodeProto& node, const Body& body,
                                               const std::vector<Value>& inputs) {
-  if (body.parent->depth >= kMaxDepth)
-    return node_error(node, "bodies are nested deeper than {}", kMaxDepth);
+  if (body.parent->depth >= kMaxNesting)
+    return node_error(node, "bodies are nested deeper than {}", kMaxNesting);
   Scope scope;
   scope.parent = body.parent;
   scope.depth = body.parent->depth + 1;

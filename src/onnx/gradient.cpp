@@ -12,7 +12,7 @@ using prim::NodeId;
 namespace {
 
 /// Gradients of gradients, at most.
-constexpr int kMaxDepth = 4;
+constexpr int kMaxGradientDepth = 4;
 
 std::vector<std::string> strings_attribute(const NodeProto& node, std::string_view name) {
   const auto* a = find_attribute(node, name);
@@ -108,9 +108,9 @@ Status Importer::add_gradient(const NodeProto& node, const Opsets& opsets, Scope
       node.output_size() > static_cast<int>(xs.size()))
     return node_error(node, "found {} inputs and {} outputs for {} xs and {} zs", node.input_size(),
                       node.output_size(), xs.size(), names.size() - xs.size());
-  if (scope.call_attributes != nullptr || scope.depth >= kMaxDepth)
+  if (scope.call_attributes != nullptr || scope.depth >= kMaxGradientDepth)
     return node_unsupported(node, "gradients are not taken inside functions, or {} deep",
-                            kMaxDepth);
+                            kMaxGradientDepth);
   const prim::Graph before = graph_;
   std::map<NodeId, NodeId> given;
   std::vector<NodeId> stand_ins;

@@ -207,7 +207,7 @@ Result<Values> hardmax(const Call& call, Builder& b) {
   return Values{b.reshape(b.cast(b.map(ScalarFn::equal, {here, first}), b.dtype(x)), shape)};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kActivationOps[] = {
     {"Relu", 1, 1, 1, relu},
     {"Sigmoid", 1, 1, 1, sigmoid},
     {"LeakyRelu", 1, 1, 1, leaky_relu},
@@ -233,6 +233,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> activation_ops() { return kOps; }
+std::span<const OpDef> activation_ops() { return kActivationOps; }
 
 }  // namespace heddle::ops

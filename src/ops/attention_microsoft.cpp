@@ -365,7 +365,7 @@ Result<Values> group_query_attention(const Call& call, Builder& b) {
   return out;
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kMicrosoftAttentionOps[] = {
     {"com.microsoft::Attention", 1, 2, 7, fused_attention},
     {"com.microsoft::QAttention", 1, 5, 9, quantised_attention},
     {"com.microsoft::MultiHeadAttention", 1, 1, 10, multi_head_attention},
@@ -374,6 +374,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> microsoft_attention_ops() { return kOps; }
+std::span<const OpDef> microsoft_attention_ops() { return kMicrosoftAttentionOps; }
 
 }  // namespace heddle::ops

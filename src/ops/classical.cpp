@@ -309,7 +309,7 @@ Result<Values> linear_classifier(const Call& call, Builder& b) {
                 scores};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kClassicalOps[] = {
     {"ai.onnx.ml::Scaler", 1, 1, 1, scaler},
     {"ai.onnx.ml::Binarizer", 1, 1, 1, binarizer},
     {"ai.onnx.ml::Normalizer", 1, 1, 1, normalizer},
@@ -325,6 +325,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> classical_ops() { return kOps; }
+std::span<const OpDef> classical_ops() { return kClassicalOps; }
 
 }  // namespace heddle::ops

@@ -2,6 +2,7 @@
 
 #include "ops/families.h"
 #include "ops/util.h"
+#include "ops/window.h"
 
 /// The fused operators that ONNX Runtime's optimiser and exporters write (com.microsoft), taken
 /// apart again: what to fuse is Heddle's own decision.
@@ -27,7 +28,7 @@ Status want_last(const Call& call, Builder& b, int i) {
   return want_shape(call, b, i, {b.shape(call.in(0)).back()});
 }
 
-Result<Values> gelu(const Call& call, Builder& b) {
+Result<Values> contrib_gelu(const Call& call, Builder& b) {
   HEDDLE_TRY(want_float(call, b, 0));
   return Values{gelu_exact(b, call.in(0))};
 }
@@ -57,12 +58,6 @@ NodeId rms_normalize(Builder& b, NodeId x, const std::vector<int>& axes, double 
   const NodeId wide = b.cast(x, compute_type(type));
   const NodeId power = b.add(b.mean(b.mul(wide, wide), axes), epsilon);
   return b.cast(b.div(wide, b.sqrt(power)), type);
-}
-
-std::vector<int> axes_from(int first, int rank) {
-  std::vector<int> out;
-  for (int i = first; i < rank; ++i) out.push_back(i);
-  return out;
 }
 
 /// X, scale: no mean is subtracted.
@@ -260,7 +255,7 @@ Result<Values> cdist(const Call& call, Builder& b) {
 }
 
 constexpr OpDef kContribOps[] = {
-    {"com.microsoft::Gelu", 1, 1, 1, gelu},
+    {"com.microsoft::Gelu", 1, 1, 1, contrib_gelu},
     {"com.microsoft::BiasGelu", 1, 2, 2, bias_gelu},
     {"com.microsoft::FastGelu", 1, 1, 2, fast_gelu},
     {"com.microsoft::QuickGelu", 1, 1, 1, quick_gelu},

@@ -181,7 +181,7 @@ Result<Values> matmul_bnb4(const Call& call, Builder& b) {
   return Values{b.cast(y, b.dtype(call.in(0)))};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kContribBlockOps[] = {
     {"com.microsoft::MatMulNBits", 1, 3, 6, matmul_nbits},
     {"com.microsoft::MatMulBnb4", 1, 3, 3, matmul_bnb4},
     {"com.microsoft::GatherBlockQuantized", 1, 3, 4, gather_block_quantized, OpDef::Stored::knows},
@@ -206,6 +206,6 @@ NodeId unpacked(Builder& b, NodeId bytes, std::int64_t bits) {
   return b.reshape(b.concat(parts, rank), shape);
 }
 
-std::span<const OpDef> contrib_block_ops() { return kOps; }
+std::span<const OpDef> contrib_block_ops() { return kContribBlockOps; }
 
 }  // namespace heddle::ops

@@ -264,7 +264,7 @@ Result<Values> unfold(const Call& call, Builder& b) {
   return Values{b.view(call.in(0), out, access)};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kContribLayerOps[] = {
     {"com.microsoft::GroupNorm", 1, 3, 3, group_norm},
     {"com.microsoft::SkipGroupNorm", 1, 4, 5, skip_group_norm},
     {"com.microsoft::BiasAdd", 1, 3, 3, bias_add},
@@ -282,6 +282,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> contrib_layer_ops() { return kOps; }
+std::span<const OpDef> contrib_layer_ops() { return kContribLayerOps; }
 
 }  // namespace heddle::ops

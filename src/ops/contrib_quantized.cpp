@@ -314,7 +314,7 @@ Result<Values> fused_gemm(const Call& call, Builder& b) {
   return Values{HEDDLE_TRY(activated(call, b, y[0]))};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kContribQuantizedOps[] = {
     {"com.microsoft::QLinearAdd", 1, 7, 8, qlinear_binary<ScalarFn::add>},
     {"com.microsoft::QLinearMul", 1, 7, 8, qlinear_binary<ScalarFn::mul>},
     {"com.microsoft::QLinearSigmoid", 1, 4, 5, qlinear_sigmoid},
@@ -334,6 +334,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> contrib_quantized_ops() { return kOps; }
+std::span<const OpDef> contrib_quantized_ops() { return kContribQuantizedOps; }
 
 }  // namespace heddle::ops

@@ -262,7 +262,7 @@ Result<Values> scale(const Call& call, Builder& b) {
   return Values{b.mul(call.in(0), call.attribute_float("scale", 1))};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kElementwiseOps[] = {
     {"Affine", 1, 1, 1, affine},
     {"Scale", 1, 1, 1, scale},
     {"Abs", 1, 1, 1, unary<ScalarFn::abs, number>},
@@ -324,6 +324,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> elementwise_ops() { return kOps; }
+std::span<const OpDef> elementwise_ops() { return kElementwiseOps; }
 
 }  // namespace heddle::ops

@@ -13,7 +13,7 @@ using prim::NodeId;
 
 /// Of a float: how many bits, the exponent's bias, and the codes (without sign) of the largest
 /// number, of NaN, and of what overflow gives; `unsigned_zero`: minus zero's code is NaN's.
-struct Row {
+struct FormatRow {
   std::string_view name;
   int bits;
   bool is_float;
@@ -22,7 +22,7 @@ struct Row {
   bool unsigned_zero;
 };
 // Indexed by Format. The numbers from onnx/docs/docsgen/source/technical/float8.md and float4.md.
-constexpr Row kRows[] = {
+constexpr FormatRow kRows[] = {
     {"plain", 0, false, 0, 0, 0, 0, 0, false},
     {"f8e4m3fn", 8, true, 3, 7, 0x7e, 0x7f, 0x7f, false},
     {"f8e4m3fnuz", 8, true, 3, 8, 0x7f, 0x80, 0x80, true},
@@ -38,10 +38,10 @@ constexpr Row kRows[] = {
 };
 constexpr int kFirstOnnx = 17;  // FLOAT8E4M3FN; the others follow in this order
 
-const Row& row_of(Format format) { return kRows[static_cast<int>(format)]; }
+const FormatRow& row_of(Format format) { return kRows[static_cast<int>(format)]; }
 
 double value_of(Format format, int code) {
-  const Row& f = row_of(format);
+  const FormatRow& f = row_of(format);
   if (format == Format::f8e8m0)
     return code == 0xff ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, code - f.bias);
   const int top = 1 << (f.bits - 1), magnitude = code & (top - 1);
@@ -88,7 +88,7 @@ NodeId encode_e8m0(Builder& b, NodeId bits, const Encoding& how) {
 }
 
 /// Rounds to nearest even in integer arithmetic on the bits of f32; subnormals by scaling.
-NodeId encode_float(Builder& b, NodeId x, const Row& f, bool saturate) {
+NodeId encode_float(Builder& b, NodeId x, const FormatRow& f, bool saturate) {
   const Bits u{b};
   const NodeId bits = b.bitcast(x, DType::u32);
   const NodeId magnitude = u.masked(bits, 0x7fffffff);

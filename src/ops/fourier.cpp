@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <complex>
+#include <numbers>
 
 #include "ops/families.h"
 #include "ops/util.h"
@@ -7,8 +8,6 @@
 /// Fourier transforms, as contractions with constant matrices where these are small enough.
 namespace heddle::ops {
 namespace {
-
-constexpr double kPi = 3.14159265358979323846;
 
 /// The real 2n×2m matrix (or n×2m for real input) of the transform of length n, keeping m bins: a
 /// row per input (real, imaginary), a column per output (real, imaginary).
@@ -19,8 +18,8 @@ NodeId fourier_matrix(Builder& b, DType type, std::int64_t n, std::int64_t m, st
   for (std::int64_t t = 0; t < n; ++t) {
     for (std::int64_t k = 0; k < m; ++k) {
       // t·k mod n keeps the angle small and exact.
-      const double angle =
-          2 * kPi * static_cast<double>((t * k) % n) / static_cast<double>(n) * (inverse ? 1 : -1);
+      const double angle = 2 * std::numbers::pi * static_cast<double>((t * k) % n) /
+                           static_cast<double>(n) * (inverse ? 1 : -1);
       const double c = std::cos(angle) * scale, s = std::sin(angle) * scale;
       const auto put = [&](std::int64_t part, double re, double im) {
         const auto at = static_cast<std::size_t>(((t * parts + part) * m + k) * 2);
@@ -84,7 +83,8 @@ Result<NodeId> split_transform(const Call& call, Builder& b, NodeId x, std::int6
   std::vector<Complex> roots;
   for (std::int64_t j = 0; j < columns; ++j)
     for (std::int64_t k = 0; k < rows; ++k) {
-      const double angle = 2 * kPi * static_cast<double>(j * k) / static_cast<double>(length);
+      const double angle =
+          2 * std::numbers::pi * static_cast<double>(j * k) / static_cast<double>(length);
       roots.push_back(std::polar(1.0, inverse ? angle : -angle));
     }
   y = turned(b, y, roots, {columns, rows});
@@ -105,7 +105,7 @@ void transform_here(std::vector<Complex>& x) {
   for (std::size_t half = 1; half < n; half *= 2)
     for (std::size_t k = 0; k < half; ++k) {
       const Complex root =
-          std::polar(1.0, -kPi * static_cast<double>(k) / static_cast<double>(half));
+          std::polar(1.0, -std::numbers::pi * static_cast<double>(k) / static_cast<double>(half));
       for (std::size_t i = k; i < n; i += 2 * half) {
         const Complex even = x[i], odd = root * x[i + half];
         x[i] = even + odd;
@@ -127,7 +127,8 @@ Result<NodeId> chirp_transform(const Call& call, Builder& b, NodeId x, bool inve
                             kMaxTableElements / 2);
   std::vector<Complex> chirp, filter(static_cast<std::size_t>(wide));
   for (std::int64_t t = 0; t < n; ++t) {  // t² mod 2n keeps the angle small and exact
-    const double angle = kPi * static_cast<double>(t * t % (2 * n)) / static_cast<double>(n);
+    const double angle =
+        std::numbers::pi * static_cast<double>(t * t % (2 * n)) / static_cast<double>(n);
     chirp.push_back(std::polar(1.0, inverse ? angle : -angle));
     filter[static_cast<std::size_t>(t)] = filter[static_cast<std::size_t>((wide - t) % wide)] =
         std::conj(chirp.back());
@@ -197,7 +198,7 @@ Result<NodeId> real_inverse(const Call& call, Builder& b, NodeId x, std::int64_t
   for (std::int64_t k = 0; k < bins; ++k)
     for (std::int64_t t = 0; t < length; ++t) {
       const double n = static_cast<double>(length);
-      const double angle = 2 * kPi * static_cast<double>((t * k) % length) / n;
+      const double angle = 2 * std::numbers::pi * static_cast<double>((t * k) % length) / n;
       const double weight = (k == 0 || 2 * k == length ? 1.0 : 2.0) / n;
       matrix[static_cast<std::size_t>((2 * k) * length + t)] = weight * std::cos(angle);
       matrix[static_cast<std::size_t>((2 * k + 1) * length + t)] = -weight * std::sin(angle);
@@ -285,13 +286,13 @@ Result<Values> stft(const Call& call, Builder& b) {
   return Values{HEDDLE_TRY(transform(call, b, x, length, bins, false))};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kFourierOps[] = {
     {"DFT", 17, 1, 3, dft},
     {"STFT", 17, 2, 4, stft},
 };
 
 }  // namespace
 
-std::span<const OpDef> fourier_ops() { return kOps; }
+std::span<const OpDef> fourier_ops() { return kFourierOps; }
 
 }  // namespace heddle::ops

@@ -11,12 +11,12 @@ namespace heddle::ops {
 namespace {
 
 /// A file in memory, as OpenJPEG reads it.
-struct Source {
+struct Jpeg2000Source {
   Bytes file;
   std::size_t at = 0;
 };
 OPJ_SIZE_T read(void* into, OPJ_SIZE_T bytes, void* user) {
-  auto& source = *static_cast<Source*>(user);
+  auto& source = *static_cast<Jpeg2000Source*>(user);
   const std::size_t got = std::min<std::size_t>(bytes, source.file.size() - source.at);
   if (got == 0) return static_cast<OPJ_SIZE_T>(-1);
   std::memcpy(into, source.file.data() + source.at, got);
@@ -24,14 +24,14 @@ OPJ_SIZE_T read(void* into, OPJ_SIZE_T bytes, void* user) {
   return got;
 }
 OPJ_OFF_T skip(OPJ_OFF_T bytes, void* user) {
-  auto& source = *static_cast<Source*>(user);
+  auto& source = *static_cast<Jpeg2000Source*>(user);
   const auto room = static_cast<OPJ_OFF_T>(source.file.size() - source.at);
   if (bytes < 0 || bytes > room) return -1;
   source.at += static_cast<std::size_t>(bytes);
   return bytes;
 }
 OPJ_BOOL seek(OPJ_OFF_T to, void* user) {
-  auto& source = *static_cast<Source*>(user);
+  auto& source = *static_cast<Jpeg2000Source*>(user);
   if (to < 0 || static_cast<std::size_t>(to) > source.file.size()) return OPJ_FALSE;
   source.at = static_cast<std::size_t>(to);
   return OPJ_TRUE;
@@ -73,7 +73,7 @@ Result<Picture> picture_of(const opj_image_t& image) {
 }  // namespace
 
 Result<Picture> decode_jpeg2000(Bytes file) {
-  Source source{file};
+  Jpeg2000Source source{file};
   std::string message = "the data are damaged";
   const std::unique_ptr<opj_codec_t, void (*)(opj_codec_t*)> codec(
       opj_create_decompress(file[0] == 0 ? OPJ_CODEC_JP2 : OPJ_CODEC_J2K), opj_destroy_codec);

@@ -12,14 +12,14 @@ namespace heddle::ops {
 namespace {
 
 /// A file in memory, as libtiff reads it.
-struct Source {
+struct TiffSource {
   Bytes file;
   std::uint64_t at = 0;
 };
-Source& of(thandle_t handle) { return *static_cast<Source*>(handle); }
+TiffSource& of(thandle_t handle) { return *static_cast<TiffSource*>(handle); }
 
 tmsize_t read(thandle_t handle, void* into, tmsize_t bytes) {
-  Source& source = of(handle);
+  TiffSource& source = of(handle);
   if (bytes <= 0 || source.at >= source.file.size()) return 0;
   const std::size_t got = std::min(static_cast<std::size_t>(bytes),
                                    source.file.size() - static_cast<std::size_t>(source.at));
@@ -29,7 +29,7 @@ tmsize_t read(thandle_t handle, void* into, tmsize_t bytes) {
 }
 tmsize_t write(thandle_t, void*, tmsize_t) { return -1; }
 toff_t seek(thandle_t handle, toff_t offset, int whence) {
-  Source& source = of(handle);
+  TiffSource& source = of(handle);
   source.at = offset + (whence == SEEK_CUR   ? source.at
                         : whence == SEEK_END ? source.file.size()
                                              : 0);
@@ -49,7 +49,7 @@ int ignore(TIFF*, void*, const char*, const char*, va_list) { return 1; }
 }  // namespace
 
 Result<Picture> decode_tiff(Bytes file) {
-  Source source{file};
+  TiffSource source{file};
   std::string message = "the data are damaged";
   const std::unique_ptr<TIFFOpenOptions, void (*)(TIFFOpenOptions*)> options(TIFFOpenOptionsAlloc(),
                                                                              TIFFOpenOptionsFree);

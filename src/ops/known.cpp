@@ -40,15 +40,15 @@ Result<Values> non_zero(const Call& call, Builder& b) {
 }
 
 /// long double holds every 64-bit integer and every double exactly.
-using Row = std::vector<long double>;
+using Slice = std::vector<long double>;
 
 struct Distinct {
   std::vector<std::int64_t> first, inverse, counts;
 };
-Distinct distinct_rows(const std::vector<Row>& rows, bool sorted) {
-  std::map<Row, std::int64_t> position;  // of each row among the distinct ones
+Distinct distinct_rows(const std::vector<Slice>& rows, bool sorted) {
+  std::map<Slice, std::int64_t> position;  // of each row among the distinct ones
   Distinct d;
-  std::vector<std::map<Row, std::int64_t>::iterator> order;
+  std::vector<std::map<Slice, std::int64_t>::iterator> order;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto [it, fresh] = position.try_emplace(rows[i], static_cast<std::int64_t>(i));
     if (fresh) order.push_back(it);
@@ -62,7 +62,7 @@ Distinct distinct_rows(const std::vector<Row>& rows, bool sorted) {
     it->second = static_cast<std::int64_t>(d.first.size()) - 1;
   }
   d.counts.assign(d.first.size(), 0);
-  for (const Row& row : rows) {
+  for (const Slice& row : rows) {
     const std::int64_t k = position.at(row);
     d.inverse.push_back(k);
     ++d.counts[static_cast<std::size_t>(k)];
@@ -72,11 +72,11 @@ Distinct distinct_rows(const std::vector<Row>& rows, bool sorted) {
 
 /// The slices of t, seen as of this shape, along an axis. A NaN has no place in an order: all of
 /// them count as one largest value.
-std::vector<Row> slices_of(const Tensor& t, const Shape& shape, int axis) {
+std::vector<Slice> slices_of(const Tensor& t, const Shape& shape, int axis) {
   const std::int64_t extent = at(shape, axis);
   const std::int64_t inner =
       checked_product(shape, axis + 1, static_cast<int>(shape.size())).value_or(0);
-  std::vector<Row> rows(static_cast<std::size_t>(extent));
+  std::vector<Slice> rows(static_cast<std::size_t>(extent));
   for (std::int64_t i = 0; i < t.count(); ++i) {
     const long double v = is_float(t.dtype()) ? static_cast<long double>(t.at(i))
                                               : static_cast<long double>(t.int_at(i));
@@ -87,7 +87,7 @@ std::vector<Row> slices_of(const Tensor& t, const Shape& shape, int axis) {
 }
 
 /// Distinct elements, or distinct slices along `axis`; with first positions, inverse and counts.
-Result<Values> unique(const Call& call, Builder& b) {
+Result<Values> onnx_unique(const Call& call, Builder& b) {
   if (!known(call, 0)) return bounded_unique(call, b);
   const Tensor* t = HEDDLE_TRY(call.constant_tensor(0));
   NodeId x = call.in(0);
@@ -99,7 +99,7 @@ Result<Values> unique(const Call& call, Builder& b) {
     shape = {t->count()};
     x = b.reshape(x, shape);
   }
-  const std::vector<Row> rows = slices_of(*t, shape, axis);
+  const std::vector<Slice> rows = slices_of(*t, shape, axis);
   const Distinct d = distinct_rows(rows, call.attribute_int("sorted", 1) != 0);
   Shape out = shape;
   out[static_cast<std::size_t>(axis)] = static_cast<std::int64_t>(d.first.size());
@@ -265,7 +265,7 @@ Result<std::vector<HostValue>> host_suppression(const Call& call, std::span<cons
 
 constexpr OpDef kKnownOps[] = {
     {"NonZero", 9, 1, 1, non_zero},
-    {"Unique", 11, 1, 1, unique, OpDef::Stored::refuses, host_unique},
+    {"Unique", 11, 1, 1, onnx_unique, OpDef::Stored::refuses, host_unique},
     {"NonMaxSuppression", 10, 2, 5, non_max_suppression, OpDef::Stored::refuses, host_suppression},
 };
 

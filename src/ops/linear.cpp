@@ -53,13 +53,13 @@ Result<Values> gemm(const Call& call, Builder& b) {
   return Values{b.add(product, c)};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kLinearOps[] = {
     {"MatMul", 1, 2, 2, matmul},
     {"Gemm", 1, 2, 3, gemm},
 };
 
 }  // namespace
 
-std::span<const OpDef> linear_ops() { return kOps; }
+std::span<const OpDef> linear_ops() { return kLinearOps; }
 
 }  // namespace heddle::ops

@@ -10,7 +10,7 @@ namespace {
 using ir::ScalarFn;
 
 /// [B, T, heads·d] → f32 [B, heads, T, d].
-Result<NodeId> unpacked(const Call& call, Builder& b, int i, std::int64_t heads) {
+Result<NodeId> in_heads(const Call& call, Builder& b, int i, std::int64_t heads) {
   HEDDLE_TRY(want_rank(call, b, i, 3, 3));
   HEDDLE_TRY(want_float(call, b, i));
   const Shape in = b.shape(call.in(i));
@@ -59,9 +59,9 @@ Result<Values> linear_attention(const Call& call, Builder& b) {
   if (kv < 1 || heads < 1 || heads % kv != 0)
     return call.error("{} query heads on {} key heads", heads, kv);
   Steps s;
-  s.q = HEDDLE_TRY(unpacked(call, b, 0, heads));
-  s.k = HEDDLE_TRY(unpacked(call, b, 1, kv));
-  s.v = HEDDLE_TRY(unpacked(call, b, 2, kv));
+  s.q = HEDDLE_TRY(in_heads(call, b, 0, heads));
+  s.k = HEDDLE_TRY(in_heads(call, b, 1, kv));
+  s.v = HEDDLE_TRY(in_heads(call, b, 2, kv));
   const Shape q = b.shape(s.q), k = b.shape(s.k), v = b.shape(s.v);
   if (q[0] != k[0] || k[0] != v[0] || q[2] != k[2] || k[2] != v[2] || q[3] != k[3] || q[3] < 1)
     return call.error("query {}, key {}, value {} do not fit", to_string(q), to_string(k),
@@ -74,13 +74,13 @@ Result<Values> linear_attention(const Call& call, Builder& b) {
                       delta ? "a" : "no");
   if (gated) {
     const bool scalar = b.rank(call.in(4)) == 3 && b.shape(call.in(4))[2] == kv;
-    s.decay = b.exp(HEDDLE_TRY(unpacked(call, b, 4, kv)));
+    s.decay = b.exp(HEDDLE_TRY(in_heads(call, b, 4, kv)));
     if (b.shape(*s.decay) != Shape{k[0], kv, k[2], scalar ? 1 : k[3]})
       return call.error("decay has shape {}", to_string(b.shape(call.in(4))));
   }
   if (delta) {
     const bool one = b.rank(call.in(5)) == 3 && b.shape(call.in(5))[2] == 1;
-    s.beta = HEDDLE_TRY(unpacked(call, b, 5, one ? 1 : kv));
+    s.beta = HEDDLE_TRY(in_heads(call, b, 5, one ? 1 : kv));
     if (b.shape(*s.beta) != Shape{k[0], one ? 1 : kv, k[2], 1})
       return call.error("beta has shape {}", to_string(b.shape(call.in(5))));
   }
@@ -148,7 +148,7 @@ Result<Values> microsoft(const Call& call, Builder& b) {
   return standard(call, b);
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kLinearAttentionOps[] = {
     {"com.microsoft::LinearAttention", 1, 3, 6, microsoft<linear_attention>},
     {"com.microsoft::CausalConvWithState", 1, 2, 4, microsoft<causal_conv>},
     {"LinearAttention", 27, 3, 6, linear_attention},
@@ -157,6 +157,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> linear_attention_ops() { return kOps; }
+std::span<const OpDef> linear_attention_ops() { return kLinearAttentionOps; }
 
 }  // namespace heddle::ops

@@ -109,7 +109,7 @@ struct Experts {
 enum class Gating { none, interleaved, halves, fc3 };
 
 /// What the experts make of h [R, N] of the first layer, and of what the third makes.
-struct Activation {
+struct ExpertActivation {
   std::string name;
   Gating gating;
   double alpha, beta, limit;
@@ -144,7 +144,7 @@ struct Activation {
   }
 };
 
-Result<Activation> activation_of(const Call& call, bool third) {
+Result<ExpertActivation> activation_of(const Call& call, bool third) {
   static const std::vector<std::string> kNames{"relu", "gelu", "silu", "swiglu", "identity"};
   const int name = HEDDLE_TRY(choice(call, "activation_type", "relu", kNames));
   const std::int64_t fusion = call.attribute_int("swiglu_fusion", 0);
@@ -154,10 +154,10 @@ Result<Activation> activation_of(const Call& call, bool third) {
     if (fusion == 0) return call.error("swiglu_fusion is 0, and there are no weights of fc3");
     gating = fusion == 1 ? Gating::interleaved : Gating::halves;
   }
-  return Activation{kNames[static_cast<std::size_t>(name)], gating,
-                    call.attribute_float("activation_alpha", 1),
-                    call.attribute_float("activation_beta", 0),
-                    call.attribute_float("swiglu_limit", std::numeric_limits<double>::infinity())};
+  return ExpertActivation{
+      kNames[static_cast<std::size_t>(name)], gating, call.attribute_float("activation_alpha", 1),
+      call.attribute_float("activation_beta", 0),
+      call.attribute_float("swiglu_limit", std::numeric_limits<double>::infinity())};
 }
 
 /// Which experts each of T tokens goes to, and with which weights: [T, k] both.
@@ -190,7 +190,7 @@ NodeId with_bias(Builder& b, NodeId y, const Layer& layer, Shape shape) {
 
 /// Few tokens x [T, H]: the weights of each route's expert are gathered, and no other is read.
 NodeId by_route(Builder& b, NodeId x, const Experts& experts, const Routes& routes,
-                const Activation& activation) {
+                const ExpertActivation& activation) {
   const DType real = b.dtype(x);
   const Shape picks = b.shape(routes.experts);
   const std::int64_t count = picks[0] * picks[1], hidden = b.shape(x)[1];
@@ -212,7 +212,7 @@ NodeId by_route(Builder& b, NodeId x, const Experts& experts, const Routes& rout
 /// Many tokens: one product with the first layers of all experts, one with their second layers
 /// after what a token was not sent to is zero.
 NodeId by_expert(Builder& b, NodeId x, const Experts& experts, const Routes& routes,
-                 const Activation& activation) {
+                 const ExpertActivation& activation) {
   const DType real = b.dtype(x);
   const std::int64_t tokens = b.shape(x)[0], count = b.shape(experts.fc1.weights)[0];
   const std::int64_t k = b.shape(routes.experts)[1];
@@ -260,7 +260,7 @@ Result<Values> mixture(const Call& call, Builder& b, const Ports& fc1, const Por
     if (packed && w != 2 && w != 4 && w != 8)
       return call.unsupported("weights of {} bits, want 2, 4 or 8", w);
   const bool third = call.has(fc3.weights);
-  const Activation activation = HEDDLE_TRY(activation_of(call, third));
+  const ExpertActivation activation = HEDDLE_TRY(activation_of(call, third));
   const Layer first = HEDDLE_TRY(layer_of(call, b, fc1, router[1], hidden, wide[0]));
   const bool fused =
       activation.gating == Gating::interleaved || activation.gating == Gating::halves;
@@ -297,13 +297,13 @@ Result<Values> quantised_moe(const Call& call, Builder& b) {
   return mixture(call, b, {2, 4, 3, 11}, {5, 7, 6, 12}, {8, 10, 9, 13}, 14, true);
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kMoeOps[] = {
     {"com.microsoft::MoE", 1, 3, 8, moe},
     {"com.microsoft::QMoE", 1, 4, 21, quantised_moe},
 };
 
 }  // namespace
 
-std::span<const OpDef> moe_ops() { return kOps; }
+std::span<const OpDef> moe_ops() { return kMoeOps; }
 
 }  // namespace heddle::ops

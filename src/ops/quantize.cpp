@@ -244,7 +244,7 @@ Result<Values> qlinear_conv_microsoft(const Call& call, Builder& b) {
   return Values{channels_last(b, HEDDLE_TRY(qlinear_conv(plain, b))[0])};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kQuantizeOps[] = {
     {"QuantizeLinear", 10, 2, 3, quantize, OpDef::Stored::knows},
     {"DequantizeLinear", 10, 2, 3, dequantize, OpDef::Stored::knows},
     {"com.microsoft::QuantizeLinear", 1, 2, 3, quantize, OpDef::Stored::knows},
@@ -271,6 +271,6 @@ DynamicScale dynamic_scale(Builder& b, NodeId x) {
   return {scale, b.map(ScalarFn::round, {point})};
 }
 
-std::span<const OpDef> quantize_ops() { return kOps; }
+std::span<const OpDef> quantize_ops() { return kQuantizeOps; }
 
 }  // namespace heddle::ops

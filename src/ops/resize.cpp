@@ -10,7 +10,7 @@
 namespace heddle::ops {
 namespace {
 
-enum class Mode { nearest, linear, cubic };
+enum class Interpolation { nearest, linear, cubic };
 enum class Coordinates {
   half_pixel,
   half_pixel_symmetric,
@@ -24,7 +24,7 @@ enum class Coordinates {
 enum class Nearest { round_prefer_floor, round_prefer_ceil, floor, ceil, before_11 };
 
 struct Options {
-  Mode mode = Mode::nearest;
+  Interpolation mode = Interpolation::nearest;
   Coordinates coordinates = Coordinates::half_pixel;
   Nearest nearest = Nearest::round_prefer_floor;
   double cubic_a = -0.75;
@@ -89,7 +89,7 @@ std::int64_t nearest_index(Nearest how, double x, double scale) {
 
 double kernel_value(const Options& o, double distance) {
   const double d = std::fabs(distance);
-  if (o.mode == Mode::linear) return std::max(0.0, 1 - d);
+  if (o.mode == Interpolation::linear) return std::max(0.0, 1 - d);
   const double a = o.cubic_a;
   if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
   if (d < 2) return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
@@ -106,9 +106,9 @@ struct Taps {
 Taps make_taps(const Options& o, const ResizeAxis& a) {
   Taps taps;
   const double squeeze = o.antialias ? std::min(a.scale, 1.0) : 1.0;
-  const double radius = (o.mode == Mode::cubic ? 2.0 : 1.0) / squeeze;
+  const double radius = (o.mode == Interpolation::cubic ? 2.0 : 1.0) / squeeze;
   const auto first = static_cast<std::int64_t>(std::floor(-radius)) + 1;
-  const std::int64_t count = o.mode == Mode::nearest ? 1 : 2 - 2 * first;
+  const std::int64_t count = o.mode == Interpolation::nearest ? 1 : 2 - 2 * first;
   taps.index.assign(static_cast<std::size_t>(count), {});
   taps.weight.assign(static_cast<std::size_t>(count), {});
   for (std::int64_t i = 0; i < a.out; ++i) {
@@ -117,13 +117,15 @@ Taps make_taps(const Options& o, const ResizeAxis& a) {
     x = std::clamp(x, -1e15, 1e15);
     taps.outside.push_back(o.coordinates == Coordinates::tf_crop_and_resize &&
                            (x < 0 || x > static_cast<double>(a.in - 1)));
-    const double base = o.mode == Mode::nearest ? 0 : std::floor(x);
+    const double base = o.mode == Interpolation::nearest ? 0 : std::floor(x);
     double total = 0;
     for (std::int64_t t = 0; t < count; ++t) {
-      const std::int64_t at = o.mode == Mode::nearest ? nearest_index(o.nearest, x, a.scale)
-                                                      : static_cast<std::int64_t>(base) + first + t;
-      double weight =
-          o.mode == Mode::nearest ? 1 : kernel_value(o, (static_cast<double>(at) - x) * squeeze);
+      const std::int64_t at = o.mode == Interpolation::nearest
+                                  ? nearest_index(o.nearest, x, a.scale)
+                                  : static_cast<std::int64_t>(base) + first + t;
+      double weight = o.mode == Interpolation::nearest
+                          ? 1
+                          : kernel_value(o, (static_cast<double>(at) - x) * squeeze);
       if (o.exclude_outside && (at < 0 || at >= a.in)) weight = 0;
       total += weight;
       taps.index[static_cast<std::size_t>(t)].push_back(std::clamp<std::int64_t>(at, 0, a.in - 1));
@@ -207,7 +209,7 @@ constexpr std::int64_t kMaxTaps = 64;
 
 /// Real numbers as integers, to the nearest in the type's range, as onnx's reference evaluator does
 /// (ONNX Runtime cuts them off).
-NodeId rounded(Builder& b, NodeId x, DType type) {
+NodeId nearest_integers(Builder& b, NodeId x, DType type) {
   const auto bound = [&](ir::Monoid fn) {
     return b.scalar(b.dtype(x), static_cast<double>(ir::identity_int(fn, type)));
   };
@@ -223,7 +225,7 @@ Result<Values> resize_axes(const Call& call, Builder& b, const Options& o,
   for (const ResizeAxis& a : axes) out[static_cast<std::size_t>(a.axis)] = a.out;
   out = HEDDLE_TRY(checked(call, out, type));
   if (element_count(out) == 0) return Values{b.full({type, out}, 0)};
-  const bool weighted = o.mode != Mode::nearest;
+  const bool weighted = o.mode != Interpolation::nearest;
   if (weighted && type == DType::b1) return call.error("input 0 has type b1, want numbers");
   // Integers as real numbers that hold them.
   if (weighted && !is_float(type)) x = b.cast(x, size_of(type) > 2 ? DType::f64 : DType::f32);
@@ -247,7 +249,7 @@ Result<Values> resize_axes(const Call& call, Builder& b, const Options& o,
     outside = outside ? b.map(ir::ScalarFn::logical_or, {*outside, here}) : here;
   }
   if (outside) x = b.select(*outside, b.scalar(b.dtype(x), o.extrapolation), x);
-  return Values{is_float(b.dtype(x)) && !is_float(type) ? rounded(b, x, type) : x};
+  return Values{is_float(b.dtype(x)) && !is_float(type) ? nearest_integers(b, x, type) : x};
 }
 
 /// Real numbers of a constant input, or of an attribute; empty where absent.
@@ -294,7 +296,7 @@ void keep_aspect(std::vector<ResizeAxis>& axes, bool smallest) {
 Result<Options> options_of(const Call& call) {
   Options o;
   const int mode = HEDDLE_TRY(choice(call, "mode", "nearest", {"nearest", "linear", "cubic"}));
-  o.mode = static_cast<Mode>(mode);
+  o.mode = static_cast<Interpolation>(mode);
   o.coordinates = static_cast<Coordinates>(HEDDLE_TRY(
       choice(call, "coordinate_transformation_mode", call.opset < 11 ? "asymmetric" : "half_pixel",
              {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
@@ -305,8 +307,9 @@ Result<Options> options_of(const Call& call) {
   if (call.opset < 11) o.nearest = Nearest::before_11;
   o.cubic_a = call.attribute_float("cubic_coeff_a", -0.75);
   o.extrapolation = call.attribute_float("extrapolation_value", 0);
-  o.exclude_outside = call.attribute_int("exclude_outside", 0) != 0 && o.mode == Mode::cubic;
-  o.antialias = call.attribute_int("antialias", 0) != 0 && o.mode != Mode::nearest;
+  o.exclude_outside =
+      call.attribute_int("exclude_outside", 0) != 0 && o.mode == Interpolation::cubic;
+  o.antialias = call.attribute_int("antialias", 0) != 0 && o.mode != Interpolation::nearest;
   return o;
 }
 
@@ -371,7 +374,9 @@ Result<Values> upsample(const Call& call, Builder& b) {
   o.nearest = Nearest::before_11;
   const int mode =
       HEDDLE_TRY(choice(call, "mode", "nearest", {"nearest", "linear", "bilinear", "cubic"}));
-  o.mode = mode == 0 ? Mode::nearest : mode == 3 ? Mode::cubic : Mode::linear;
+  o.mode = mode == 0   ? Interpolation::nearest
+           : mode == 3 ? Interpolation::cubic
+                       : Interpolation::linear;
   std::vector<ResizeAxis> axes = HEDDLE_TRY(axes_of(call, b));
   auto scales = HEDDLE_TRY(reals(call, 1, "scales"));
   if (scales.empty() && axes.size() == 4) {  // opset 1

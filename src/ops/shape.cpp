@@ -114,7 +114,7 @@ Result<Values> transpose(const Call& call, Builder& b) {
   return Values{b.transpose(call.in(0), std::vector<int>(perm.begin(), perm.end()))};
 }
 
-Result<Values> expand(const Call& call, Builder& b) {
+Result<Values> onnx_expand(const Call& call, Builder& b) {
   const Shape in = b.shape(call.in(0));
   const Shape wanted = HEDDLE_TRY(call.constant_ints(1));
   const auto out = broadcast_shapes(in, wanted);
@@ -425,7 +425,7 @@ constexpr OpDef kShapeOps[] = {
     {"Unsqueeze", 1, 1, 1, unsqueeze, moves},
     {"Unsqueeze", 13, 2, 2, unsqueeze, moves},
     {"Transpose", 1, 1, 1, transpose, moves},
-    {"Expand", 8, 2, 2, expand, moves},
+    {"Expand", 8, 2, 2, onnx_expand, moves},
     {"Tile", 1, 3, 3, tile_1, moves},
     {"Tile", 6, 2, 2, tile, moves},
     {"Concat", 1, 1, -1, concat, moves},

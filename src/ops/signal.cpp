@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numbers>
 
 #include "ops/families.h"
 #include "ops/util.h"
@@ -8,8 +9,6 @@ namespace heddle::ops {
 namespace {
 
 using ir::ScalarFn;
-
-constexpr double kPi = 3.14159265358979323846;
 
 /// a0 - a1·cos(2πn/N) + a2·cos(4πn/N); N is the size, one less for a symmetric window.
 Result<Values> cosine_window(const Call& call, Builder& b, double a0, double a1, double a2) {
@@ -22,7 +21,7 @@ Result<Values> cosine_window(const Call& call, Builder& b, double a0, double a1,
   const auto period = static_cast<double>(periodic ? size : size - 1);
   std::vector<double> values;
   for (std::int64_t i = 0; i < size; ++i) {
-    const double angle = period > 0 ? 2 * kPi * static_cast<double>(i) / period : 0;
+    const double angle = period > 0 ? 2 * std::numbers::pi * static_cast<double>(i) / period : 0;
     values.push_back(a0 - a1 * std::cos(angle) + a2 * std::cos(2 * angle));
   }
   return Values{constant_real(b, type, values, {size})};

@@ -265,7 +265,7 @@ Result<std::vector<HostValue>> host_svm_classifier(const Call& call, std::span<c
   return std::vector<HostValue>{{found[0], inner.result_format}, {shown[0], Format::plain}};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kSvmOps[] = {
     {"ai.onnx.ml::SVMRegressor", 1, 1, 1, svm_regressor},
     {"ai.onnx.ml::SVMClassifier", 1, 1, 1, svm_classifier, OpDef::Stored::refuses,
      host_svm_classifier},
@@ -273,6 +273,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> svm_ops() { return kOps; }
+std::span<const OpDef> svm_ops() { return kSvmOps; }
 
 }  // namespace heddle::ops

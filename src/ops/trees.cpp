@@ -124,11 +124,11 @@ Result<NodeId> vote(const Call& call, Builder& b, const Forest& f, NodeId x, Agg
 }
 
 /// Position of each node of the older form by (tree, node).
-using Positions = std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>;
+using NodePositions = std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>;
 
 /// Puts every node's position into `positions` and each tree's first node into the roots.
 Status place_nodes(const Call& call, const std::vector<std::int64_t>& trees,
-                   const std::vector<std::int64_t>& nodes, Forest& f, Positions& positions) {
+                   const std::vector<std::int64_t>& nodes, Forest& f, NodePositions& positions) {
   std::map<std::int64_t, std::int64_t> root;
   for (std::size_t i = 0; i < trees.size(); ++i) {
     const auto at = static_cast<std::int64_t>(i);
@@ -141,7 +141,7 @@ Status place_nodes(const Call& call, const std::vector<std::int64_t>& trees,
 }
 
 /// The attributes nodes_*: all but the votes.
-Result<Positions> read_nodes(const Call& call, Forest& f) {
+Result<NodePositions> read_nodes(const Call& call, Forest& f) {
   const auto trees = call.attribute_ints("nodes_treeids", {});
   const auto nodes = call.attribute_ints("nodes_nodeids", {});
   const auto yes = call.attribute_ints("nodes_truenodeids", {});
@@ -158,7 +158,7 @@ Result<Positions> read_nodes(const Call& call, Forest& f) {
       no.size() != n || f.feature.size() != n || f.split.size() != n ||
       (!missing.empty() && missing.size() != n))
     return call.error("the lists of nodes differ in length");
-  Positions positions;
+  NodePositions positions;
   HEDDLE_TRY(place_nodes(call, trees, nodes, f, positions));
   static constexpr std::string_view kModes[] = {
       "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "LEAF"};
@@ -200,7 +200,7 @@ void add_vote(Forest& f, std::int64_t node, std::int64_t target, double weight) 
 Result<Forest> read_forest(const Call& call, const std::string& prefix, std::int64_t targets) {
   Forest f;
   f.targets = targets;
-  const Positions positions = HEDDLE_TRY(read_nodes(call, f));
+  const NodePositions positions = HEDDLE_TRY(read_nodes(call, f));
   const auto trees = call.attribute_ints(prefix + "_treeids", {});
   const auto nodes = call.attribute_ints(prefix + "_nodeids", {});
   const auto ids = call.attribute_ints(prefix + "_ids", {});
@@ -390,7 +390,7 @@ Result<Values> tree_ensemble(const Call& call, Builder& b) {
   return Values{transformed(b, y, HEDDLE_TRY(post_of(call)))};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kTreeOps[] = {
     {"ai.onnx.ml::TreeEnsembleRegressor", 1, 1, 1, tree_regressor},
     {"ai.onnx.ml::TreeEnsembleClassifier", 1, 1, 1, tree_classifier},
     {"ai.onnx.ml::TreeEnsemble", 5, 1, 1, tree_ensemble},
@@ -398,6 +398,6 @@ constexpr OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> tree_ops() { return kOps; }
+std::span<const OpDef> tree_ops() { return kTreeOps; }
 
 }  // namespace heddle::ops

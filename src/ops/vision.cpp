@@ -53,7 +53,7 @@ NodeId cubic_weight(Builder& b, NodeId t, int neighbour, double a) {
   return b.sub(b.mul(b.add(b.mul(b.sub(b.mul(d, a), 5 * a), d), 8 * a), d), 4 * a);
 }
 
-enum class Mode { linear, nearest, cubic };
+enum class Sampling { linear, nearest, cubic };
 
 /// x, `otherwise` where it is NaN, brought so near that an integer holds it.
 NodeId finite(Builder& b, NodeId x, double otherwise) {
@@ -64,16 +64,16 @@ NodeId finite(Builder& b, NodeId x, double otherwise) {
 }
 
 /// The neighbours of position x (element coordinates; NaN is outside) along an axis.
-std::vector<Tap> taps(Builder& b, NodeId x, std::int64_t extent, Mode mode, Outside outside,
+std::vector<Tap> taps(Builder& b, NodeId x, std::int64_t extent, Sampling mode, Outside outside,
                       bool align) {
   x = finite(b, x, -2);
   const NodeId one = b.full(b.type(x), 1);
-  if (mode == Mode::nearest) {
+  if (mode == Sampling::nearest) {
     return {make_tap(b, b.map(ScalarFn::round, {x}), one, extent, outside, align)};
   }
   const NodeId low = b.map(ScalarFn::floor, {x});
   const NodeId t = b.sub(x, low);
-  if (mode == Mode::linear) {
+  if (mode == Sampling::linear) {
     return {make_tap(b, low, b.sub(one, t), extent, outside, align),
             make_tap(b, b.add(low, 1.0), t, extent, outside, align)};
   }
@@ -134,7 +134,9 @@ Result<Values> grid_sample(const Call& call, Builder& b) {
   }
   const int named = HEDDLE_TRY(choice(call, "mode", call.opset >= 20 ? "linear" : "bilinear",
                                       {"bilinear", "nearest", "bicubic", "linear", "cubic"}));
-  const Mode mode = named == 1 ? Mode::nearest : named % 3 == 0 ? Mode::linear : Mode::cubic;
+  const Sampling mode = named == 1       ? Sampling::nearest
+                        : named % 3 == 0 ? Sampling::linear
+                                         : Sampling::cubic;
   const auto outside = static_cast<Outside>(
       HEDDLE_TRY(choice(call, "padding_mode", "zeros", {"zeros", "border", "reflection"})));
   const bool align = call.attribute_int("align_corners", 0) != 0;
@@ -393,9 +395,9 @@ Result<Values> deform_conv(const Call& call, Builder& b) {
   if (p.n == 0) return Values{b.full({type, {0, p.o, p.out[0], p.out[1]}}, 0)};
   const Shape in = b.shape(call.in(0));
   const auto rows =
-      taps(b, deformed_positions(call, b, p, 0), in[2], Mode::linear, Outside::zeros, false);
+      taps(b, deformed_positions(call, b, p, 0), in[2], Sampling::linear, Outside::zeros, false);
   const auto columns =
-      taps(b, deformed_positions(call, b, p, 1), in[3], Mode::linear, Outside::zeros, false);
+      taps(b, deformed_positions(call, b, p, 1), in[3], Sampling::linear, Outside::zeros, false);
   const ir::Expr group = ir::floor_div(dim(1), p.c / p.offset_groups);
   const auto spread = [&](NodeId v) {
     return b.view(v, space, {{dim(0), group, dim(2), dim(3), dim(4)}, {}});

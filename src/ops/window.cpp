@@ -9,7 +9,7 @@ namespace {
 using Ints = std::vector<std::int64_t>;
 constexpr std::int64_t kMaxPad = 1 << 30;
 
-enum PadMode { kExplicit, kNotSet, kValid, kSameUpper, kSameLower };
+enum AutoPad { kExplicit, kNotSet, kValid, kSameUpper, kSameLower };
 Result<int> pad_mode(const Call& call) {
   return choice(call, "auto_pad", "NOTSET", {"", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"});
 }

@@ -51,13 +51,13 @@ Cluster merged(const Cluster& group, const Unit& unit) {
 }
 
 /// One kernel under construction.
-struct Group {
+struct OperatorGroup {
   Cluster cluster;
   bool has_loop = false, has_reduce = false;
 };
 
 /// The rule of greedy_clusters, for whole operators.
-bool joins(const Facts& f, const Options& options, const Unit& unit, const Group& group) {
+bool joins(const Facts& f, const Options& options, const Unit& unit, const OperatorGroup& group) {
   if (unit.has_reduce || (unit.has_loop && (group.has_loop || group.has_reduce))) return false;
   if (group.cluster.nodes.size() + unit.nodes.size() >
       static_cast<std::size_t>(options.max_cluster))
@@ -98,7 +98,7 @@ std::vector<Cluster> operator_clusters(const Facts& facts, const Options& option
   const std::vector<Unit> units = units_of(facts);
   std::vector<Cluster> out;
   const std::vector<Cluster> singles = single_clusters(facts);
-  std::vector<Group> groups;
+  std::vector<OperatorGroup> groups;
   std::map<NodeId, std::size_t> home_of;
   // Operators are in topological order, so readers come first from the end.
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
@@ -131,7 +131,7 @@ std::vector<Cluster> operator_clusters(const Facts& facts, const Options& option
     groups[home].has_loop |= unit->has_loop;
     groups[home].has_reduce |= unit->has_reduce;
   }
-  for (Group& g : groups) out.push_back(std::move(g.cluster));
+  for (OperatorGroup& g : groups) out.push_back(std::move(g.cluster));
   complete(facts, singles, out);
   return out;
 }

@@ -7,6 +7,12 @@ namespace heddle::prim {
 using ir::Expr;
 using ir::Var;
 
+Shape variables_of(const Node& n, const Contract& k) {
+  Shape all = n.type.shape;
+  all.insert(all.end(), k.reduced.begin(), k.reduced.end());
+  return all;
+}
+
 std::vector<Expr> identity_variables(std::size_t count) {
   std::vector<Expr> out;
   for (std::size_t i = 0; i < count; ++i) out.push_back(var(i));

@@ -32,8 +32,12 @@ bool regroups(const Access& a, const Shape& from, const Shape& to);
 bool crosses_groups(const Access& a, const Shape& from, const Shape& to);
 /// True if no variable is divided: every index and condition is affine.
 bool is_affine(const Access& a);
-/// Nodes of all its expressions; compositions that grow too large are not made.
+/// Nodes of all its expressions.
 std::int64_t size_of(const Access& a);
+/// Compositions beyond this size cost more to evaluate than the copy that they save.
+constexpr std::int64_t kMaxAccessSize = 160;
+/// The output's dimensions, then the sum's: what a contraction's accesses count as variables.
+Shape variables_of(const Node& n, const Contract& k);
 bool depends_on(const Access& a, ir::Var var);
 /// Replaces variable i by values[i].
 Access substitute(const Access& a, const std::vector<ir::Expr>& values);

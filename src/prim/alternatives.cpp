@@ -136,7 +136,7 @@ std::vector<Alternative> sum_as_contraction(Graph& g) {
   return found;
 }
 
-constexpr AlternativeRule kRules[] = {
+constexpr AlternativeRule kAlternativeRules[] = {
     {"merge-contractions", "x @ w1, x @ w2 -> slices of x @ [w1 w2]  (Q, K and V)",
      merge_contractions},
     {"sum-as-contraction", "sum(x) -> x @ ones", sum_as_contraction},
@@ -150,11 +150,11 @@ constexpr AlternativeRule kRules[] = {
 
 }  // namespace
 
-std::span<const AlternativeRule> alternative_rules() { return kRules; }
+std::span<const AlternativeRule> alternative_rules() { return kAlternativeRules; }
 
 std::vector<Alternative> find_alternatives(Graph& g, std::string_view disable) {
   std::vector<Alternative> all;
-  for (const AlternativeRule& rule : kRules) {
+  for (const AlternativeRule& rule : kAlternativeRules) {
     if (lists(disable, rule.name)) continue;
     for (Alternative a : rule.find(g)) {
       a.rule = rule.name;

@@ -4,8 +4,8 @@
 // Operands of the graphs on which rewrite rows show that they fire.
 namespace heddle::prim {
 
-inline NodeId x_of(Builder& b, Shape shape) {
-  return b.graph().add_input("x", {DType::f32, std::move(shape)});
+inline NodeId x_of(Builder& b, Shape shape = {3, 4}, DType type = DType::f32) {
+  return b.graph().add_input("x", {type, std::move(shape)});
 }
 /// A constant of a few small values.
 inline NodeId weight(Builder& b, Shape shape) {

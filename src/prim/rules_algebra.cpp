@@ -3,6 +3,7 @@
 
 #include "prim/interpret.h"
 #include "prim/rewrite.h"
+#include "prim/rule_examples.h"
 
 namespace heddle::prim {
 namespace {
@@ -265,15 +266,12 @@ Rewritten bias_of_bias(RewriteContext& c, const Node& n) {
   return c.b.add(inner.args[0], minus ? c.b.sub(p, q) : c.b.add(p, q));
 }
 
-NodeId x_of(Builder& b, Shape shape = {3, 4}, DType t = DType::f32) {
-  return b.graph().add_input("x", {t, std::move(shape)});
-}
 NodeId channel(Builder& b, float scale) {
   const float v[] = {scale, 2 * scale, 0.5f * scale, -scale};
   return b.constant(Tensor::from<float>(DType::f32, {4}, v));
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kAlgebraRules[] = {
     {"constant-right", "c + x -> x + c (also *, min, max)", constant_right,
      [](Builder& b) { return b.add(channel(b, 1), x_of(b)); }},
     {"map-of-splats", "f(splat a, splat b) -> splat f(a, b)", map_of_splats,
@@ -343,6 +341,6 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-std::span<const RewriteRule> algebra_rules() { return kRules; }
+std::span<const RewriteRule> algebra_rules() { return kAlgebraRules; }
 
 }  // namespace heddle::prim

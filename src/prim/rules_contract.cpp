@@ -15,13 +15,6 @@ using ir::ScalarFn;
 using ir::Var;
 using Rewritten = std::optional<NodeId>;
 
-constexpr std::int64_t kMaxAccessSize = 160;
-
-Shape variables_of(const Node& n, const Contract& k) {
-  Shape all = n.type.shape;
-  all.insert(all.end(), k.reduced.begin(), k.reduced.end());
-  return all;
-}
 const Map* map_of(const Graph& g, NodeId id) { return std::get_if<Map>(&g[id].op); }
 bool is_scaling(const Map* m) {
   return m != nullptr && (m->fn == ScalarFn::mul || m->fn == ScalarFn::div);
@@ -393,7 +386,7 @@ Rewritten transpose_of_contract(RewriteContext& c, const Node& n) {
                       substitute(k->lhs, to), substitute(k->rhs, to), n.type.dtype);
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kContractRules[] = {
     {"contract-unit-axes", "reductions of extent 1 are dropped", contract_unit_axes,
      [](Builder& b) {
        return b.conv(x_of(b, {1, 3, 4, 4}), weight(b, {2, 3, 1, 1}),
@@ -453,6 +446,6 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-std::span<const RewriteRule> contract_rules() { return kRules; }
+std::span<const RewriteRule> contract_rules() { return kContractRules; }
 
 }  // namespace heddle::prim

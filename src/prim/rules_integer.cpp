@@ -392,7 +392,7 @@ NodeId bytes_of(Builder& b, Shape shape) {
   return b.constant(t);
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kIntegerRules[] = {
     {"sum-less-part", "(x + y) - y -> x  for integers", sum_less_part,
      [](Builder& b) {
        const NodeId x = b.graph().add_input("x", {DType::i32, {6}});
@@ -443,6 +443,6 @@ constexpr RewriteRule kRules[] = {
 
 ir::Interval range_of_integers(const Graph& g, NodeId id) { return range_of(g, id); }
 
-std::span<const RewriteRule> integer_rules() { return kRules; }
+std::span<const RewriteRule> integer_rules() { return kIntegerRules; }
 
 }  // namespace heddle::prim

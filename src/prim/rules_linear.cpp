@@ -253,7 +253,7 @@ std::optional<NodeId> contract_of_resampled(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kLinearRules[] = {
     {kContractOfResampled,
      "resample(x) @ w -> resample(x @ w), also of concatenations  where x is smaller",
      contract_of_resampled,
@@ -276,6 +276,6 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-std::span<const RewriteRule> linear_rules() { return kRules; }
+std::span<const RewriteRule> linear_rules() { return kLinearRules; }
 
 }  // namespace heddle::prim

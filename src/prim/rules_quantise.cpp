@@ -242,7 +242,7 @@ NodeId per_column(Builder& b, double first) {
   return b.broadcast(b.constant(t), {4, 6});
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kQuantiseRules[] = {
     {"round-of-requantised", "round(i*s / s) -> i, round(i) -> i  for integers i",
      round_of_requantised,
      [](Builder& b) {
@@ -291,6 +291,6 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-std::span<const RewriteRule> quantise_rules() { return kRules; }
+std::span<const RewriteRule> quantise_rules() { return kQuantiseRules; }
 
 }  // namespace heddle::prim

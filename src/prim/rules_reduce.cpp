@@ -3,6 +3,7 @@
 
 #include "prim/access.h"
 #include "prim/rewrite.h"
+#include "prim/rule_examples.h"
 
 namespace heddle::prim {
 namespace {
@@ -235,11 +236,7 @@ Rewritten sum_of_one_hot(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
-NodeId x_of(Builder& b, Shape shape) {
-  return b.graph().add_input("x", {DType::f32, std::move(shape)});
-}
-
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kReduceRules[] = {
     {"reduce-unit-axes", "reduce over extents of 1 -> view", reduce_unit_axes,
      [](Builder& b) {
        return b.reduce_sum(x_of(b, {3, 1, 4}), {1, 2});
@@ -284,6 +281,6 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-std::span<const RewriteRule> reduce_rules() { return kRules; }
+std::span<const RewriteRule> reduce_rules() { return kReduceRules; }
 
 }  // namespace heddle::prim

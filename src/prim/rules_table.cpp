@@ -141,7 +141,7 @@ Rewritten table_of_bytes(RewriteContext& c, const Node& n) {
   return range->low == 0 ? wide : c.b.add(wide, c.b.scalar_int(n.type.dtype, range->low));
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kTableRules[] = {
     {kByteTable, "f(i) -> table[i]  for dear functions of few integers with few results",
      table_of_bytes,
      [](Builder& b) {
@@ -155,6 +155,6 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-std::span<const RewriteRule> table_rules() { return kRules; }
+std::span<const RewriteRule> table_rules() { return kTableRules; }
 
 }  // namespace heddle::prim

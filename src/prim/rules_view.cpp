@@ -4,6 +4,7 @@
 
 #include "prim/access.h"
 #include "prim/rewrite.h"
+#include "prim/rule_examples.h"
 
 namespace heddle::prim {
 namespace {
@@ -13,9 +14,7 @@ using ir::ScalarFn;
 using ir::Var;
 using Rewritten = std::optional<NodeId>;
 
-// Compositions beyond these sizes cost more to evaluate than the copy they save.
-constexpr std::int64_t kMaxAccessSize = 160;
-constexpr std::size_t kMaxPieces = 64;
+constexpr std::size_t kMaxPieces = 64;  // more cost more to evaluate than the copy they save
 
 Rewritten view_simplify(RewriteContext& c, const Node& n) {
   const auto* v = std::get_if<View>(&n.op);
@@ -305,11 +304,7 @@ Rewritten picked_then_turned(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
-NodeId x_of(Builder& b, Shape shape) {
-  return b.graph().add_input("x", {DType::f32, std::move(shape)});
-}
-
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kViewRules[] = {
     {"constant-splat", "f(constant of equal elements) -> f(broadcast of one)", constant_splat,
      [](Builder& b) {
        const float v[] = {2, 2, 2, 2};
@@ -366,6 +361,6 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-std::span<const RewriteRule> view_rules() { return kRules; }
+std::span<const RewriteRule> view_rules() { return kViewRules; }
 
 }  // namespace heddle::prim

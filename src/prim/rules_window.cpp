@@ -12,12 +12,6 @@ using ir::Expr;
 using ir::Var;
 using Rewritten = std::optional<NodeId>;
 
-Shape variables_of(const Node& n, const Contract& k) {
-  Shape all = n.type.shape;
-  all.insert(all.end(), k.reduced.begin(), k.reduced.end());
-  return all;
-}
-
 /// A condition that both operands have stays with one of them: where that one is zero, so is the
 /// product, whatever the other reads. It leaves the operand that it concerns least.
 Rewritten contract_shared_conditions(RewriteContext& c, const Node& n) {
@@ -187,7 +181,7 @@ Rewritten contract_by_residue(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kWindowRules[] = {
     {"contract-shared-conditions", "a condition of both operands -> of one",
      contract_shared_conditions,
      [](Builder& b) {
@@ -220,6 +214,6 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-std::span<const RewriteRule> window_rules() { return kRules; }
+std::span<const RewriteRule> window_rules() { return kWindowRules; }
 
 }  // namespace heddle::prim

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr char kMagic[8] = {'H', 'E', 'D', 'D', 'L', 'E', '\n', '\x1a'};
-constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMaxManifest = 256u << 20;
 constexpr std::uint64_t kMaxSections = 1u << 20;
 
@@ -34,7 +34,9 @@ struct Header {
 };
 static_assert(sizeof(Header) == 40 && sizeof(Section) == 32);
 
-std::uint64_t page_aligned(std::uint64_t offset) { return (offset + kPage - 1) / kPage * kPage; }
+std::uint64_t page_aligned(std::uint64_t offset) {
+  return (offset + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
 std::string_view view_of(const void* data, std::size_t size) {
   return {static_cast<const char*>(data), size};
 }
@@ -121,7 +123,7 @@ Status write_file(const std::string& manifest, const std::vector<std::string_vie
     sections.push_back({offset, body.size(), hash.low, hash.high});
     // Small sections share pages; 64 bytes keep vector loads aligned.
     offset += (body.size() + 63) / 64 * 64;
-    if (body.size() >= kPage) offset = page_aligned(offset);
+    if (body.size() >= kPageBytes) offset = page_aligned(offset);
   }
   std::string table =
       manifest + std::string(view_of(sections.data(), sections.size() * sizeof(Section)));

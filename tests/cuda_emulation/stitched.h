@@ -5,12 +5,12 @@
 
 namespace heddle {
 
-using lower::cases::Case;
 using lower::cases::in;
 using lower::cases::out;
+using lower::cases::StitchCase;
 
 /// The cases of driver/cuda_kernels_test.cpp that the stitch cases lack, on smaller, odd shapes.
-inline const Case kMore[] = {
+inline const StitchCase kMore[] = {
     {"wide softmax",
      [](auto& g, auto& b) {
        out(g, b.softmax(in(g, {7, 1023}), {1}));
@@ -69,8 +69,8 @@ class Stitched {
 
   Stitched() {
     std::mt19937 rng(11);
-    for (const Case& c : lower::cases::kCases) add(c, rng);
-    for (const Case& c : kMore) add(c, rng);
+    for (const StitchCase& c : lower::cases::kCases) add(c, rng);
+    for (const StitchCase& c : kMore) add(c, rng);
   }
   /// Unit u holds kernels u, u + kUnits, …
   std::string unit(int u) const {
@@ -83,7 +83,7 @@ class Stitched {
   std::string problems;
 
  private:
-  void add(const Case& c, std::mt19937& rng) {
+  void add(const StitchCase& c, std::mt19937& rng) {
     for (int round = 0; round < kRounds; ++round) {
       auto one = std::make_unique<StitchedKernel>();
       one->name = fmt::format("{} round {}", c.name, round);

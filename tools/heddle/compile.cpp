@@ -107,18 +107,18 @@ Status write_program(const runtime::Program& program, const CompileFlags& flags,
   return runtime::write_artefact(program, output);
 }
 
-using Times = std::vector<driver::PhaseTime>;
-double total(const Times& times) {
+using PhaseTimes = std::vector<driver::PhaseTime>;
+double total(const PhaseTimes& times) {
   double seconds = 0;
   for (const driver::PhaseTime& time : times) seconds += time.seconds;
   return seconds;
 }
-void print_phases(const Times& times) {
+void print_phases(const PhaseTimes& times) {
   for (const driver::PhaseTime& time : times)
     fmt::print("  {:<10} {:8.3f} s\n", time.name, time.seconds);
 }
 /// The same beside what `j` holds already.
-void print_phases(const Times& times, nlohmann::json j) {
+void print_phases(const PhaseTimes& times, nlohmann::json j) {
   for (const driver::PhaseTime& time : times) j["phases"][time.name] = time.seconds;
   fmt::print("{}\n", j.dump(2));
 }

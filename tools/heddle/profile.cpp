@@ -98,13 +98,13 @@ Status write_trace(const ProfileFlags& flags, const Model& model, const json& re
   return Ok{};
 }
 
-using Times = std::vector<runtime::LaunchTime>;
+using LaunchTimes = std::vector<runtime::LaunchTime>;
 
 /// Each kernel's best time, of whichever run.
-Result<Times> best_times(const Model& model, const std::vector<Tensor>& inputs, int runs) {
-  Times best;
+Result<LaunchTimes> best_times(const Model& model, const std::vector<Tensor>& inputs, int runs) {
+  LaunchTimes best;
   for (int i = 0; i < runs; ++i) {
-    Times times = HEDDLE_TRY(model.session->profile(inputs));
+    LaunchTimes times = HEDDLE_TRY(model.session->profile(inputs));
     if (i == 0) best = times;
     for (std::size_t k = 0; k < times.size(); ++k)
       if (times[k].seconds < best[k].seconds) best[k] = times[k];
@@ -297,7 +297,7 @@ Status run(const ProfileFlags& flags) {
                        flags.model);
   const Inputs inputs = HEDDLE_TRY(make_inputs(*model.program, flags));
   const json report = json::parse(model.program->manifest, nullptr, false);
-  const Times best = HEDDLE_TRY(best_times(model, inputs.values, flags.iterations));
+  const LaunchTimes best = HEDDLE_TRY(best_times(model, inputs.values, flags.iterations));
   if (!flags.trace.empty()) HEDDLE_TRY(write_trace(flags, model, report, inputs.values));
   json rows = rows_of(best, report);
   const bool stamped = model.program->device != "cpu" && model.program->persistent;

@@ -251,10 +251,6 @@ TEST(Contract, TransposedConvolutionByPhases) {
   }
 }
 
-NodeId gelu(Builder& b, NodeId x) {
-  return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.7071067811865476)), 1.0));
-}
-
 TEST(Contract, Epilogues) {
   for (int which = 0; which < 6; ++which) {
     Case c;

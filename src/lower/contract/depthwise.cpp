@@ -6,6 +6,7 @@
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/product.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract {
 namespace {
@@ -20,8 +21,6 @@ using kernel::Value;
 
 constexpr std::int64_t kTasksPerThread = 8, kGrain = 1 << 11;
 constexpr std::int64_t kWrittenOut = 128;  ///< taps; more of them are loops
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// What loop variables stand for.
 class Env {

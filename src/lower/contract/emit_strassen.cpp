@@ -17,13 +17,6 @@ using kernel::Value;
 
 namespace {
 
-Value plus(const Value& x, const Value& y) {
-  return kernel::apply(ScalarFn::add, {x, y}, x->dtype);
-}
-Value minus(const Value& x, const Value& y) {
-  return kernel::apply(ScalarFn::sub, {x, y}, x->dtype);
-}
-
 Value times(const Value& x, const Value& y) {
   return kernel::apply(ScalarFn::mul, {x, y}, x->dtype);
 }

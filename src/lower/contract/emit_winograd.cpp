@@ -4,6 +4,7 @@
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract {
 
@@ -16,8 +17,6 @@ using kernel::Scope;
 using kernel::Value;
 
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Both passes of a transform of one tile: `line` along the columns of a square of `in`, then along
 /// the rows of what that gives. `read` has the elements; `write` takes the results.

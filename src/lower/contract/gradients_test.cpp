@@ -4,14 +4,14 @@ namespace heddle::lower {
 namespace {
 
 /// Odd channels, a stride, an even window; at least 4096 positions.
-const FilterGradient kRows[] = {
+const FilterGradient kGradients[] = {
     {4, 3, 20, 34, 37, 3, 1, 1},
     {4, 2, 16, 64, 65, 3, 2, 1},
     {9, 4, 7, 23, 24, 2, 1, 1},
 };
 
 TEST(FilterGradient, TapsAreTheRowsOfOneTile) {
-  for (const FilterGradient& row : kRows) {
+  for (const FilterGradient& row : kGradients) {
     SCOPED_TRACE(fmt::format("{} to {} channels", row.in, row.out));
     Case c;
     c.output(filter_gradient(c, row));
@@ -46,7 +46,7 @@ TEST(FilterGradient, OfFewPositions) {
 
 /// The update of the weights rides in the epilogue, in their own layout.
 TEST(FilterGradient, WithAnUpdate) {
-  const FilterGradient row = kRows[0];
+  const FilterGradient row = kGradients[0];
   Case c;
   const NodeId gradient = filter_gradient(c, row);
   const NodeId weight = c.input({row.out, row.in, row.taps, row.taps});

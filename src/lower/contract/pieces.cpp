@@ -5,14 +5,13 @@
 #include "kernel/bounds.h"
 #include "kernel/traverse.h"
 #include "lower/contract/direct.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract {
 namespace {
 
 using ir::Expr;
 using Tile = kernel::TileProduct;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Cycles, measured on a Xeon with AMX: from a product of tiles to the next one on the same
 // accumulator, a tile's load, a register tile's configuration and results; bytes in a cycle from

@@ -19,14 +19,14 @@ void check_pieces(Case& c, Tuning tuning = {}) {
   EXPECT_TRUE(c.schedule.starts_with("pieces")) << c.schedule;
 }
 
-struct Row {
+struct TiledRow {
   std::int64_t m, k, n;
   Tuning tuning;
 };
 
 /// Tiles that lack rows, columns, terms; several tasks, tiles of two sizes, one accumulator and
 /// many, columns' tiles that share a register, blocks of the reduction.
-const Row kRows[] = {
+const TiledRow kOnTiles[] = {
     {16, 32, 16, {}},
     {5, 7, 19, {}},
     {33, 40, 48, {{"mr", 17}, {"nv", 2}, {"tiles", 1}}},
@@ -38,7 +38,7 @@ const Row kRows[] = {
 };
 
 TEST(Pieces, Products) {
-  for (const Row& row : kRows)
+  for (const TiledRow& row : kOnTiles)
     for (const bool constant : {true, false}) {
       Case c;
       const NodeId x = c.input({row.m, row.k});
@@ -50,7 +50,7 @@ TEST(Pieces, Products) {
 
 /// Something is computed of the rows, several results, one of them transposed.
 TEST(Pieces, PrologueAndEpilogue) {
-  for (const Row& row : kRows) {
+  for (const TiledRow& row : kOnTiles) {
     Case c;
     const NodeId x = c.b.mul(c.input({row.m, row.k}), 0.5);
     const NodeId w = c.b.transpose(c.constant({row.n, row.k}), {1, 0});
@@ -66,12 +66,12 @@ TEST(Pieces, PrologueAndEpilogue) {
 /// Results that take long are computed beside the next tile's products: tiles of two sizes, panels
 /// that lack columns, a last task with fewer tiles or panels, a single turn in the end.
 TEST(Pieces, ResultsBesideProducts) {
-  const Row rows[] = {{70, 96, 64, {{"mr", 32}, {"nv", 2}}},
-                      {70, 100, 64, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
-                      {64, 64, 100, {{"mr", 32}, {"nv", 2}, {"panels", 3}}},
-                      {96, 70, 33, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
-                      {50, 160, 96, {{"mr", 17}, {"nv", 2}, {"tiles", 1}}}};
-  for (const Row& row : rows)
+  const TiledRow rows[] = {{70, 96, 64, {{"mr", 32}, {"nv", 2}}},
+                           {70, 100, 64, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
+                           {64, 64, 100, {{"mr", 32}, {"nv", 2}, {"panels", 3}}},
+                           {96, 70, 33, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
+                           {50, 160, 96, {{"mr", 17}, {"nv", 2}, {"tiles", 1}}}};
+  for (const TiledRow& row : rows)
     for (const bool constant : {true, false}) {
       Case c;
       const NodeId x = c.input({row.m, row.k});
@@ -93,12 +93,12 @@ TEST(Pieces, ResultsBesideProducts) {
 /// vectors of terms that are left over, less than one, fewer steps than rows, a last task with
 /// fewer tiles, results beside them or after.
 TEST(Pieces, RowsBesideProducts) {
-  const Row rows[] = {{70, 96, 64, {{"mr", 32}, {"nv", 2}}},
-                      {70, 100, 64, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
-                      {128, 48, 100, {{"mr", 32}, {"nv", 2}, {"tiles", 2}, {"panels", 2}}},
-                      {96, 90, 33, {{"mr", 17}, {"nv", 2}, {"tiles", 5}}},
-                      {150, 40, 200, {{"mr", 16}, {"nv", 1}, {"tiles", 3}}}};
-  for (const Row& row : rows)
+  const TiledRow rows[] = {{70, 96, 64, {{"mr", 32}, {"nv", 2}}},
+                           {70, 100, 64, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
+                           {128, 48, 100, {{"mr", 32}, {"nv", 2}, {"tiles", 2}, {"panels", 2}}},
+                           {96, 90, 33, {{"mr", 17}, {"nv", 2}, {"tiles", 5}}},
+                           {150, 40, 200, {{"mr", 16}, {"nv", 1}, {"tiles", 3}}}};
+  for (const TiledRow& row : rows)
     for (const bool constant : {true, false})
       for (const bool long_results : {true, false}) {
         Case c;
@@ -137,7 +137,7 @@ TEST(Pieces, DenormalsTouchNothingElse) {
 
 /// Memory runs along rows or columns, not terms: blocks of 16 by 16, and what is left of them.
 TEST(Pieces, OperandsAcrossMemory) {
-  for (const Row& row : kRows)
+  for (const TiledRow& row : kOnTiles)
     for (const bool rows : {false, true})
       for (const bool columns : {false, true}) {
         Case c;

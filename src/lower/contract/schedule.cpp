@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/math.h"
+
 namespace heddle::lower::contract {
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
+namespace {}  // namespace
 
 std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) {
   for (const auto& [key, value] : tuning)

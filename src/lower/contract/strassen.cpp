@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/math.h"
+
 namespace heddle::lower::contract {
 namespace {
 
@@ -17,8 +19,6 @@ constexpr double kRowCycles = 20, kResultCycles = 40;
 constexpr std::int64_t kLeastTerms = 96;
 /// Longer sums would err by more than the accuracy says (driver/accuracy_test.cpp).
 constexpr std::int64_t kMostTerms = 4096;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Cycles of all tasks on all threads, without what comes cold from memory.
 double total_cycles(const Product& p, const Strassen& shape, const Schedule& s, const Target& t,

@@ -6,14 +6,14 @@
 namespace heddle::lower {
 namespace {
 
-struct Row {
+struct Halved {
   std::int64_t m, k, n;
   Tuning tuning;
 };
 
 /// Rows and pairs of vectors that lack their second, terms that are no whole vectors, several
 /// tasks, tiles of two sizes.
-const Row kRows[] = {
+const Halved kHalved[] = {
     {8, 4, 16, {}},
     {7, 6, 16, {}},
     {9, 16, 24, {}},
@@ -22,7 +22,7 @@ const Row kRows[] = {
     {33, 64, 8 * 7, {{"mr", 5}, {"nv", 1}, {"tiles", 2}}},
 };
 
-void check_strassen(Case& c, const Row& row) {
+void check_strassen(Case& c, const Halved& row) {
   c.tuning = row.tuning;
   c.tuning.emplace_back("strassen", 1);
   SCOPED_TRACE(fmt::format("{}x{}x{}", row.m, row.n, row.k));
@@ -31,7 +31,7 @@ void check_strassen(Case& c, const Row& row) {
 }
 
 TEST(Strassen, Products) {
-  for (const Row& row : kRows) {
+  for (const Halved& row : kHalved) {
     Case c;
     c.output(c.b.matmul(c.input({row.m, row.k}), c.constant({row.k, row.n})));
     check_strassen(c, row);
@@ -41,7 +41,7 @@ TEST(Strassen, Products) {
 /// The constant lies the other way, something is computed of the rows, several results, one of them
 /// transposed; a long epilogue goes through memory.
 TEST(Strassen, PrologueAndEpilogue) {
-  for (const Row& row : kRows) {
+  for (const Halved& row : kHalved) {
     Case c;
     const NodeId x = c.b.mul(c.input({row.m, row.k}), 0.5);
     const NodeId w = c.b.transpose(c.constant({row.n, row.k}), {1, 0});

@@ -51,6 +51,10 @@ struct Case {
   void output(NodeId id) { g.outputs.push_back({fmt::format("y{}", g.outputs.size()), id}); }
 };
 
+inline NodeId gelu(Builder& b, NodeId x) {
+  return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.7071067811865476)), 1.0));
+}
+
 inline Layout layout_of(const Case& c, NodeId id) {
   auto found = c.layouts.find(id);
   return found != c.layouts.end() ? found->second : row_major(c.g[id].type.shape);

@@ -4,6 +4,14 @@
 
 namespace heddle::lower::contract {
 
+/// Sum and difference of two values of a type.
+inline kernel::Value plus(const kernel::Value& x, const kernel::Value& y) {
+  return kernel::apply(ir::ScalarFn::add, {x, y}, x->dtype);
+}
+inline kernel::Value minus(const kernel::Value& x, const kernel::Value& y) {
+  return kernel::apply(ir::ScalarFn::sub, {x, y}, x->dtype);
+}
+
 /// The cluster's values at symbolic positions, with its inputs in buffers of the kernel.
 class Values {
  public:

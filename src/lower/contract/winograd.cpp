@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernel/halves.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract {
 namespace {
@@ -15,19 +16,12 @@ using kernel::Value;
 /// the pairs that lose least in f32 of those with short binary fractions.
 constexpr double kA = 0.625, kB = 1.5;
 
-Value combine(ScalarFn fn, const Value& x, const Value& y) {
-  return kernel::apply(fn, {x, y}, x->dtype);
-}
-Value plus(const Value& x, const Value& y) { return combine(ScalarFn::add, x, y); }
-Value minus(const Value& x, const Value& y) { return combine(ScalarFn::sub, x, y); }
 Value times(double c, const Value& x) {
-  return combine(ScalarFn::mul, x, kernel::imm(x->dtype, c));
+  return kernel::apply(ScalarFn::mul, {x, kernel::imm(x->dtype, c)}, x->dtype);
 }
 
 /// Of a vector of a transformed filter that is not constant, with what it takes to gather it.
 constexpr double kFilterCycles = 10;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Cycles per vector of channels: elements of a tile in, results of a tile out.
 double transform_cycles(std::int64_t m, bool input) {

@@ -6,6 +6,7 @@
 
 #include "kernel/bounds.h"
 #include "kernel/traverse.h"
+#include "support/math.h"
 
 namespace heddle::lower::gpu {
 
@@ -19,9 +20,6 @@ using kernel::Value;
 
 namespace {
 
-constexpr int kAcross = 8;  // threads side by side along the columns, one product at a time
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 void append(kernel::Body& to, kernel::Body from) {
   for (Stmt& s : from) to.push_back(std::move(s));
 }

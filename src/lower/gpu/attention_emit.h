@@ -3,6 +3,9 @@
 
 namespace heddle::lower::gpu {
 
+/// Threads side by side along the columns, one product at a time.
+constexpr int kAcross = 8;
+
 /// Tiles of an attention's loop: a block does `rows` rows, in steps of `keys` keys.
 struct AttentionTiles {
   bool mma = false;  ///< on tensor cores (16-bit operands), else one product at a time

@@ -18,7 +18,7 @@ using kernel::Value;
 
 namespace {
 
-constexpr int kAccess = 16, kAcross = 8;
+constexpr int kAccess = 16;
 constexpr std::int64_t kDeepest = 128, kDeepestScalar = 256;
 
 std::int64_t padded(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }

@@ -21,12 +21,6 @@ constexpr std::int64_t kThreadsPerCore = 1024;  // that hide the latency of memo
 constexpr int kBlock = 256, kMaxTeam = 1024;
 constexpr std::int64_t kTermsEach = 16;  // vectors that one member adds up gladly
 
-Expr offset_in(const Layout& layout, const Index& index) {
-  Expr offset(0);
-  for (std::size_t d = 0; d < index.size(); ++d) offset = offset + index[d] * layout.strides[d];
-  return offset;
-}
-
 int power_above(std::int64_t n, int most) {
   int p = 1;
   while (p < n && p < most) p *= 2;

@@ -11,11 +11,11 @@ namespace {
 
 constexpr double kWorthSaving = 6;  // vector operations: a store and a load cost about as much
 
+}  // namespace
+
 bool inside(const Cluster& c, NodeId id) {
   return std::binary_search(c.nodes.begin(), c.nodes.end(), id);
 }
-
-}  // namespace
 
 std::vector<NodeId> values_to_save(const prim::Graph& g, const Cluster& c, const Target& target) {
   // Where each value goes without passing through another reduction: reductions and outputs.

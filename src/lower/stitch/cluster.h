@@ -3,6 +3,7 @@
 
 namespace heddle::lower::stitch {
 
+bool inside(const Cluster& c, NodeId id);
 /// Interior values worth keeping while a row goes through its phases: expensive ones that several
 /// reductions or outputs want, sorted.
 std::vector<NodeId> values_to_save(const prim::Graph& g, const Cluster& c, const Target& target);

@@ -26,12 +26,6 @@ std::int64_t weight_of(const kernel::ValueNode& v) {
   return x && ir::info(x->fn).expensive ? std::llround(ir::info(x->fn).flops) : 1;
 }
 
-Expr offset_in(const Layout& layout, const Index& index) {
-  Expr offset(0);
-  for (std::size_t d = 0; d < index.size(); ++d) offset = offset + index[d] * layout.strides[d];
-  return offset;
-}
-
 }  // namespace
 
 Nest::Traced Nest::trace(Emitter& out, const std::vector<NestOutput>& outputs,

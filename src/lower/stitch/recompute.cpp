@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "lower/reduction.h"
+#include "lower/stitch/cluster.h"
 #include "lower/stitch/emitter.h"
 
 namespace heddle::lower::stitch {
@@ -14,10 +15,6 @@ constexpr double kMaxRecompute = 2;        // times a reduction may be done over
 constexpr std::int64_t kSmallWork = 4096;  // terms in all that are cheap however often
 constexpr std::size_t kMaxTouches = 3000;
 constexpr std::size_t kFewValues = 1000;  // at different positions, that need not be counted better
-
-bool inside(const Cluster& c, NodeId id) {
-  return std::binary_search(c.nodes.begin(), c.nodes.end(), id);
-}
 
 /// A coordinate `scale · variable + offset`; no variable: the offset.
 struct Coordinate {

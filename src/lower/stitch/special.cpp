@@ -11,12 +11,6 @@ using kernel::Store;
 
 namespace {
 
-Expr offset_in(const Layout& layout, const Index& index) {
-  Expr offset(0);
-  for (std::size_t d = 0; d < index.size(); ++d) offset = offset + index[d] * layout.strides[d];
-  return offset;
-}
-
 /// The coordinates of row number `row`, all dimensions but `axis`; `axis` is at `at`.
 Index row_index(const Shape& shape, std::size_t axis, const Expr& row, const Expr& at) {
   Index index(shape.size(), Expr(0));

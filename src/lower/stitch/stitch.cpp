@@ -11,10 +11,6 @@ namespace {
 
 constexpr std::int64_t kMaxCases = 64;
 
-bool inside(const Cluster& c, NodeId id) {
-  return std::binary_search(c.nodes.begin(), c.nodes.end(), id);
-}
-
 bool structure_fits(const prim::Graph& g, const Cluster& c) {
   for (NodeId o : c.outputs)
     if (!inside(c, o)) return false;

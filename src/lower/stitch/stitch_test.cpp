@@ -5,10 +5,10 @@
 namespace heddle::lower {
 namespace {
 
-using cases::Case;
+using cases::StitchCase;
 using prim::Builder;
 
-class Stitch : public testing::TestWithParam<Case> {};
+class Stitch : public testing::TestWithParam<StitchCase> {};
 
 TEST_P(Stitch, AgreesWithTheReference) {
   std::mt19937 rng(7);

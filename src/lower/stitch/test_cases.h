@@ -8,7 +8,7 @@ using ir::Monoid;
 using ir::ScalarFn;
 using prim::Builder;
 
-struct Case {
+struct StitchCase {
   std::string_view name;
   void (*build)(prim::Graph& g, Builder& b);
 };
@@ -30,7 +30,7 @@ inline NodeId log_sum_exp_of_columns(Builder& b, NodeId x) {
   return b.add(b.log(b.reduce_sum(b.exp(b.sub(x, m)), {0}, false)), m);
 }
 
-inline const Case kCases[] = {
+inline const StitchCase kCases[] = {
     {"softmax last",
      [](auto& g, auto& b) {
        out(g, b.softmax(in(g, {5, 37}), {1}));

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 
+#include "runtime/cuda/driver_library.h"
+
 namespace heddle::runtime::cuda {
 namespace {
 
 // Values of CUdevice_attribute (cuda.h).
 enum Attribute {
-  kMultiprocessors = 16,
   kL2Bytes = 38,
   kThreadsPerMultiprocessor = 39,
   kMajor = 75,
@@ -19,8 +20,6 @@ enum Attribute {
   kCooperative = 95,
   kSharedPerBlock = 97,
 };
-
-constexpr int kNoDevice = 100;  // CUresult
 
 /// The entry points that describe devices.
 struct Queries {
@@ -74,7 +73,7 @@ Result<Device> describe(const Queries& q, int ordinal) {
   HEDDLE_TRY(check(q, q.memory(&memory, device), "cuDeviceTotalMem"));
   out.memory_bytes = static_cast<std::int64_t>(memory);
   int l2 = 0, cooperative = 0;
-  const std::pair<Attribute, int*> rows[] = {
+  const std::pair<int, int*> rows[] = {
       {kMultiprocessors, &out.multiprocessors},
       {kL2Bytes, &l2},
       {kThreadsPerMultiprocessor, &out.threads_per_multiprocessor},

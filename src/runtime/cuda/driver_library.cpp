@@ -6,7 +6,7 @@ namespace heddle::runtime::cuda {
 namespace {
 
 // Values of CUresult.
-constexpr int kOutOfMemory = 2, kNoDevice = 100, kInvalidDevice = 101, kNoBinary = 209;
+constexpr int kOutOfMemory = 2, kInvalidDevice = 101, kNoBinary = 209;
 
 struct Binding {
   void** field;

@@ -10,6 +10,12 @@ namespace heddle::runtime::cuda {
 using DevicePtr = unsigned long long;
 using Handle = void*;  ///< contexts, modules, functions, streams, events, graphs
 
+/// Values of cuda.h: of CUresult, CUdevice_attribute, CUfunction_attribute, CUstream_flags.
+constexpr int kNoDevice = 100;
+constexpr int kMultiprocessors = 16;
+constexpr int kMaxDynamicShared = 8;  ///< bytes
+constexpr unsigned kNonBlocking = 1;
+
 /// CUlaunchAttribute and CUlaunchConfig of cuda.h.
 struct LaunchAttribute {
   enum Id : int { cooperative = 2, cluster = 4 };

@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "runtime/cuda/device.h"
+#include "runtime/cuda/driver_library.h"
 #include "runtime/cuda/unit.h"
 #include "support/log.h"
 
 namespace heddle::runtime::cuda {
 namespace {
 
-constexpr int kNotFound = 500;        // CUDA_ERROR_NOT_FOUND
-constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+constexpr int kNotFound = 500;  // CUDA_ERROR_NOT_FOUND
 constexpr std::int64_t kAlignment = 256;
 
 /// CUtensorMapDataType.

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/cuda/driver_library.h"
 #include "runtime/cuda/ring.h"
 
 namespace heddle::runtime::cuda {
 namespace {
 
-constexpr int kMaxDynamicShared = 8;            // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr std::int64_t kFetchBytes = 16 << 20;  // of a stage: part of the L2 cache
 constexpr unsigned kPatience = 1u << 26;        // polls: seconds
 

@@ -8,6 +8,7 @@
 #include <deque>
 #include <vector>
 
+#include "runtime/cuda/driver_library.h"
 #include "runtime/cuda/gpu.h"
 
 namespace heddle::runtime::cuda {
@@ -15,7 +16,6 @@ namespace {
 
 // Values of nccl.h, the same since NCCL 2.
 constexpr int kFloat32 = 7, kSum = 0;
-constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 
 /// ncclUniqueId.
 struct UniqueId {

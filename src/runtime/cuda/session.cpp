@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/cuda/blas.h"
+#include "runtime/cuda/driver_library.h"
 #include "runtime/cuda/monolith.h"
 #include "runtime/cuda/unit.h"
 #include "support/clock.h"
@@ -15,9 +16,8 @@ namespace heddle::runtime::cuda {
 namespace {
 
 constexpr std::int64_t kCounterBytes = 128;  // grid barriers share no cache line
-constexpr unsigned kNonBlocking = 1;         // CU_STREAM_NON_BLOCKING
 constexpr int kThreadLocal = 1;              // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-constexpr int kMaxDynamicShared = 8, kNonPortableCluster = 14;  // CU_FUNC_ATTRIBUTE_…
+constexpr int kNonPortableCluster = 14;      // CU_FUNC_ATTRIBUTE_…
 constexpr std::int64_t kSharedWithoutAsking = 48 << 10;
 constexpr int kPortableCluster = 8;
 

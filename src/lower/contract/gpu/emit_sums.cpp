@@ -188,12 +188,6 @@ std::int64_t columns_of(std::int64_t extent) {
   return std::min<std::int64_t>(
       kernel::kWarp, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(extent))));
 }
-std::int64_t count_of(const std::vector<Axis>& axes) {
-  std::int64_t count = 1;
-  for (const Axis& axis : axes) count *= axis.extent;
-  return count;
-}
-
 }  // namespace
 
 /// All sums of parts, one after another among the tasks of one phase.

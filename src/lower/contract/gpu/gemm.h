@@ -2,10 +2,17 @@
 #include <functional>
 
 #include "lower/contract/product.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract::gpu {
 
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+/// Points of all of them.
+inline std::int64_t count_of(const std::vector<Axis>& axes) {
+  std::int64_t count = 1;
+  for (const Axis& axis : axes) count *= axis.extent;
+  return count;
+}
+
 inline void append(kernel::Body& to, kernel::Body from) {
   for (kernel::Stmt& s : from) to.push_back(std::move(s));
 }

@@ -256,8 +256,6 @@ TEST(GpuContract, BatchesThroughViews) {
   }
 }
 
-NodeId gelu(Builder& b, NodeId x);
-
 struct SumCase {
   const char* what;
   DType type;
@@ -368,10 +366,6 @@ TEST(GpuContract, SumsThatAreNone) {
       [](Case& c, NodeId y) { c.output(c.b.reduce(ir::Monoid::argmax, y, {1}, false)); }));
   EXPECT_FALSE(
       supported([](Case& c, NodeId y) { c.output(c.b.sqrt(c.b.reduce_sum(y, {0}, false))); }));
-}
-
-NodeId gelu(Builder& b, NodeId x) {
-  return b.mul(b.mul(x, 0.5), b.add(b.erf(b.mul(x, 0.7071067811865476)), 1.0));
 }
 
 TEST(GpuContract, Epilogues) {

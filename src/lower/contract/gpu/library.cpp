@@ -9,12 +9,6 @@ using ir::Expr;
 using kernel::Load;
 using kernel::Value;
 
-std::int64_t count_of(const std::vector<Axis>& axes) {
-  std::int64_t count = 1;
-  for (const Axis& axis : axes) count *= axis.extent;
-  return count;
-}
-
 /// The stride of a position counted through all `axes`, if they step evenly.
 std::optional<std::int64_t> stride_along(const Expr& offset, const std::vector<Axis>& axes) {
   std::int64_t count = 1, stride = 0;

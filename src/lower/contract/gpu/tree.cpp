@@ -20,7 +20,7 @@ constexpr std::size_t kMostMatrices = 16;
 
 bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
-struct Maker {
+struct TreeMaker {
   const Gemm& g;
   const Product& p = g.product;
   TreeProduct out = {};
@@ -121,7 +121,7 @@ struct Maker {
 }  // namespace
 
 std::optional<TreeProduct> tree_product(const Gemm& gemm) {
-  Maker maker{gemm};
+  TreeMaker maker{gemm};
   if (!maker.run()) return std::nullopt;
   return std::move(maker.out);
 }
