@@ -1,7 +1,7 @@
 // Attention kernels of common sizes are CUDA that NVRTC compiles, without spills.
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/nvrtc.h"
-#include "lower/gpu/attention_cases.h"
+#include "lower/attention/test_cases.h"
 
 namespace heddle::driver {
 namespace {

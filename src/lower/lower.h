@@ -155,7 +155,7 @@ bool supports(const prim::Graph& g, const Cluster& c, const Target& target);
 std::vector<Tuning> tuning_space(const Request& request);
 }  // namespace contract
 
-/// softmax(q·kᵀ)·v as one kernel, on GPUs (lower/gpu/attention.h).
+/// softmax(q·kᵀ)·v as one kernel (lower/attention/match.h).
 namespace attention {
 /// What one kernel computes that ends in this contraction; nullopt if that is no attention.
 std::optional<Cluster> cluster_at(const prim::Graph& g, NodeId contract, const Target& target);

@@ -3,7 +3,7 @@
 #include "cuda_emulation/device.h"
 #include "cuda_emulation/mutants.h"
 #include "cuda_emulation/run.h"
-#include "lower/gpu/attention_cases.h"
+#include "lower/attention/test_cases.h"
 
 namespace heddle {
 namespace {

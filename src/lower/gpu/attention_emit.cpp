@@ -114,91 +114,17 @@ kernel::Body AttentionEmitter::columns(
 
 void AttentionEmitter::add_arguments() {
   add_inputs(request_, a_.cluster, k_, out_, values_);
-  layout_ = output_layout();
+  layout_ = attention::output_layout(request_, a_);
   out_.output_layouts = {layout_};
   result_ = add_argument(g_, a_.result, layout_, true, k_, out_);
 }
-
-/// The order in which queries lie in memory, which is that of what is computed from the result.
-Layout AttentionEmitter::output_layout() const {
-  if (request_.required_layout)
-    if (auto required = request_.required_layout(a_.result)) return *required;
-  const Shape& shape = g_[a_.result].type.shape;
-  const Layout q =
-      request_.layout_of ? request_.layout_of(a_.q.node) : row_major(g_[a_.q.node].type.shape);
-  Expr offset(0);
-  for (std::size_t d = 0; d < a_.q.index.size(); ++d)
-    offset = offset + a_.q.index[d] * Expr(q.strides[d]);
-  std::vector<int> order(shape.size());
-  std::vector<std::int64_t> step(shape.size());
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    const Var v{static_cast<std::int32_t>(d)};
-    order[d] = static_cast<int>(d);
-    step[d] = shape[d] == 1    ? std::numeric_limits<std::int64_t>::max()
-              : v == a_.column ? -1
-                               : ir::coefficient_of(offset, v).value_or(0);
-  }
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return step[static_cast<std::size_t>(a)] > step[static_cast<std::size_t>(b)];
-  });
-  return ordered(shape, order);
-}
-
-namespace {
-
-/// An integer value as an index expression.
-std::optional<ir::Expr> integer_of(const Value& v) {
-  if (const auto* index = std::get_if<kernel::Index>(&v->op)) return index->expr;
-  if (is_float(v->dtype) || v->dtype == DType::b1) return std::nullopt;
-  if (const auto* imm = std::get_if<kernel::Imm>(&v->op)) return ir::Expr(imm->integer);
-  const auto* apply = std::get_if<kernel::Apply>(&v->op);
-  if (!apply) return std::nullopt;
-  const auto a = integer_of(apply->args[0]);
-  if (apply->fn == ScalarFn::cast) return a;
-  if (!a || (apply->fn != ScalarFn::add && apply->fn != ScalarFn::sub)) return std::nullopt;
-  const auto b = integer_of(apply->args[1]);
-  if (!b) return std::nullopt;
-  return apply->fn == ScalarFn::add ? *a + *b : *a - *b;
-}
-
-/// What is not negative exactly where the comparison is `wanted`.
-std::optional<ir::Expr> difference_where(const Value& v, bool wanted) {
-  const auto* x = std::get_if<kernel::Apply>(&v->op);
-  if (!x) return std::nullopt;
-  if (x->fn == ScalarFn::logical_not) return difference_where(x->args[0], !wanted);
-  if (x->args.size() != 2) return std::nullopt;
-  const auto a = integer_of(x->args[0]), b = integer_of(x->args[1]);
-  if (!a || !b) return std::nullopt;
-  const ir::Expr one(1);
-  if (x->fn == ScalarFn::less_equal) return wanted ? *b - *a : *a - *b - one;
-  if (x->fn == ScalarFn::less) return wanted ? *b - *a - one : *a - *b;
-  if (x->fn == ScalarFn::greater_equal) return wanted ? *a - *b : *b - *a - one;
-  if (x->fn == ScalarFn::greater) return wanted ? *a - *b - one : *b - *a;
-  return std::nullopt;
-}
-
-bool is_hidden(const Value& v) {
-  const auto* imm = std::get_if<kernel::Imm>(&v->op);
-  return imm && is_float(v->dtype) && imm->real == -std::numeric_limits<double>::infinity();
-}
-
-}  // namespace
 
 /// The scores are -inf beyond key = row + offset, whatever the operands are.
 std::optional<std::int64_t> AttentionEmitter::causal_offset() {
   product_ = f32(0);
   const Value v = values_.at(a_.scores, a_.scores_at);
   values_.clear();
-  const auto* choice = std::get_if<kernel::Apply>(&v->op);
-  if (!choice || choice->fn != ScalarFn::select) return std::nullopt;
-  const bool otherwise = is_hidden(choice->args[2]);
-  if (!otherwise && !is_hidden(choice->args[1])) return std::nullopt;
-  const auto seen = difference_where(choice->args[0], otherwise);
-  if (!seen || ir::coefficient_of(*seen, a_.row) != 1 || ir::coefficient_of(*seen, a_.key) != -1)
-    return std::nullopt;
-  const auto offset = (*seen - Expr(a_.row) + Expr(a_.key)).constant();
-  // Rows that see nothing are NaN: nothing may be left out for them.
-  return offset && *offset >= 0 ? offset : std::nullopt;
+  return attention::hidden_beyond(a_, v);
 }
 
 std::vector<ir::Condition> AttentionEmitter::needed(const Expr& j) const {

@@ -1,7 +1,9 @@
 #pragma once
-#include "lower/gpu/attention.h"
+#include "lower/attention/match.h"
 
 namespace heddle::lower::gpu {
+
+using attention::Attention;
 
 /// Threads side by side along the columns, one product at a time.
 constexpr int kAcross = 8;
@@ -52,7 +54,6 @@ class AttentionEmitter {
   };
 
   void add_arguments();
-  Layout output_layout() const;
   Tile tile_of(const Attention::Operand& o, const char* name, std::int64_t across, int stages);
   std::optional<std::int64_t> causal_offset();
   kernel::Value score(const Expr& row, const Expr& key, kernel::Value product);

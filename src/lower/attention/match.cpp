@@ -1,13 +1,14 @@
-#include "lower/gpu/attention.h"
+#include "lower/attention/match.h"
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <set>
 
 #include "lower/reduction.h"
 
-namespace heddle::lower::gpu {
+namespace heddle::lower::attention {
 
 using ir::Expr;
 using ir::ScalarFn;
@@ -292,8 +293,85 @@ class Matcher {
 
 }  // namespace
 
+namespace {
+
+/// An integer value as an index expression.
+std::optional<ir::Expr> integer_of(const kernel::Value& v) {
+  if (const auto* index = std::get_if<kernel::Index>(&v->op)) return index->expr;
+  if (is_float(v->dtype) || v->dtype == DType::b1) return std::nullopt;
+  if (const auto* imm = std::get_if<kernel::Imm>(&v->op)) return ir::Expr(imm->integer);
+  const auto* apply = std::get_if<kernel::Apply>(&v->op);
+  if (!apply) return std::nullopt;
+  const auto a = integer_of(apply->args[0]);
+  if (apply->fn == ScalarFn::cast) return a;
+  if (!a || (apply->fn != ScalarFn::add && apply->fn != ScalarFn::sub)) return std::nullopt;
+  const auto b = integer_of(apply->args[1]);
+  if (!b) return std::nullopt;
+  return apply->fn == ScalarFn::add ? *a + *b : *a - *b;
+}
+
+/// What is not negative exactly where the comparison is `wanted`.
+std::optional<ir::Expr> difference_where(const kernel::Value& v, bool wanted) {
+  const auto* x = std::get_if<kernel::Apply>(&v->op);
+  if (!x) return std::nullopt;
+  if (x->fn == ScalarFn::logical_not) return difference_where(x->args[0], !wanted);
+  if (x->args.size() != 2) return std::nullopt;
+  const auto a = integer_of(x->args[0]), b = integer_of(x->args[1]);
+  if (!a || !b) return std::nullopt;
+  const ir::Expr one(1);
+  if (x->fn == ScalarFn::less_equal) return wanted ? *b - *a : *a - *b - one;
+  if (x->fn == ScalarFn::less) return wanted ? *b - *a - one : *a - *b;
+  if (x->fn == ScalarFn::greater_equal) return wanted ? *a - *b : *b - *a - one;
+  if (x->fn == ScalarFn::greater) return wanted ? *a - *b - one : *b - *a;
+  return std::nullopt;
+}
+
+bool is_hidden(const kernel::Value& v) {
+  const auto* imm = std::get_if<kernel::Imm>(&v->op);
+  return imm && is_float(v->dtype) && imm->real == -std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+Layout output_layout(const Request& request, const Attention& a) {
+  if (request.required_layout)
+    if (auto required = request.required_layout(a.result)) return *required;
+  const Shape& shape = (*request.graph)[a.result].type.shape;
+  const Layout q = request.layout_of ? request.layout_of(a.q.node)
+                                     : row_major((*request.graph)[a.q.node].type.shape);
+  Expr offset(0);
+  for (std::size_t d = 0; d < a.q.index.size(); ++d)
+    offset = offset + a.q.index[d] * Expr(q.strides[d]);
+  std::vector<int> order(shape.size());
+  std::vector<std::int64_t> step(shape.size());
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const Var v{static_cast<std::int32_t>(d)};
+    order[d] = static_cast<int>(d);
+    step[d] = shape[d] == 1   ? std::numeric_limits<std::int64_t>::max()
+              : v == a.column ? -1
+                              : ir::coefficient_of(offset, v).value_or(0);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int x, int y) {
+    return step[static_cast<std::size_t>(x)] > step[static_cast<std::size_t>(y)];
+  });
+  return ordered(shape, order);
+}
+
+std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores) {
+  const auto* choice = std::get_if<kernel::Apply>(&scores->op);
+  if (!choice || choice->fn != ScalarFn::select) return std::nullopt;
+  const bool otherwise = is_hidden(choice->args[2]);
+  if (!otherwise && !is_hidden(choice->args[1])) return std::nullopt;
+  const auto seen = difference_where(choice->args[0], otherwise);
+  if (!seen || ir::coefficient_of(*seen, a.row) != 1 || ir::coefficient_of(*seen, a.key) != -1)
+    return std::nullopt;
+  const auto offset = (*seen - Expr(a.row) + Expr(a.key)).constant();
+  // Rows that see nothing are NaN: nothing may be left out for them.
+  return offset && *offset >= 0 ? offset : std::nullopt;
+}
+
 std::optional<Attention> attention_at(const prim::Graph& g, NodeId contract) {
   return Matcher(g, contract).run();
 }
 
-}  // namespace heddle::lower::gpu
+}  // namespace heddle::lower::attention

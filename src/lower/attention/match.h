@@ -1,7 +1,7 @@
 #pragma once
 #include "lower/evaluate.h"
 
-namespace heddle::lower::gpu {
+namespace heddle::lower::attention {
 
 /// softmax(scores(q·kᵀ))·v as one loop over the keys: scores are any pointwise function of the
 /// first product (scale, masks, bias), the softmax runs over the sum of the second. Everything is
@@ -30,4 +30,11 @@ struct Attention {
 /// The attention that ends in this contraction; nullopt if it is none.
 std::optional<Attention> attention_at(const prim::Graph& g, NodeId contract);
 
-}  // namespace heddle::lower::gpu
+/// As prescribed, else in the order in which queries lie in memory, which is that of what is
+/// computed from the result.
+Layout output_layout(const Request& request, const Attention& a);
+
+/// The scores, given as a value, are -inf beyond key = row + this, whatever the operands are.
+std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores);
+
+}  // namespace heddle::lower::attention

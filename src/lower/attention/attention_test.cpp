@@ -1,0 +1,58 @@
+// Attention as one kernel agrees with the primitives, in the kernel interpreter.
+#include "lower/attention/test_cases.h"
+#include "prim/passes.h"
+
+namespace heddle::lower {
+namespace {
+
+/// The case's own cluster, which must be all of it.
+Request attention_request(const Case& c) {
+  Request r = request_of(c);
+  if (const auto found = attention::cluster_at(c.g, c.g.outputs[0].node, c.target))
+    r.cluster = *found;
+  return r;
+}
+
+TEST(Attention, AgreesWithThePrimitives) {
+  for (const AttentionCase& one : kAttentions)
+    for (const int keys : {64, 32}) {
+      Case c;
+      c.target = gpu_target(132);
+      c.tuning = {{"keys", keys}};
+      one.build(c);
+      ASSERT_TRUE(attention::cluster_at(c.g, c.g.outputs[0].node, c.target)) << one.name;
+      const auto lowered = attention::lower(attention_request(c));
+      ASSERT_TRUE(lowered.ok()) << one.name << ": " << lowered.error().message;
+      EXPECT_EQ(run(c, *lowered), "") << one.name << " " << lowered->schedule;
+    }
+}
+
+/// On CPUs, with vectors of all widths, several tasks and blocks of keys.
+TEST(Attention, AgreesOnACpu) {
+  for (const AttentionCase& one : kAttentions)
+    for (const int bytes : {16, 32, 64})
+      for (const Tuning& tuning : {Tuning{}, Tuning{{"rows", 7}, {"block", 32}, {"mr", 3}}}) {
+        Case c;
+        c.target.l2_bytes = 4096;  // scores are many
+        c.target.vector_bytes = bytes;
+        c.target.vector_registers = bytes == 64 ? 32 : 16;
+        c.tuning = tuning;
+        one.build(c);
+        const auto cluster = attention::cluster_at(c.g, c.g.outputs[0].node, c.target);
+        const bool f32 = std::string_view(one.name).ends_with("f32");
+        const bool few = std::string_view(one.name) == "odd f32";
+        ASSERT_EQ(cluster.has_value(), f32 && !few) << one.name;
+        if (!cluster) continue;
+        const auto lowered = attention::lower(attention_request(c));
+        ASSERT_TRUE(lowered.ok()) << one.name << ": " << lowered.error().message;
+        const Status sound = kernel::verify(lowered->kernel);
+        ASSERT_TRUE(sound.ok()) << sound.error().message;
+        EXPECT_EQ(run(c, *lowered), "") << one.name << " " << lowered->schedule;
+        const bool causal = std::string_view(one.name).starts_with("causal") ||
+                            std::string_view(one.name).starts_with("offset");
+        EXPECT_EQ(lowered->schedule.ends_with("causal"), causal) << lowered->schedule;
+      }
+}
+
+}  // namespace
+}  // namespace heddle::lower
