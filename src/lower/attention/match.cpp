@@ -357,7 +357,10 @@ Layout output_layout(const Request& request, const Attention& a) {
   return ordered(shape, order);
 }
 
-std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores) {
+namespace {
+
+/// Where a choice between scores and -inf has the latter.
+std::optional<std::int64_t> hidden_by_choice(const Attention& a, const kernel::Value& scores) {
   const auto* choice = std::get_if<kernel::Apply>(&scores->op);
   if (!choice || choice->fn != ScalarFn::select) return std::nullopt;
   const bool otherwise = is_hidden(choice->args[2]);
@@ -368,6 +371,64 @@ std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Valu
   const auto offset = (*seen - Expr(a.row) + Expr(a.key)).constant();
   // Rows that see nothing are NaN: nothing may be left out for them.
   return offset && *offset >= 0 ? offset : std::nullopt;
+}
+
+/// A constant added to the scores hides what it makes less than any sum of products: exporters
+/// write the least number of f32 for -inf. Each row must see something, or all its keys are equal.
+std::optional<std::int64_t> hidden_by_constant(const Attention& a, const kernel::Load& load,
+                                               const Tensor& mask) {
+  constexpr double kHidden = -1e30;
+  for (Var v : a.batch)
+    if (ir::depends_on(load.offset, v)) return std::nullopt;
+  if (!load.dynamic.empty() || !is_float(mask.dtype())) return std::nullopt;
+  std::vector<std::int64_t> at(a.extents.size(), 0);
+  std::int64_t& row = at[static_cast<std::size_t>(a.row.index)];
+  std::int64_t& key = at[static_cast<std::size_t>(a.key.index)];
+  std::int64_t beyond = 0;
+  for (row = 0; row < a.extent(a.row); ++row) {
+    for (key = a.extent(a.key) - 1; key >= 0; --key)
+      if (!(mask.at(ir::evaluate(load.offset, at)) < kHidden)) break;
+    if (key < 0) return std::nullopt;
+    beyond = std::max(beyond, key - row);
+  }
+  return beyond;
+}
+
+std::optional<std::int64_t> hidden_by_sum(const Attention& a, const kernel::Value& v,
+                                          const ConstantOf& constant_of) {
+  if (const auto* load = std::get_if<kernel::Load>(&v->op)) {
+    const Tensor* mask = ir::depends_on(load->offset, a.row) && ir::depends_on(load->offset, a.key)
+                             ? constant_of(load->buffer)
+                             : nullptr;
+    return mask ? hidden_by_constant(a, *load, *mask) : std::nullopt;
+  }
+  const auto* sum = std::get_if<kernel::Apply>(&v->op);
+  if (!sum || sum->fn != ScalarFn::add) return std::nullopt;
+  for (const kernel::Value& term : sum->args)
+    if (const auto beyond = hidden_by_sum(a, term, constant_of)) return beyond;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores,
+                                          const ConstantOf& constant_of) {
+  auto beyond = hidden_by_choice(a, scores);
+  if (!beyond) beyond = hidden_by_sum(a, scores, constant_of);
+  // A mask that hides nothing is none.
+  return beyond && *beyond < a.extent(a.key) - 1 ? beyond : std::nullopt;
+}
+
+ConstantOf constants_of(const prim::Graph& g, const Request& request, const kernel::Kernel& k,
+                        const Lowered& out) {
+  return [&](kernel::BufferId b) -> const Tensor* {
+    const int argument = k.buffers[b].argument;
+    if (argument < 0) return nullptr;
+    const NodeId node = out.arguments[static_cast<std::size_t>(argument)].node;
+    const bool plain =
+        !request.layout_of || request.layout_of(node) == row_major(g[node].type.shape);
+    return plain ? g.constant_of(node) : nullptr;
+  };
 }
 
 std::optional<Attention> attention_at(const prim::Graph& g, NodeId contract) {

@@ -34,7 +34,14 @@ std::optional<Attention> attention_at(const prim::Graph& g, NodeId contract);
 /// computed from the result.
 Layout output_layout(const Request& request, const Attention& a);
 
-/// The scores, given as a value, are -inf beyond key = row + this, whatever the operands are.
-std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores);
+/// What an argument of the kernel holds, if that is a constant as it lies in memory; else null.
+using ConstantOf = std::function<const Tensor*(kernel::BufferId)>;
+/// The scores, given as a value, weigh nothing beyond key = row + this: they are -inf there,
+/// whatever the operands are, or have a constant added that no finite product makes up for.
+std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores,
+                                          const ConstantOf& constant_of);
+/// Of the arguments that a lowering has so far.
+ConstantOf constants_of(const prim::Graph& g, const Request& request, const kernel::Kernel& k,
+                        const Lowered& out);
 
 }  // namespace heddle::lower::attention

@@ -47,6 +47,25 @@ template <DType type>
 void offset_attention(Case& c) {
   attend(c, type, {1, 2, 70, 133, 64, 64}, [&](NodeId s) { return causal(c, s, 63); });
 }
+/// As exporters write it: the least number is added to what is hidden.
+template <DType type>
+void causal_sum_attention(Case& c) {
+  attend(c, type, {2, 2, 70, 133, 8, 16}, [&](NodeId s) {
+    Tensor mask({type, {1, 1, 70, 133}});
+    for (std::int64_t i = 0; i < mask.count(); ++i)
+      mask.set(i, i % 133 > i / 133 + 5 ? -3.38e38 : static_cast<double>(i % 7));
+    return c.b.add(s, c.b.constant(mask));
+  });
+}
+/// The first row sees nothing, and weighs all keys alike.
+template <DType type>
+void blind_attention(Case& c) {
+  attend(c, type, {1, 2, 40, 40, 8, 16}, [&](NodeId s) {
+    Tensor mask({type, {1, 1, 40, 40}});
+    for (std::int64_t i = 0; i < mask.count(); ++i) mask.set(i, i % 40 >= i / 40 ? -3.38e38 : 0);
+    return c.b.add(s, c.b.constant(mask));
+  });
+}
 /// A mask over keys that hides whole steps from some rows at first, and a bias.
 template <DType type>
 void masked_attention(Case& c) {
@@ -94,13 +113,23 @@ void odd_attention(Case& c) {
 }
 
 inline const AttentionCase kAttentions[] = {
-    {"plain f32", plain_attention<DType::f32>},     {"plain bf16", plain_attention<DType::bf16>},
-    {"plain f16", plain_attention<DType::f16>},     {"causal f32", causal_attention<DType::f32>},
-    {"causal bf16", causal_attention<DType::bf16>}, {"offset f32", offset_attention<DType::f32>},
-    {"offset f16", offset_attention<DType::f16>},   {"masked f32", masked_attention<DType::f32>},
-    {"masked bf16", masked_attention<DType::bf16>}, {"packed f32", packed_attention<DType::f32>},
-    {"packed bf16", packed_attention<DType::bf16>}, {"grouped f32", grouped_attention<DType::f32>},
-    {"grouped f16", grouped_attention<DType::f16>}, {"odd f32", odd_attention<DType::f32>},
+    {"plain f32", plain_attention<DType::f32>},
+    {"plain bf16", plain_attention<DType::bf16>},
+    {"plain f16", plain_attention<DType::f16>},
+    {"causal f32", causal_attention<DType::f32>},
+    {"causal bf16", causal_attention<DType::bf16>},
+    {"offset f32", offset_attention<DType::f32>},
+    {"offset f16", offset_attention<DType::f16>},
+    {"causal sum f32", causal_sum_attention<DType::f32>},
+    {"causal sum bf16", causal_sum_attention<DType::bf16>},
+    {"blind f32", blind_attention<DType::f32>},
+    {"masked f32", masked_attention<DType::f32>},
+    {"masked bf16", masked_attention<DType::bf16>},
+    {"packed f32", packed_attention<DType::f32>},
+    {"packed bf16", packed_attention<DType::bf16>},
+    {"grouped f32", grouped_attention<DType::f32>},
+    {"grouped f16", grouped_attention<DType::f16>},
+    {"odd f32", odd_attention<DType::f32>},
     {"odd bf16", odd_attention<DType::bf16>},
 };
 
