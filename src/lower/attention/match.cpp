@@ -326,9 +326,12 @@ std::optional<ir::Expr> difference_where(const kernel::Value& v, bool wanted) {
   return std::nullopt;
 }
 
+/// Less than any sum of products: exporters write -inf, or the least number of f32.
+constexpr double kHidden = -1e30;
+
 bool is_hidden(const kernel::Value& v) {
   const auto* imm = std::get_if<kernel::Imm>(&v->op);
-  return imm && is_float(v->dtype) && imm->real == -std::numeric_limits<double>::infinity();
+  return imm && is_float(v->dtype) && imm->real < kHidden;
 }
 
 }  // namespace
@@ -359,7 +362,7 @@ Layout output_layout(const Request& request, const Attention& a) {
 
 namespace {
 
-/// Where a choice between scores and -inf has the latter.
+/// Where a choice has what hides, or adds it.
 std::optional<std::int64_t> hidden_by_choice(const Attention& a, const kernel::Value& scores) {
   const auto* choice = std::get_if<kernel::Apply>(&scores->op);
   if (!choice || choice->fn != ScalarFn::select) return std::nullopt;
@@ -373,11 +376,23 @@ std::optional<std::int64_t> hidden_by_choice(const Attention& a, const kernel::V
   return offset && *offset >= 0 ? offset : std::nullopt;
 }
 
-/// A constant added to the scores hides what it makes less than any sum of products: exporters
-/// write the least number of f32 for -inf. Each row must see something, or all its keys are equal.
+/// Where a view has what hides, and not its fill, or the other way round.
+std::optional<std::int64_t> hidden_by_view(const Attention& a, const kernel::Guard& guard) {
+  const bool then = is_hidden(guard.then);
+  if (guard.conditions.size() != 1 || then == is_hidden(guard.otherwise)) return std::nullopt;
+  const auto& [expr, low, high] = guard.conditions[0];
+  const auto shift = (expr + Expr(a.row) - Expr(a.key)).constant();
+  if (!shift) return std::nullopt;
+  // low <= key - row + shift < high, of which one bound must hold everywhere.
+  const bool ends =
+      then ? a.extent(a.key) - 1 + *shift < high : 1 - a.extent(a.row) + *shift >= low;
+  const std::int64_t offset = (then ? low : high) - *shift - 1;
+  return ends && offset >= 0 ? std::optional(offset) : std::nullopt;
+}
+
+/// The same of a constant. Each row must see something, or all its keys are equal.
 std::optional<std::int64_t> hidden_by_constant(const Attention& a, const kernel::Load& load,
                                                const Tensor& mask) {
-  constexpr double kHidden = -1e30;
   for (Var v : a.batch)
     if (ir::depends_on(load.offset, v)) return std::nullopt;
   if (!load.dynamic.empty() || !is_float(mask.dtype())) return std::nullopt;
@@ -394,18 +409,20 @@ std::optional<std::int64_t> hidden_by_constant(const Attention& a, const kernel:
   return beyond;
 }
 
-std::optional<std::int64_t> hidden_by_sum(const Attention& a, const kernel::Value& v,
-                                          const ConstantOf& constant_of) {
+std::optional<std::int64_t> hidden_in(const Attention& a, const kernel::Value& v,
+                                      const ConstantOf& constant_of) {
   if (const auto* load = std::get_if<kernel::Load>(&v->op)) {
     const Tensor* mask = ir::depends_on(load->offset, a.row) && ir::depends_on(load->offset, a.key)
                              ? constant_of(load->buffer)
                              : nullptr;
     return mask ? hidden_by_constant(a, *load, *mask) : std::nullopt;
   }
+  if (const auto* guard = std::get_if<kernel::Guard>(&v->op)) return hidden_by_view(a, *guard);
+  if (const auto beyond = hidden_by_choice(a, v)) return beyond;
   const auto* sum = std::get_if<kernel::Apply>(&v->op);
   if (!sum || sum->fn != ScalarFn::add) return std::nullopt;
   for (const kernel::Value& term : sum->args)
-    if (const auto beyond = hidden_by_sum(a, term, constant_of)) return beyond;
+    if (const auto beyond = hidden_in(a, term, constant_of)) return beyond;
   return std::nullopt;
 }
 
@@ -413,8 +430,7 @@ std::optional<std::int64_t> hidden_by_sum(const Attention& a, const kernel::Valu
 
 std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores,
                                           const ConstantOf& constant_of) {
-  auto beyond = hidden_by_choice(a, scores);
-  if (!beyond) beyond = hidden_by_sum(a, scores, constant_of);
+  const auto beyond = hidden_in(a, scores, constant_of);
   // A mask that hides nothing is none.
   return beyond && *beyond < a.extent(a.key) - 1 ? beyond : std::nullopt;
 }

@@ -36,8 +36,8 @@ Layout output_layout(const Request& request, const Attention& a);
 
 /// What an argument of the kernel holds, if that is a constant as it lies in memory; else null.
 using ConstantOf = std::function<const Tensor*(kernel::BufferId)>;
-/// The scores, given as a value, weigh nothing beyond key = row + this: they are -inf there,
-/// whatever the operands are, or have a constant added that no finite product makes up for.
+/// The scores, given as a value, weigh nothing beyond key = row + this: a mask makes them, or adds,
+/// -inf or a number that no sum of products makes up for (less than -1e30).
 std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores,
                                           const ConstantOf& constant_of);
 /// Of the arguments that a lowering has so far.

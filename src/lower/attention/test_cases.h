@@ -57,6 +57,21 @@ void causal_sum_attention(Case& c) {
     return c.b.add(s, c.b.constant(mask));
   });
 }
+/// The same, of a mask that is computed, or a view of one number (Trilu's).
+template <DType type>
+void causal_computed_attention(Case& c) {
+  attend(c, type, {1, 2, 150, 150, 16, 32}, [&](NodeId s) {
+    return c.b.add(s, causal(c, c.b.full({type, {1, 1, 150, 150}}, 0), 0));
+  });
+}
+template <DType type>
+void causal_view_attention(Case& c) {
+  attend(c, type, {1, 2, 90, 150, 16, 32}, [&](NodeId s) {
+    const NodeId hidden = c.b.scalar(type, -std::numeric_limits<double>::infinity());
+    const ir::Expr above = ir::Expr(ir::Var{3}) - ir::Expr(ir::Var{2});
+    return c.b.add(s, c.b.view(hidden, c.g[s].type.shape, {{}, {{above, 3, 150}}}));
+  });
+}
 /// The first row sees nothing, and weighs all keys alike.
 template <DType type>
 void blind_attention(Case& c) {
@@ -122,6 +137,8 @@ inline const AttentionCase kAttentions[] = {
     {"offset f16", offset_attention<DType::f16>},
     {"causal sum f32", causal_sum_attention<DType::f32>},
     {"causal sum bf16", causal_sum_attention<DType::bf16>},
+    {"causal computed f32", causal_computed_attention<DType::f32>},
+    {"causal view f32", causal_view_attention<DType::f32>},
     {"blind f32", blind_attention<DType::f32>},
     {"masked f32", masked_attention<DType::f32>},
     {"masked bf16", masked_attention<DType::bf16>},
