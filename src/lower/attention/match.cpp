@@ -393,16 +393,17 @@ std::optional<std::int64_t> hidden_by_view(const Attention& a, const kernel::Gua
 /// The same of a constant. Each row must see something, or all its keys are equal.
 std::optional<std::int64_t> hidden_by_constant(const Attention& a, const kernel::Load& load,
                                                const Tensor& mask) {
-  for (Var v : a.batch)
-    if (ir::depends_on(load.offset, v)) return std::nullopt;
-  if (!load.dynamic.empty() || !is_float(mask.dtype())) return std::nullopt;
-  std::vector<std::int64_t> at(a.extents.size(), 0);
-  std::int64_t& row = at[static_cast<std::size_t>(a.row.index)];
-  std::int64_t& key = at[static_cast<std::size_t>(a.key.index)];
+  const auto row_step = ir::coefficient_of(load.offset, a.row),
+             key_step = ir::coefficient_of(load.offset, a.key);
+  if (!row_step || !key_step || !load.dynamic.empty() || !is_float(mask.dtype()))
+    return std::nullopt;
+  const auto first =
+      (load.offset - Expr(a.row) * Expr(*row_step) - Expr(a.key) * Expr(*key_step)).constant();
+  if (!first) return std::nullopt;
   std::int64_t beyond = 0;
-  for (row = 0; row < a.extent(a.row); ++row) {
-    for (key = a.extent(a.key) - 1; key >= 0; --key)
-      if (!(mask.at(ir::evaluate(load.offset, at)) < kHidden)) break;
+  for (std::int64_t row = 0; row < a.extent(a.row); ++row) {
+    std::int64_t key = a.extent(a.key) - 1;
+    while (key >= 0 && mask.at(*first + row * *row_step + key * *key_step) < kHidden) --key;
     if (key < 0) return std::nullopt;
     beyond = std::max(beyond, key - row);
   }
