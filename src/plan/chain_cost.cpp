@@ -22,7 +22,10 @@ Cost chain_cost(const Facts& f, const MachineModel& m, const Cluster& c) {
     const double flops = 2 * s.batch * s.m * s.n * s.k;
     passes = std::max(passes, std::ceil(s.m / kRows));
     blocks = std::max(blocks, s.batch * std::ceil(s.m / kRows));
-    work_us += flops / (1e3 * main_loop_rate(m, s, f[id].type.dtype, !m.gpu));
+    const double written_us = flops / (1e3 * main_loop_rate(m, s, f[id].type.dtype, !m.gpu));
+    const bool halves = !m.gpu && f[f[id].args[0]].type.dtype == DType::bf16;
+    const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
+    work_us += written_us * (halves ? best_algorithm(all, written_us, 0).work : 1);
     cost.flops += flops;
   }
   cost.flops += vector_ops;

@@ -54,5 +54,30 @@ TEST(Attention, AgreesOnACpu) {
       }
 }
 
+/// Of bf16 in tile registers; columns that are no multiple of 32 have kernels of their own.
+TEST(Attention, AgreesInTileRegisters) {
+  int checked = 0;
+  for (const AttentionCase& one : kAttentions)
+    for (const Tuning& tuning : {Tuning{}, Tuning{{"rows", 64}, {"block", 64}}}) {
+      Case c;
+      c.target.l2_bytes = 256;
+      c.target.vector_bytes = 64;
+      c.target.vector_registers = 32;
+      c.target.tiles = true;
+      c.tuning = tuning;
+      one.build(c);
+      const auto cluster = attention::cluster_at(c.g, c.g.outputs[0].node, c.target);
+      if (!std::string_view(one.name).ends_with("bf16") || !cluster) continue;
+      const auto lowered = attention::lower(attention_request(c));
+      ASSERT_TRUE(lowered.ok()) << one.name << ": " << lowered.error().message;
+      const Status sound = kernel::verify(lowered->kernel);
+      ASSERT_TRUE(sound.ok()) << one.name << sound.error().message;
+      EXPECT_EQ(run(c, *lowered), "") << one.name << " " << lowered->schedule;
+      EXPECT_NE(lowered->schedule.find(" bf16"), std::string::npos) << lowered->schedule;
+      ++checked;
+    }
+  EXPECT_GE(checked, 6);
+}
+
 }  // namespace
 }  // namespace heddle::lower

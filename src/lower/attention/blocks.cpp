@@ -9,8 +9,12 @@ namespace {
 
 constexpr std::int64_t kFewRows = 16, kFewKeys = 16;  // not worth the packing
 
-bool plain(const prim::Graph& g, const Attention::Operand& o) {
-  return g[o.node].type.dtype == DType::f32 && o.inside.empty();
+/// Operands of both products, perhaps behind casts.
+bool of_type(DType type, const prim::Graph& g, const Attention& a) {
+  const auto factors = [&](NodeId product) {
+    return std::ranges::all_of(g[product].args, [&](NodeId x) { return g[x].type.dtype == type; });
+  };
+  return factors(a.result) && factors(a.products);
 }
 
 }  // namespace
@@ -19,18 +23,28 @@ std::optional<Blocks> blocks_of(const prim::Graph& g, const Attention& a, const 
                                 const Tuning& fixed) {
   const std::int64_t rows = a.extent(a.row), keys = a.extent(a.key),
                      lanes = target.lanes(DType::f32);
-  if (!plain(g, a.q) || !plain(g, a.k) || !plain(g, a.v) || g[a.result].type.dtype != DType::f32 ||
-      rows < kFewRows || keys < kFewKeys)
-    return std::nullopt;
+  const bool halves =
+      target.tiles && of_type(DType::bf16, g, a) && a.extent(a.column) % kTileSide == 0;
+  const bool single = of_type(DType::f32, g, a) && g[a.result].type.dtype == DType::f32;
+  const bool plain = a.q.inside.empty() && a.k.inside.empty() && a.v.inside.empty();
+  if (!(halves || single) || !plain || rows < kFewRows || keys < kFewKeys) return std::nullopt;
   Blocks b;
   const bool many = target.vector_registers >= 32;
   b.nv = contract::pinned(fixed, "nv").value_or(many ? 4 : 2);
   b.nv = std::clamp<std::int64_t>(b.nv, 1, ceil_div(keys, lanes));
   const std::int64_t most_rows = (target.vector_registers - 1 - b.nv) / b.nv;
   b.mr = std::clamp<std::int64_t>(contract::pinned(fixed, "mr").value_or(6), 1, most_rows);
+  if (halves) b.mr = kTileSide, b.nv = 2;
   const std::int64_t tiles = ceil_div(rows, b.mr);
-  b.mr = ceil_div(rows, tiles);
-  b.small = tiles * b.mr - rows;
+  b.halves = halves;
+  if (halves) {
+    b.less = rows % b.mr;
+    b.small = b.less > 0 ? 1 : 0;
+  } else {
+    b.mr = ceil_div(rows, tiles);
+    b.less = b.mr - 1;
+    b.small = tiles * b.mr - rows;
+  }
   b.big = tiles - b.small;
 
   // The scores of a task share the cache with the keys and values of a product.

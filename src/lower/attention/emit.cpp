@@ -39,13 +39,17 @@ Emitter::Emitter(const Request& request, const Attention& a, const Blocks& block
       a_(a),
       b_(blocks),
       lanes_(request.target.lanes(kType)),
+      unrolled_(blocks.halves ? Binding::serial : Binding::unroll),
       keys_(a.extent(a.key)),
       depth_(a.extent(a.depth)),
       columns_(a.extent(a.column)),
-      key_vectors_(ceil_div(keys_, lanes_)),
+      padded_keys_(blocks.halves ? ceil_div(keys_, kTileSide) * kTileSide : keys_),
+      padded_depth_(blocks.halves ? ceil_div(depth_, kTileSide) * kTileSide : depth_),
+      key_vectors_(ceil_div(padded_keys_, lanes_)),
       column_vectors_(ceil_div(columns_, lanes_)),
       row_blocks_(ceil_div(blocks.big + blocks.small, blocks.tiles)),
       pitch_(key_vectors_ * lanes_),
+      weight_pitch_(pitch_ + kTileSide),
       values_(g_) {
   for (Var v : a.batch) batches_ *= a.extent(v);
   // Rows of scores that lie a multiple of 1 KB apart would share few cache sets.
@@ -54,9 +58,10 @@ Emitter::Emitter(const Request& request, const Attention& a, const Blocks& block
   values_.ranges() = ir::ranges_of(a_.extents);
 }
 
-BufferId Emitter::buffer(std::string name, std::int64_t size, Scope scope, int lanes,
-                         NodeId origin) {
+BufferId Emitter::buffer(std::string name, std::int64_t size, Scope scope, int lanes, NodeId origin,
+                         DType type) {
   kernel::Buffer b;
+  b.dtype = type;
   b.name = std::move(name);
   b.size = size;
   b.scope = scope;
@@ -80,6 +85,7 @@ Stmt Emitter::vectors(std::int64_t nv, const PerLane& make) {
 /// As many as there must be, as wide as each other or one vector less.
 std::vector<Emitter::Panels> Emitter::panels(std::int64_t extent) const {
   const std::int64_t all = ceil_div(extent, lanes_), count = ceil_div(all, b_.nv);
+  if (b_.halves) return {{b_.nv, 0, count, 0, extent % (b_.nv * lanes_) != 0}};
   const std::int64_t nv = ceil_div(all, count), small = count * nv - all, big = count - small;
   const bool partial = extent % lanes_ != 0;
   std::vector<Panels> out{{nv, 0, big, 0, partial && small == 0}};
@@ -95,8 +101,9 @@ kernel::Body Emitter::each_tile(
     std::vector<Height> heights;
     if (b_.big > 0) heights.push_back({b_.mr, tile * Expr(b_.mr), {{tile, 0, b_.big}}});
     if (b_.small > 0)
-      heights.push_back(
-          {b_.mr - 1, tile * Expr(b_.mr - 1) + Expr(b_.big), {{tile, b_.big, b_.big + b_.small}}});
+      heights.push_back({b_.less,
+                         tile * Expr(b_.less) + Expr(b_.big * (b_.mr - b_.less)),
+                         {{tile, b_.big, b_.big + b_.small}}});
     Body out;
     for (const Height& h : heights) out.push_back(kernel::when(h.when, make(h, slot)));
     return out;
@@ -240,20 +247,23 @@ kernel::Body Emitter::some_values(const Expr& base, const Expr& first) {
 /// Keys and values of all products, in the order in which they are multiplied.
 Stmt Emitter::pack() {
   const std::int64_t key_panels = ceil_div(key_vectors_, b_.nv);
-  const std::int64_t each_batch = key_panels + ceil_div(keys_, kValuesOfTask);
+  const std::int64_t each_batch = key_panels + ceil_div(padded_keys_, kValuesOfTask);
   return each(0, batches_ * each_batch, Binding::grid, [&](const Expr& task) {
     const Expr batch = ir::floor_div(task, each_batch), part = ir::floor_mod(task, each_batch);
     decode(batch);
     Body out;
     for (const Panels& p : panels(keys_)) {
       const Expr first = p.first_vector(part) * Expr(lanes_);
-      const Expr base = (batch * Expr(key_vectors_ * lanes_) + first) * Expr(depth_);
-      out.push_back(kernel::when({{part, p.begin, p.end}}, key_panel(base, first, p)));
+      const Expr key = batch * Expr(key_vectors_ * lanes_) + first;
+      Body panel = b_.halves ? key_words(key * Expr(padded_depth_ / 2), first, p)
+                             : key_panel(key * Expr(depth_), first, p);
+      out.push_back(kernel::when({{part, p.begin, p.end}}, std::move(panel)));
     }
     const Expr number = part - Expr(key_panels);
-    out.push_back(kernel::when(
-        {{number, 0, each_batch - key_panels}},
-        some_values(batch * Expr(keys_ * column_vectors_ * lanes_), number * Expr(kValuesOfTask))));
+    const Expr first = number * Expr(kValuesOfTask);
+    const Expr base = batch * Expr(padded_keys_ * column_vectors_ * lanes_ / (b_.halves ? 2 : 1));
+    out.push_back(kernel::when({{number, 0, each_batch - key_panels}},
+                               b_.halves ? value_words(base, first) : some_values(base, first)));
     return out;
   });
 }
@@ -279,12 +289,13 @@ kernel::Body Emitter::score_row(const Height& h, const Expr& r, const Expr& slot
       return Body{kernel::store(to, to_first + l, load(from, from_first + l))};
     });
   };
+  // Of a panel that may lack keys the last vector does; of one in tile registers both may.
+  const std::int64_t whole = !p.partial ? p.nv : b_.halves ? 0 : p.nv - 1;
   Body out{copy(most, 0, most_, (slot + r) * Expr(lanes_)),
-           vectors(p.nv - (p.partial ? 1 : 0),
-                   [&](const Expr& c, const Expr& l) { return store(c, l, false); })};
-  if (p.partial)
+           vectors(whole, [&](const Expr& c, const Expr& l) { return store(c, l, false); })};
+  for (std::int64_t c = whole; c < p.nv; ++c)
     out.push_back(each(0, lanes_, Binding::vector,
-                       [&](const Expr& l) { return store(Expr((p.nv - 1) * lanes_), l, true); }));
+                       [&](const Expr& l) { return store(Expr(c * lanes_), l, true); }));
   out.push_back(copy(most_, (slot + r) * Expr(lanes_), most, 0));
   return out;
 }
@@ -312,20 +323,29 @@ kernel::Body Emitter::fetch_scores(const Height& h, const Expr& first_key, std::
 
 kernel::Body Emitter::scores(const Expr& batch) {
   Body out{fill(most_, b_.tiles * b_.mr, -kInfinity)};
+  if (b_.halves) append(out, copy_queries());
   for (const Panels& p : panels(keys_)) {
-    const BufferId acc =
-        buffer("scores", b_.mr * p.nv * lanes_, Scope::lane, static_cast<int>(lanes_), a_.products);
+    BufferId acc = tile_;
+    if (!b_.halves)
+      acc = buffer("scores", b_.mr * p.nv * lanes_, Scope::lane, static_cast<int>(lanes_),
+                   a_.products);
     out.push_back(each(p.begin, p.end, Binding::serial, [&](const Expr& panel) {
       const Expr first = p.first_vector(panel) * Expr(lanes_);
-      const Expr from = (batch * Expr(key_vectors_ * lanes_) + first) * Expr(depth_);
+      const Expr from = (batch * Expr(key_vectors_ * lanes_) + first) *
+                        Expr(b_.halves ? padded_depth_ / 2 : depth_);
       Body tiles = each_tile([&](const Height& h, const Expr& slot) {
-        Body tile = fetch_scores(h, first, p.nv);
-        tile.push_back(zero(h, p.nv, acc));
-        const auto query = [&](const Expr& r, const Expr& term) {
-          return at(q_, {{a_.row, h.first + r}, {a_.depth, term}});
-        };
-        append(tile, multiply(h, p.nv, depth_, acc, query, packed_keys_, from));
-        tile.push_back(each(0, h.rows, Binding::unroll,
+        Body tile;
+        if (b_.halves) {
+          tile.push_back(tile_of_scores(slot, from));
+        } else {
+          tile = fetch_scores(h, first, p.nv);
+          tile.push_back(zero(h, p.nv, acc));
+          const auto query = [&](const Expr& r, const Expr& term) {
+            return at(q_, {{a_.row, h.first + r}, {a_.depth, term}});
+          };
+          append(tile, multiply(h, p.nv, depth_, acc, query, packed_keys_, from));
+        }
+        tile.push_back(each(0, h.rows, unrolled_,
                             [&](const Expr& r) { return score_row(h, r, slot, first, p, acc); }));
         return tile;
       });
@@ -380,9 +400,11 @@ kernel::Body Emitter::exponentials(const Expr& slot) {
   append(out, each_vector([&](const Expr& c, const Expr& l, const Expr& key) {
            const Value below = apply(ScalarFn::sub, {load(scores_, score_at(key)), load(peak, 0)});
            const Value sum = apply(ScalarFn::add, {load(total, c + l), load(e, c + l)});
-           return Body{kernel::store(e, c + l, apply(ScalarFn::exp, {below})),
-                       kernel::store(scores_, score_at(key), load(e, c + l)),
-                       kernel::store(total, c + l, sum)};
+           return Body{
+               kernel::store(e, c + l, apply(ScalarFn::exp, {below})),
+               b_.halves ? kernel::store(weights_, slot * Expr(weight_pitch_) + key, load(e, c + l))
+                         : kernel::store(scores_, score_at(key), load(e, c + l)),
+               kernel::store(total, c + l, sum)};
          }));
   for (std::int64_t c = 1; c < b_.nv; ++c)
     out.push_back(each(0, lanes_, Binding::vector, [&](const Expr& l) {
@@ -412,7 +434,7 @@ kernel::Body Emitter::store_results(const Height& h, const Expr& slot, const Pan
     const Value v = apply(ScalarFn::mul, {sum(r, c), load(inverse_, slot + r)});
     return Body{kernel::store(result_, to, kernel::with_origin(v, a_.result.value))};
   };
-  return {each(0, h.rows, Binding::unroll, [&](const Expr& r) {
+  return {each(0, h.rows, unrolled_, [&](const Expr& r) {
     Body row{vectors(p.nv - (p.partial ? 1 : 0),
                      [&](const Expr& c, const Expr& l) { return store(r, c + l); })};
     const auto last = [&](std::int64_t from, std::int64_t to, std::int64_t lanes) {
@@ -477,21 +499,25 @@ kernel::Body Emitter::key_block(const Expr& batch, const Expr& first, std::int64
 }
 
 kernel::Body Emitter::results(const Expr& batch) {
-  if (keys_ <= block_keys_) return key_block(batch, Expr(0), keys_);
-  const std::int64_t pitch = column_vectors_ * lanes_, whole = keys_ / block_keys_;
+  const auto block = [&](const Expr& first, std::int64_t keys) {
+    return b_.halves ? key_block_by_tiles(batch, first, keys) : key_block(batch, first, keys);
+  };
+  if (padded_keys_ <= block_keys_) return block(Expr(0), padded_keys_);
+  const std::int64_t pitch = column_vectors_ * lanes_, whole = padded_keys_ / block_keys_;
   Body out{fill(sums_, b_.tiles * b_.mr * column_vectors_, 0)};
   out.push_back(each(0, whole, Binding::serial, [&](const Expr& i) {
     const Expr first = i * Expr(block_keys_);
-    return Body{kernel::when(needed(first), key_block(batch, first, block_keys_))};
+    return Body{kernel::when(needed(first), block(first, block_keys_))};
   }));
-  if (const std::int64_t rest = keys_ - whole * block_keys_; rest > 0) {
+  if (const std::int64_t rest = padded_keys_ - whole * block_keys_; rest > 0) {
     const Expr first(whole * block_keys_);
-    out.push_back(kernel::when(needed(first), key_block(batch, first, rest)));
+    out.push_back(kernel::when(needed(first), block(first, rest)));
   }
   append(out, each_tile([&](const Height& h, const Expr& slot) {
            Body tile;
            for (const Panels& p : panels(columns_))
              tile.push_back(each(p.begin, p.end, Binding::serial, [&](const Expr& panel) {
+               if (b_.halves) return store_tile(h, slot, panel);
                return store_results(h, slot, p, panel, [&](const Expr& r, const Expr& c) {
                  return load(sums_,
                              (slot + r) * Expr(pitch) + p.first_vector(panel) * Expr(lanes_) + c);
@@ -518,7 +544,7 @@ void Emitter::evaluate() {
   causal_ = hidden_beyond(a_, score_, constants_of(g_, request_, k_, out_));
   // Few keys are one block, whose sums need no memory.
   constexpr std::int64_t kFewKeys = 256;
-  block_keys_ = !causal_ && keys_ <= kFewKeys ? keys_ : b_.block;
+  block_keys_ = !causal_ && (b_.halves || keys_ <= kFewKeys) ? padded_keys_ : b_.block;
   const auto* k = std::get_if<kernel::Load>(&key_->op);
   along_depth_ = k && ir::coefficient_of(k->offset, a_.depth) == 1 &&
                  ir::coefficient_of(k->offset, a_.key).value_or(0) >= lanes_;
@@ -526,14 +552,23 @@ void Emitter::evaluate() {
 
 Lowered Emitter::run() {
   evaluate();
-  packed_keys_ = buffer("packed keys", batches_ * depth_ * key_vectors_ * lanes_, Scope::grid);
+  const std::int64_t parts = b_.halves ? 2 : 1;
+  const DType packed = b_.halves ? DType::i32 : kType;
+  packed_keys_ = buffer("packed keys", batches_ * padded_depth_ * key_vectors_ * lanes_ / parts,
+                        Scope::grid, 1, {}, packed);
   packed_values_ =
-      buffer("packed values", batches_ * keys_ * column_vectors_ * lanes_, Scope::grid);
+      buffer("packed values", batches_ * padded_keys_ * column_vectors_ * lanes_ / parts,
+             Scope::grid, 1, {}, packed);
   const std::int64_t rows = b_.tiles * b_.mr;
   scores_ = buffer("scores of a task", rows * pitch_, Scope::block, 1, a_.products);
   most_ = buffer("largest scores", rows * lanes_, Scope::block);
   inverse_ = buffer("inverse", rows, Scope::block);
   sums_ = buffer("sums of a task", rows * column_vectors_ * lanes_, Scope::block, 1, a_.result);
+  if (b_.halves) {
+    queries_ = buffer("queries", rows * padded_depth_, Scope::block, 1, {}, DType::bf16);
+    weights_ = buffer("weights", rows * weight_pitch_, Scope::block, 1, a_.exp, DType::bf16);
+    tile_ = buffer("tile", kTileSide * kTileSide, Scope::block, 1, a_.products);
+  }
   k_.body.push_back(pack());
   k_.body.push_back({kernel::Barrier{Scope::grid}});
   k_.body.push_back(each(0, batches_ * row_blocks_, Binding::grid, [&](const Expr& task) {
@@ -551,9 +586,9 @@ Lowered Emitter::run() {
   }));
   k_.name = fmt::format("attention_{}", a_.result.value);
   out_.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
-  out_.schedule =
-      fmt::format("attention mr={} nv={} tiles={}+{} tiles/task={} block={}{}", b_.mr, b_.nv,
-                  b_.big, b_.small, b_.tiles, block_keys_, causal_ ? " causal" : "");
+  out_.schedule = fmt::format("attention mr={} nv={} tiles={}+{} tiles/task={} block={}{}{}", b_.mr,
+                              b_.nv, b_.big, b_.small, b_.tiles, block_keys_,
+                              b_.halves ? " bf16" : "", causal_ ? " causal" : "");
   return std::move(out_);
 }
 

@@ -8,11 +8,15 @@ namespace heddle::lower::attention {
 /// stay in the core's second-level cache until the values are multiplied, `block` keys at a time.
 struct Blocks {
   std::int64_t mr = 6;              ///< rows of a register tile
-  std::int64_t big = 1, small = 0;  ///< tiles of mr and of mr - 1 rows
+  std::int64_t big = 1, small = 0;  ///< tiles of mr and of fewer rows
   std::int64_t nv = 4;              ///< vectors of keys, and of columns at the most
   std::int64_t tiles = 8;           ///< of a task
   std::int64_t block = 64;          ///< keys, a multiple of nv vectors
+  std::int64_t less = 5;            ///< rows of the small tiles
+  bool halves = false;              ///< bf16 in tile registers
 };
+/// Rows, keys and columns of a product in tile registers, and terms of its steps.
+constexpr std::int64_t kTileSide = 32;
 /// The model's choice; nullopt if kernels of their own are better: few rows or keys, or operands
 /// that are not f32. `fixed` pins "mr", "nv", "rows" (of a task, about) and "block".
 std::optional<Blocks> blocks_of(const prim::Graph& g, const Attention& a, const Target& target,
@@ -54,7 +58,7 @@ class Emitter {
   };
 
   BufferId buffer(std::string name, std::int64_t size, kernel::Scope scope, int lanes = 1,
-                  NodeId origin = {});
+                  NodeId origin = {}, DType type = DType::f32);
   kernel::Stmt each(std::int64_t begin, std::int64_t end, kernel::Binding binding,
                     const Made& make);
   kernel::Stmt vectors(std::int64_t nv, const PerLane& make);
@@ -89,13 +93,26 @@ class Emitter {
   Body store_results(const Height& h, const Expr& slot, const Panels& p, const Expr& panel,
                      const PerElement& sum);
 
+  // In tile registers (emit_tiles.cpp).
+  Body key_words(const Expr& base, const Expr& first, const Panels& p);
+  Body value_words(const Expr& base, const Expr& first);
+  Body copy_queries();
+  kernel::Stmt tile_of_scores(const Expr& slot, const Expr& keys_from) const;
+  kernel::Stmt tile_of_values(const Expr& slot, const Expr& first_key, std::int64_t keys,
+                              const Expr& values_from, const Expr& to, bool add) const;
+  Body key_block_by_tiles(const Expr& batch, const Expr& first, std::int64_t keys);
+  Expr place_of_sums(const Expr& slot, const Expr& panel) const;
+  Body store_tile(const Height& h, const Expr& slot, const Expr& panel);
+
   const Request& request_;
   const prim::Graph& g_;
   const Attention& a_;
   const Blocks b_;
-  const std::int64_t lanes_, keys_, depth_, columns_;
+  const std::int64_t lanes_;
+  const kernel::Binding unrolled_;  ///< rows of a register tile
+  const std::int64_t keys_, depth_, columns_, padded_keys_, padded_depth_;
   const std::int64_t key_vectors_, column_vectors_, row_blocks_;
-  std::int64_t batches_ = 1, pitch_, block_keys_ = 0;
+  std::int64_t batches_ = 1, pitch_, weight_pitch_, block_keys_ = 0;
   kernel::Kernel k_;
   Lowered out_;
   Evaluator values_;
@@ -106,6 +123,7 @@ class Emitter {
   Places batch_;
   Expr block_ = 0;  ///< number of the task's rows
   BufferId result_, product_, packed_keys_, packed_values_, scores_, most_, inverse_, sums_;
+  BufferId queries_, weights_, tile_;  ///< of halves
 };
 
 }  // namespace heddle::lower::attention

@@ -40,6 +40,12 @@ void plain_attention(Case& c) {
   attend(c, type, {}, [](NodeId s) { return s; });
 }
 template <DType type>
+void wide_attention(Case& c) {
+  attend(c, type, {2, 1, 77, 103, 40, 64}, [&](NodeId s) {
+    return c.b.add(s, c.input({2, 1, 77, 103}, type));
+  });
+}
+template <DType type>
 void causal_attention(Case& c) {
   attend(c, type, {1, 2, 150, 150, 16, 32}, [&](NodeId s) { return causal(c, s, 0); });
 }
@@ -135,6 +141,9 @@ inline const AttentionCase kAttentions[] = {
     {"causal bf16", causal_attention<DType::bf16>},
     {"offset f32", offset_attention<DType::f32>},
     {"offset f16", offset_attention<DType::f16>},
+    {"offset bf16", offset_attention<DType::bf16>},
+    {"wide f32", wide_attention<DType::f32>},
+    {"wide bf16", wide_attention<DType::bf16>},
     {"causal sum f32", causal_sum_attention<DType::f32>},
     {"causal sum bf16", causal_sum_attention<DType::bf16>},
     {"causal computed f32", causal_computed_attention<DType::f32>},
