@@ -20,12 +20,10 @@ constexpr std::int64_t kHalf = 16;              // lanes of f32 or of words
 constexpr std::int64_t kWords = kHalf * kHalf;  // of a tile: 32 terms of 16 columns
 constexpr std::int64_t kStepWords = 2 * kWords;  // of 32 columns
 
-Value f32_at(BufferId b, const ir::Expr& at) { return kernel::load(b, at, DType::f32); }
-
 /// Two values rounded to bf16, the first in the low bits.
 Value word(const Value& first, const Value& second) {
   const auto rounded = [](const Value& v) {
-    return kernel::apply(ScalarFn::round_bf16, {v}, DType::f32);
+    return kernel::apply(ScalarFn::round_bf16, {v}, kType);
   };
   const Value low = rounded(first), high = rounded(second);
   const auto bits = [](const Value& v) {
@@ -55,7 +53,7 @@ kernel::Body Emitter::key_words(const Expr& base, const Expr& first, const Panel
           if (p.partial) inside.push_back({key, 0, keys_});
           if (padded_depth_ > depth_) inside.push_back({term, 0, depth_});
           Value v = at(key_, {{a_.key, key}, {a_.depth, term}});
-          if (!inside.empty()) v = kernel::guard(inside, v, kernel::imm(DType::f32, 0));
+          if (!inside.empty()) v = kernel::guard(inside, v, f32(0));
           return Body{kernel::store(kept, u * Expr(lanes_) + l, v)};
         })};
       })};
@@ -65,7 +63,7 @@ kernel::Body Emitter::key_words(const Expr& base, const Expr& first, const Panel
         return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
           const Expr from = pair * Expr(2 * lanes_) + l;
           return Body{kernel::store(packed_keys_, to + pair * Expr(lanes_) + l,
-                                    word(f32_at(kept, from), f32_at(kept, from + Expr(lanes_))))};
+                                    word(load(kept, from), load(kept, from + Expr(lanes_))))};
         })};
       }));
       return out;
@@ -84,9 +82,7 @@ kernel::Body Emitter::value_words(const Expr& base, const Expr& first) {
           const auto value = [&](std::int64_t of_pair) {
             const Expr key = step * Expr(kSide) + pair * Expr(2) + Expr(of_pair);
             const Value v = at(value_, {{a_.key, key}, {a_.column, half * Expr(kHalf) + l}});
-            return keys_ == padded_keys_
-                       ? v
-                       : kernel::guard({{key, 0, keys_}}, v, kernel::imm(DType::f32, 0));
+            return keys_ == padded_keys_ ? v : kernel::guard({{key, 0, keys_}}, v, f32(0));
           };
           const Expr to = base + ir::floor_div(half, 2) * Expr(steps * kStepWords) +
                           step * Expr(kStepWords) + ir::floor_mod(half, 2) * Expr(kWords) +
@@ -107,8 +103,7 @@ kernel::Body Emitter::copy_queries() {
         return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
           const Expr term = c * Expr(kHalf) + l;
           Value v = at(q_, {{a_.row, h.first + r}, {a_.depth, term}});
-          if (padded_depth_ > depth_)
-            v = kernel::guard({{term, 0, depth_}}, v, kernel::imm(DType::f32, 0));
+          if (padded_depth_ > depth_) v = kernel::guard({{term, 0, depth_}}, v, f32(0));
           return Body{kernel::store(queries_, (slot + r) * Expr(padded_depth_) + term, v)};
         })};
       })};
@@ -168,7 +163,7 @@ ir::Expr Emitter::place_of_sums(const Expr& slot, const Expr& panel) const {
 kernel::Body Emitter::store_tile(const Height& h, const Expr& slot, const Expr& panel) {
   const Panels all{2, 0, columns_ / kSide, 0, false};
   return store_results(h, slot, all, panel, [&](const Expr& r, const Expr& c) {
-    return f32_at(sums_, place_of_sums(slot, panel) + r * Expr(kSide) + c);
+    return load(sums_, place_of_sums(slot, panel) + r * Expr(kSide) + c);
   });
 }
 
