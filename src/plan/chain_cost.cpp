@@ -5,6 +5,19 @@
 
 namespace heddle::plan {
 
+namespace {
+
+/// What a CPU takes beside the multiplications of a product: its columns are packed before, and
+/// padded to whole vectors.
+double added_us(const MachineModel& m, const MatmulShape& s, double written_us) {
+  constexpr double kPackCycles = 1;  // of an element
+  const double lanes = m.vector_bytes / 4.0, gigahertz = m.peak_gflops / m.vector_bytes;
+  const double padding = std::ceil(s.n / lanes) * lanes / s.n - 1;
+  return written_us * padding + s.batch * s.n * s.k * kPackCycles / (gigahertz * 1e3);
+}
+
+}  // namespace
+
 /// Contractions one after the other in a block's own memory, with the maps and reductions between
 /// them: operands are read once from memory, and on a GPU by each block of 64 rows from the shared
 /// cache. A CPU's core has them near while it multiplies.
@@ -26,6 +39,7 @@ Cost chain_cost(const Facts& f, const MachineModel& m, const Cluster& c) {
     const bool halves = !m.gpu && f[f[id].args[0]].type.dtype == DType::bf16;
     const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
     work_us += written_us * (halves ? best_algorithm(all, written_us, 0).work : 1);
+    if (!m.gpu) work_us += added_us(m, s, written_us);
     cost.flops += flops;
   }
   cost.flops += vector_ops;
