@@ -266,7 +266,7 @@ void Emitter::evaluate() {
   key_ = values_.at(a_.k.node, a_.k.index);
   value_ = values_.at(a_.v.node, a_.v.index);
   score_ = values_.at(a_.scores, a_.scores_at);
-  causal_ = hidden_beyond(a_, score_, constants_of(g_, request_, k_, out_));
+  causal_ = hidden_beyond(a_, score_, product_, constants_of(g_, request_, k_, out_));
   // Few keys are one block, whose sums need no memory.
   constexpr std::int64_t kFewKeys = 256;
   block_keys_ = !causal_ && (b_.halves || keys_ <= kFewKeys) ? padded_keys_ : b_.block;

@@ -1,11 +1,13 @@
 #include "lower/attention/match.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <map>
 #include <set>
 
+#include "kernel/traverse.h"
 #include "lower/reduction.h"
 
 namespace heddle::lower::attention {
@@ -298,7 +300,7 @@ namespace {
 /// An integer value as an index expression.
 std::optional<ir::Expr> integer_of(const kernel::Value& v) {
   if (const auto* index = std::get_if<kernel::Index>(&v->op)) return index->expr;
-  if (is_float(v->dtype) || v->dtype == DType::b1) return std::nullopt;
+  if (v->dtype != DType::i64 && v->dtype != DType::i32) return std::nullopt;  // others wrap around
   if (const auto* imm = std::get_if<kernel::Imm>(&v->op)) return ir::Expr(imm->integer);
   const auto* apply = std::get_if<kernel::Apply>(&v->op);
   if (!apply) return std::nullopt;
@@ -367,7 +369,7 @@ std::optional<std::int64_t> hidden_by_choice(const Attention& a, const kernel::V
   const auto* choice = std::get_if<kernel::Apply>(&scores->op);
   if (!choice || choice->fn != ScalarFn::select) return std::nullopt;
   const bool otherwise = is_hidden(choice->args[2]);
-  if (!otherwise && !is_hidden(choice->args[1])) return std::nullopt;
+  if (otherwise == is_hidden(choice->args[1])) return std::nullopt;
   const auto seen = difference_where(choice->args[0], otherwise);
   if (!seen || ir::coefficient_of(*seen, a.row) != 1 || ir::coefficient_of(*seen, a.key) != -1)
     return std::nullopt;
@@ -427,13 +429,44 @@ std::optional<std::int64_t> hidden_in(const Attention& a, const kernel::Value& v
   return std::nullopt;
 }
 
+/// Whether what hides is -inf, which hides whatever is added to it; or else is the only thing in
+/// the scores that may hide, so that each row sees something: two finite masks together can hide
+/// all of a row, which then weighs its keys by them.
+bool hides_alone(const kernel::Value& scores, kernel::BufferId product,
+                 const ConstantOf& constant_of) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  int masks = 0;
+  bool infinite = true, other = false;
+  const auto seen = [&](double x) {
+    const bool hides = !(std::fabs(x) < -kHidden);
+    infinite = infinite && (!hides || x == -kInfinity);
+    return hides;
+  };
+  kernel::for_each_value(scores, [&](const kernel::Value& v) {
+    if (const auto* imm = std::get_if<kernel::Imm>(&v->op)) {
+      if (is_float(v->dtype) && seen(imm->real)) ++masks;
+    } else if (const auto* load = std::get_if<kernel::Load>(&v->op)) {
+      const Tensor* mask = constant_of(load->buffer);
+      if (mask != nullptr && is_float(mask->dtype())) {
+        ++masks;
+        for (std::int64_t i = 0; infinite && i < mask->count(); ++i) seen(mask->at(i));
+      } else {
+        other = other || load->buffer != product;
+      }
+    }
+  });
+  return infinite || (masks == 1 && !other);
+}
+
 }  // namespace
 
 std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores,
-                                          const ConstantOf& constant_of) {
+                                          kernel::BufferId product, const ConstantOf& constant_of) {
   const auto beyond = hidden_in(a, scores, constant_of);
   // A mask that hides nothing is none.
-  return beyond && *beyond < a.extent(a.key) - 1 ? beyond : std::nullopt;
+  if (!beyond || *beyond >= a.extent(a.key) - 1 || !hides_alone(scores, product, constant_of))
+    return std::nullopt;
+  return beyond;
 }
 
 ConstantOf constants_of(const prim::Graph& g, const Request& request, const kernel::Kernel& k,

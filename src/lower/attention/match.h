@@ -38,8 +38,10 @@ Layout output_layout(const Request& request, const Attention& a);
 using ConstantOf = std::function<const Tensor*(kernel::BufferId)>;
 /// The scores, given as a value, weigh nothing beyond key = row + this: a mask makes them, or adds,
 /// -inf or a number that no sum of products makes up for (less than -1e30).
+/// `product`: what stands for the first product, if anything is read for it. A finite mask must be
+/// the only one: rows of which two hide all keys weigh these by what the masks have.
 std::optional<std::int64_t> hidden_beyond(const Attention& a, const kernel::Value& scores,
-                                          const ConstantOf& constant_of);
+                                          kernel::BufferId product, const ConstantOf& constant_of);
 /// Of the arguments that a lowering has so far.
 ConstantOf constants_of(const prim::Graph& g, const Request& request, const kernel::Kernel& k,
                         const Lowered& out);

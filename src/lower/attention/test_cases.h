@@ -78,6 +78,26 @@ void causal_view_attention(Case& c) {
     return c.b.add(s, c.b.view(hidden, c.g[s].type.shape, {{}, {{above, 3, 150}}}));
   });
 }
+/// Two finite masks may hide all of a row; positions of 8 bits begin again at 256.
+template <DType type>
+void two_masks_attention(Case& c) {
+  attend(c, type, {1, 2, 40, 40, 8, 32}, [&](NodeId s) {
+    Tensor mask({type, {1, 1, 40, 40}}), padding({type, {1, 1, 1, 40}});
+    for (std::int64_t i = 0; i < mask.count(); ++i) mask.set(i, i % 40 > i / 40 ? -3.0e38 : 0);
+    for (std::int64_t i = 0; i < 40; ++i) padding.set(i, i < 7 ? -3.0e38 : 0);
+    return c.b.add(c.b.add(s, c.b.constant(mask)), c.b.constant(padding));
+  });
+}
+template <DType type>
+void narrow_attention(Case& c) {
+  attend(c, type, {1, 1, 20, 300, 4, 32}, [&](NodeId s) {
+    const auto position = [&](int axis) {
+      return c.b.cast(c.b.iota({DType::i64, {20, 300}}, axis), DType::u8);
+    };
+    const NodeId row = position(0), sees = c.b.map(ScalarFn::less_equal, {position(1), row});
+    return c.b.select(sees, s, c.b.scalar(type, -std::numeric_limits<double>::infinity()));
+  });
+}
 /// The first row sees nothing, and weighs all keys alike.
 template <DType type>
 void blind_attention(Case& c) {
@@ -148,6 +168,9 @@ inline const AttentionCase kAttentions[] = {
     {"causal sum bf16", causal_sum_attention<DType::bf16>},
     {"causal computed f32", causal_computed_attention<DType::f32>},
     {"causal view f32", causal_view_attention<DType::f32>},
+    {"two masks f32", two_masks_attention<DType::f32>},
+    {"two masks bf16", two_masks_attention<DType::bf16>},
+    {"narrow f32", narrow_attention<DType::f32>},
     {"blind f32", blind_attention<DType::f32>},
     {"masked f32", masked_attention<DType::f32>},
     {"masked bf16", masked_attention<DType::bf16>},

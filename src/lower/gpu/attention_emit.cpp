@@ -124,7 +124,7 @@ std::optional<std::int64_t> AttentionEmitter::causal_offset() {
   product_ = f32(0);
   const Value v = values_.at(a_.scores, a_.scores_at);
   values_.clear();
-  return attention::hidden_beyond(a_, v, attention::constants_of(g_, request_, k_, out_));
+  return attention::hidden_beyond(a_, v, {}, attention::constants_of(g_, request_, k_, out_));
 }
 
 std::vector<ir::Condition> AttentionEmitter::needed(const Expr& j) const {
