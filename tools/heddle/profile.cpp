@@ -30,18 +30,21 @@ std::string row_name(const runtime::Program& program, const runtime::ItemTime& t
   return fmt::format("multiprocessor {}, block {}", t.multiprocessor, t.worker);
 }
 
-/// Names of the rows, and their order: blocks of one multiprocessor lie together.
+/// Names of the rows, and their order: blocks of one multiprocessor lie together. A thread has one
+/// though it found nothing left to do.
 void add_rows(json& events, const runtime::Program& program,
               const std::vector<runtime::ItemTime>& items) {
-  std::map<std::pair<int, int>, const runtime::ItemTime*> rows;
-  for (const runtime::ItemTime& t : items) rows.emplace(std::pair{t.multiprocessor, t.worker}, &t);
+  std::map<std::pair<int, int>, runtime::ItemTime> rows;
+  for (const runtime::ItemTime& t : items) rows.emplace(std::pair{t.multiprocessor, t.worker}, t);
+  for (int i = 0; program.device == "cpu" && i < program.threads; ++i)
+    rows.emplace(std::pair{-1, i}, runtime::ItemTime{.worker = i});
   int position = 0;
   for (const auto& [key, t] : rows) {
     const auto event = [&](const char* name, json args) {
       events.push_back(
-          {{"name", name}, {"ph", "M"}, {"pid", 0}, {"tid", t->worker}, {"args", std::move(args)}});
+          {{"name", name}, {"ph", "M"}, {"pid", 0}, {"tid", t.worker}, {"args", std::move(args)}});
     };
-    event("thread_name", {{"name", row_name(program, *t)}});
+    event("thread_name", {{"name", row_name(program, t)}});
     event("thread_sort_index", {{"sort_index", position++}});
   }
 }
