@@ -27,11 +27,14 @@ std::optional<Blocks> blocks_of(const prim::Graph& g, const Attention& a, const 
       target.tiles && of_type(DType::bf16, g, a) && a.extent(a.column) % kTileSide == 0;
   const bool single = of_type(DType::f32, g, a) && g[a.result].type.dtype == DType::f32;
   const bool plain = a.q.inside.empty() && a.k.inside.empty() && a.v.inside.empty();
-  if (!(halves || single) || !plain || rows < kFewRows || keys < kFewKeys) return std::nullopt;
+  if (!(halves || single) || !plain || rows < kFewRows || keys < kFewKeys ||
+      a.extent(a.depth) < 1 || a.extent(a.column) < 1)
+    return std::nullopt;
   Blocks b;
   const bool many = target.vector_registers >= 32;
   b.nv = contract::pinned(fixed, "nv").value_or(many ? 4 : 2);
-  b.nv = std::clamp<std::int64_t>(b.nv, 1, ceil_div(keys, lanes));
+  const std::int64_t most_nv = (target.vector_registers - 1) / 2;  // of one row
+  b.nv = std::clamp<std::int64_t>(b.nv, 1, std::min(most_nv, ceil_div(keys, lanes)));
   const std::int64_t most_rows = (target.vector_registers - 1 - b.nv) / b.nv;
   b.mr = std::clamp<std::int64_t>(contract::pinned(fixed, "mr").value_or(6), 1, most_rows);
   if (halves) b.mr = kTileSide, b.nv = 2;
