@@ -41,6 +41,10 @@ std::vector<bool> used_buffers(const Kernel& k);
 /// The kernel without the buffers that nothing uses, the others renumbered in order.
 Kernel drop_unused_buffers(const Kernel& k);
 
+inline void append(Body& to, Body from) {
+  for (Stmt& s : from) to.push_back(std::move(s));
+}
+
 using Replacement = std::function<std::optional<Expr>(Var)>;
 /// Replaces variables in every index expression.
 Value substitute(const Value& v, const Replacement& replacement);

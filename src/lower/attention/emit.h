@@ -6,9 +6,6 @@ namespace heddle::lower::attention {
 
 // What is computed with is f32.
 constexpr DType kType = DType::f32;
-inline void append(kernel::Body& to, kernel::Body from) {
-  for (kernel::Stmt& s : from) to.push_back(std::move(s));
-}
 inline kernel::Value f32(double x) { return kernel::imm(kType, x); }
 inline kernel::Value apply(ir::ScalarFn fn, std::vector<kernel::Value> args) {
   return kernel::apply(fn, std::move(args), kType);

@@ -175,15 +175,12 @@ kernel::Body Emitter::store_results(const Height& h, const Expr& slot, const Pan
   const Expr first = p.first_vector(panel) * Expr(lanes_);
   const auto store = [&](const Expr& r, const Expr& c) {
     const Expr column = first + c;
-    Expr to(0);
-    for (std::size_t d = 0; d < layout_.strides.size(); ++d) {
-      const Var v{static_cast<std::int32_t>(d)};
-      if (a_.extent(v) == 1) continue;
-      Expr here = v == a_.row ? h.first + r : column;
-      for (const auto& [var, value] : batch_)
-        if (var == v) here = value;
-      to = to + here * Expr(layout_.strides[d]);
-    }
+    std::vector<Expr> index;
+    for (std::int32_t d = 0; d < static_cast<std::int32_t>(layout_.strides.size()); ++d)
+      index.push_back(a_.extent(Var{d}) == 1
+                          ? Expr(0)
+                          : at(Expr(Var{d}), {{a_.row, h.first + r}, {a_.column, column}}));
+    const Expr to = offset_in(layout_, index);
     const Value v = apply(ScalarFn::mul, {sum(r, c), load(inverse_, slot + r)});
     return Body{kernel::store(result_, to, kernel::with_origin(v, a_.result.value))};
   };

@@ -1,7 +1,7 @@
 // Attention of bf16 in tile registers (AMX): tiles of 32 rows by 32 keys or columns. Queries are
 // copied with their terms padded, keys and values packed as words of two terms, and weights are
 // rounded to bf16 as they are made, where the products of values read them.
-#include "kernel/traverse.h"
+#include "kernel/halves.h"
 #include "lower/attention/emit.h"
 
 namespace heddle::lower::attention {
@@ -22,19 +22,10 @@ constexpr std::int64_t kStepWords = 2 * kWords;  // of 32 columns
 
 /// Two values rounded to bf16, the first in the low bits.
 Value word(const Value& first, const Value& second) {
-  const auto rounded = [](const Value& v) {
-    return kernel::apply(ScalarFn::round_bf16, {v}, kType);
-  };
-  const Value low = rounded(first), high = rounded(second);
   const auto bits = [](const Value& v) {
-    return kernel::apply(ScalarFn::bitcast, {v}, DType::i32);
+    return kernel::upper_half(apply(ScalarFn::round_bf16, {v}));
   };
-  const auto integer = [](ScalarFn fn, Value x, std::int64_t y) {
-    return kernel::apply(fn, {std::move(x), kernel::imm_int(DType::i32, y)}, DType::i32);
-  };
-  const Value bottom =
-      integer(ScalarFn::bit_and, integer(ScalarFn::shift_right, bits(low), 16), 0xffff);
-  return kernel::apply(ScalarFn::bit_or, {bottom, bits(high)}, DType::i32);
+  return kernel::packed(std::vector{bits(first), bits(second)});
 }
 
 }  // namespace

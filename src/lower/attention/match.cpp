@@ -344,9 +344,7 @@ Layout output_layout(const Request& request, const Attention& a) {
   const Shape& shape = (*request.graph)[a.result].type.shape;
   const Layout q = request.layout_of ? request.layout_of(a.q.node)
                                      : row_major((*request.graph)[a.q.node].type.shape);
-  Expr offset(0);
-  for (std::size_t d = 0; d < a.q.index.size(); ++d)
-    offset = offset + a.q.index[d] * Expr(q.strides[d]);
+  const Expr offset = offset_in(q, a.q.index);
   std::vector<int> order(shape.size());
   std::vector<std::int64_t> step(shape.size());
   for (std::size_t d = 0; d < shape.size(); ++d) {

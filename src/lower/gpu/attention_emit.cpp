@@ -20,9 +20,6 @@ using kernel::Value;
 
 namespace {
 
-void append(kernel::Body& to, kernel::Body from) {
-  for (Stmt& s : from) to.push_back(std::move(s));
-}
 Value f32(double x) { return kernel::imm(DType::f32, x); }
 Value apply(ScalarFn fn, std::vector<Value> args) {
   return kernel::apply(fn, std::move(args), DType::f32);

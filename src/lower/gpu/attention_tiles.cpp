@@ -4,6 +4,7 @@
 #include "kernel/bounds.h"
 #include "kernel/traverse.h"
 #include "lower/gpu/attention_emit.h"
+#include "support/math.h"
 
 namespace heddle::lower::gpu {
 
@@ -21,8 +22,6 @@ namespace {
 constexpr int kAccess = 16;
 constexpr std::int64_t kDeepest = 128, kDeepestScalar = 256;
 
-std::int64_t padded(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
 /// Elements of the tiles as they are stored; 16-bit operands alike are multiplied by tensor cores.
 DType stored_type(const prim::Graph& g, const Attention& a) {
   const DType type = g[a.q.node].type.dtype;
@@ -36,9 +35,9 @@ struct Padded {
 };
 Padded padding(const Attention& a, bool mma) {
   const std::int64_t columns = a.extent(a.column);
-  if (mma) return {padded(a.extent(a.depth), 16), padded(columns, 8)};
+  if (mma) return {round_up(a.extent(a.depth), 16), round_up(columns, 8)};
   const std::int64_t width = columns <= kAcross ? 1 : columns <= 2 * kAcross ? 2 : 4;
-  return {padded(a.extent(a.depth), 4), padded(columns, kAcross * width)};
+  return {round_up(a.extent(a.depth), 4), round_up(columns, kAcross * width)};
 }
 
 /// Elements between rows: 16 bytes more, an odd number of them, so that neighbours lie in different
@@ -84,7 +83,7 @@ std::vector<AttentionTiles> attention_tiles(const prim::Graph& g, const Attentio
   for (int rows : mma ? std::span<const int>(kMmaRows) : std::span<const int>(kScalarRows))
     for (int keys : {64, 32}) {
       AttentionTiles t{mma, rows, keys, mma ? rows * 2 : 128};
-      if (!mma && (keys > 32 || rows / 16 * padded(columns, kAcross) / kAcross > 64)) continue;
+      if (!mma && (keys > 32 || rows / 16 * round_up(columns, kAcross) / kAcross > 64)) continue;
       if (!pinned("rows", rows) || !pinned("keys", keys)) continue;
       if (shared_bytes(g, a, t) <= target.shared_bytes) out.push_back(t);
     }
@@ -93,7 +92,7 @@ std::vector<AttentionTiles> attention_tiles(const prim::Graph& g, const Attentio
   const auto badness = [&](const AttentionTiles& t) {
     const double idle = std::max(0.0, 1 - waves(t.rows));
     const double empty = 1 - static_cast<double>(a.extent(a.row)) /
-                                 static_cast<double>(padded(a.extent(a.row), t.rows));
+                                 static_cast<double>(round_up(a.extent(a.row), t.rows));
     const double small = t.rows >= 128 ? (waves(128) >= 4 ? -0.05 : 0.2) : 16.0 / t.rows;
     const double narrow = t.keys == 64 ? 0 : a.extent(a.key) <= 32 ? -0.1 : 0.1;
     return idle + empty + 0.3 * small + narrow;

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 
+#include "kernel/traverse.h"
 #include "lower/contract/product.h"
 #include "support/math.h"
 
@@ -11,10 +12,6 @@ inline std::int64_t count_of(const std::vector<Axis>& axes) {
   std::int64_t count = 1;
   for (const Axis& axis : axes) count *= axis.extent;
   return count;
-}
-
-inline void append(kernel::Body& to, kernel::Body from) {
-  for (kernel::Stmt& s : from) to.push_back(std::move(s));
 }
 
 /// What copies read without computing: a load, zero where a condition fails.
