@@ -429,7 +429,7 @@ std::optional<std::int64_t> hidden_in(const Attention& a, const kernel::Value& v
 
 /// Whether what hides is -inf, which hides whatever is added to it; or else is the only thing in
 /// the scores that may hide, so that each row sees something: two finite masks together can hide
-/// all of a row, which then weighs its keys by them.
+/// all of a row, which then weighs its keys by them. Two masks may share one literal.
 bool hides_alone(const kernel::Value& scores, kernel::BufferId product,
                  const ConstantOf& constant_of) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -440,7 +440,7 @@ bool hides_alone(const kernel::Value& scores, kernel::BufferId product,
     infinite = infinite && (!hides || x == -kInfinity);
     return hides;
   };
-  kernel::for_each_value(scores, [&](const kernel::Value& v) {
+  const auto use = [&](const kernel::Value& v) {
     if (const auto* imm = std::get_if<kernel::Imm>(&v->op)) {
       if (is_float(v->dtype) && seen(imm->real)) ++masks;
     } else if (const auto* load = std::get_if<kernel::Load>(&v->op)) {
@@ -452,7 +452,9 @@ bool hides_alone(const kernel::Value& scores, kernel::BufferId product,
         other = other || load->buffer != product;
       }
     }
-  });
+  };
+  use(scores);
+  kernel::for_each_value(scores, [&](const kernel::Value& v) { kernel::for_each_child(*v, use); });
   return infinite || (masks == 1 && !other);
 }
 

@@ -88,6 +88,18 @@ void two_masks_attention(Case& c) {
     return c.b.add(c.b.add(s, c.b.constant(mask)), c.b.constant(padding));
   });
 }
+/// The same where both choose one literal: the first 30 rows see nothing.
+template <DType type>
+void one_literal_attention(Case& c) {
+  attend(c, type, {1, 2, 40, 40, 8, 32}, [&](NodeId s) {
+    const NodeId hidden = c.b.scalar(type, -3.0e38);
+    const NodeId row = c.b.iota({DType::i64, {40, 40}}, 0),
+                 key = c.b.iota({DType::i64, {40, 40}}, 1);
+    const NodeId early = c.b.map(ScalarFn::less_equal, {key, row});
+    const NodeId late = c.b.map(ScalarFn::less, {c.b.scalar_int(DType::i64, 29), key});
+    return c.b.select(early, c.b.select(late, s, hidden), hidden);
+  });
+}
 template <DType type>
 void narrow_attention(Case& c) {
   attend(c, type, {1, 1, 20, 300, 4, 32}, [&](NodeId s) {
@@ -170,6 +182,8 @@ inline const AttentionCase kAttentions[] = {
     {"causal view f32", causal_view_attention<DType::f32>},
     {"two masks f32", two_masks_attention<DType::f32>},
     {"two masks bf16", two_masks_attention<DType::bf16>},
+    {"one literal f32", one_literal_attention<DType::f32>},
+    {"one literal bf16", one_literal_attention<DType::bf16>},
     {"narrow f32", narrow_attention<DType::f32>},
     {"blind f32", blind_attention<DType::f32>},
     {"masked f32", masked_attention<DType::f32>},
