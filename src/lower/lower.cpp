@@ -42,7 +42,7 @@ bool has_main_loop(const prim::Graph& g, const Cluster& c) {
 }  // namespace
 
 bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
-  if (attention::supports(g, c, target)) return true;
+  if (attention::supports(g, c, target) || bands::supports(g, c, target)) return true;
   return has_main_loop(g, c) ? contract::supports(g, c, target) : stitch::supports(g, c);
 }
 
@@ -50,6 +50,7 @@ Result<Lowered> lower(const Request& request) {
   const prim::Graph& g = *request.graph;
   HEDDLE_TRY(prim::want_no_collective(g, request.cluster.nodes));
   if (attention::supports(g, request.cluster, request.target)) return attention::lower(request);
+  if (bands::supports(g, request.cluster, request.target)) return bands::lower(request);
   if (has_main_loop(g, request.cluster) && contract::supports(g, request.cluster, request.target)) {
     auto tiled = contract::lower(request);
     // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads.
@@ -61,6 +62,7 @@ Result<Lowered> lower(const Request& request) {
 
 std::vector<Tuning> tuning_space(const Request& request) {
   auto space = attention::tuning_space(request);
+  if (space.empty()) space = bands::tuning_space(request);
   if (space.empty()) space = contract::tuning_space(request);
   return space.empty() ? stitch::tuning_space(request) : space;
 }

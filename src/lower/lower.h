@@ -125,7 +125,8 @@ Result<Lowered> lower(const Request& request);
 namespace stitch {
 /// One kernel for maps, views, reductions, gathers (and small contractions as reductions): root
 /// loops over the outputs' index space, reductions hoisted to the outermost loop that defines them
-/// (FusionStitching, AStitch: thread/warp/block composition).
+/// (FusionStitching, AStitch: thread/warp/block composition). On a CPU a tuning of "tasks" is how
+/// many a phase should have.
 Result<Lowered> lower(const Request& request);
 /// Cheap test used by candidate enumeration: can lower() handle this cluster?
 bool supports(const prim::Graph& g, const Cluster& c);
@@ -163,6 +164,15 @@ bool supports(const prim::Graph& g, const Cluster& c, const Target& target);
 Result<Lowered> lower(const Request& request);
 std::vector<Tuning> tuning_space(const Request& request);
 }  // namespace attention
+
+/// Convolutions and poolings one after another as one kernel, on CPUs (lower/bands/bands.h).
+namespace bands {
+/// What of a graph one kernel may compute so.
+std::vector<Cluster> clusters(const prim::Graph& g, const Target& target);
+bool supports(const prim::Graph& g, const Cluster& c, const Target& target);
+Result<Lowered> lower(const Request& request);
+std::vector<Tuning> tuning_space(const Request& request);
+}  // namespace bands
 
 /// Schedules worth measuring, best guess first; empty where there is only one.
 std::vector<Tuning> tuning_space(const Request& request);

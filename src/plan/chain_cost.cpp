@@ -18,11 +18,26 @@ double added_us(const MachineModel& m, const MatmulShape& s, double written_us) 
 
 }  // namespace
 
+double cores_for(const MachineModel& m, double tasks) {
+  const double all = static_cast<double>(m.threads);
+  return tasks >= 16 * all ? all : tasks / std::ceil(tasks / all);
+}
+
+void finish_loop(const MachineModel& m, Cost& cost) {
+  constexpr double kOverlapLoss = 0.15;
+  const double scale = scale_of(KernelKind::loop, m);
+  cost.compute_us *= scale;
+  cost.memory_us *= scale;
+  cost.launch_us = m.launch_us;
+  cost.us = cost.launch_us + std::max(cost.compute_us, cost.memory_us) +
+            kOverlapLoss * std::min(cost.compute_us, cost.memory_us);
+}
+
 /// Contractions one after the other in a block's own memory, with the maps and reductions between
 /// them: operands are read once from memory, and on a GPU by each block of 64 rows from the shared
 /// cache. A CPU's core has them near while it multiplies.
 Cost chain_cost(const Facts& f, const MachineModel& m, const Cluster& c) {
-  constexpr double kRows = 64, kOverlapLoss = 0.15;
+  constexpr double kRows = 64;
   const double map_efficiency = m.gpu ? 0.5 : 0.8;  // of values that are in registers or near
   double work_us = 0, vector_ops = 0, blocks = 1, passes = 1;  // of one multiprocessor
   Cost cost;
@@ -43,8 +58,7 @@ Cost chain_cost(const Facts& f, const MachineModel& m, const Cluster& c) {
     cost.flops += flops;
   }
   cost.flops += vector_ops;
-  const double all = static_cast<double>(m.threads);
-  const double cores = blocks >= 16 * all ? all : blocks / std::ceil(blocks / all);
+  const double cores = cores_for(m, blocks);
   work_us += vector_ops / (m.peak_gflops / 2 * 1e3 * map_efficiency);
   double again = 0;
   const auto move = [&](double bytes, bool constant) {
@@ -58,12 +72,8 @@ Cost chain_cost(const Facts& f, const MachineModel& m, const Cluster& c) {
     if (m.gpu) again += (passes - 1) * f.bytes_of(in);
   }
   for (NodeId o : c.outputs) move(f.bytes_of(o), false);
-  const double scale = scale_of(KernelKind::loop, m);
-  cost.compute_us = scale * (work_us + again / (m.l2_gbs * 1e3)) / cores;
-  cost.memory_us *= scale;
-  cost.launch_us = m.launch_us;
-  cost.us = cost.launch_us + std::max(cost.compute_us, cost.memory_us) +
-            kOverlapLoss * std::min(cost.compute_us, cost.memory_us);
+  cost.compute_us = (work_us + again / (m.l2_gbs * 1e3)) / cores;
+  finish_loop(m, cost);
   return cost;
 }
 

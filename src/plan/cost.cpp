@@ -565,6 +565,7 @@ CostModel::CostModel(const Facts& facts, const MachineModel& machine)
 CostModel::~CostModel() = default;
 
 Cost CostModel::operator()(const Cluster& cluster) {
+  if (const auto cost = band_cost(state_->f, state_->m, cluster)) return *cost;
   if (state_->f.is_chain(cluster)) return chain_cost(state_->f, state_->m, cluster);
   state_->reset(cluster);
   state_->walk(cluster);

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "plan/facts.h"
 
@@ -22,6 +23,14 @@ class CostModel {
 
 /// Of a kernel of several contractions (Facts::chains).
 Cost chain_cost(const Facts& facts, const MachineModel& machine, const Cluster& cluster);
+
+/// Of layers of an image band by band (lower/bands/bands.h); nullopt: the cluster is no such chain.
+std::optional<Cost> band_cost(const Facts& facts, const MachineModel& machine,
+                              const Cluster& cluster);
+/// Cores that this many equal tasks keep busy: the last round may leave some idle.
+double cores_for(const MachineModel& machine, double tasks);
+/// The time of a kernel with a main loop from its parts, which do not overlap perfectly.
+void finish_loop(const MachineModel& machine, Cost& cost);
 
 /// Kernels that the model may be wrong about in different ways.
 enum class KernelKind { loop, reduce, map };

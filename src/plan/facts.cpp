@@ -182,9 +182,8 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
     f.main_loop[i] = std::holds_alternative<prim::Contract>(node.op) && legality.main_loop(g, id);
     f.made_among[i] = made_among(f, id);
     if (f.main_loop[i] && legality.algorithms) f.algorithms[i] = legality.algorithms(g, id);
-    if (legality.chain && std::holds_alternative<prim::Contract>(node.op))
-      if (auto chain = legality.chain(g, id)) f.chains.push_back(*std::move(chain));
   }
+  if (legality.chains) f.chains = legality.chains(g, f.live);
   std::sort(f.chains.begin(), f.chains.end());
   for (const prim::GraphOutput& o : g.outputs) {
     f.output[static_cast<std::size_t>(o.node.value)] = true;

@@ -11,8 +11,13 @@ Legality lowering_legality(const lower::Target& target) {
   legality.algorithms = [target](const prim::Graph& g, NodeId contract) {
     return lower::contract::algorithms(g, contract, target);
   };
-  legality.chain = [target](const prim::Graph& g, NodeId contract) {
-    return lower::attention::cluster_at(g, contract, target);
+  legality.chains = [target](const prim::Graph& g, const std::vector<NodeId>& live) {
+    std::vector<Cluster> all = lower::bands::clusters(g, target);
+    for (const NodeId id : live)
+      if (std::holds_alternative<prim::Contract>(g[id].op))
+        if (auto attention = lower::attention::cluster_at(g, id, target))
+          all.push_back(*std::move(attention));
+    return all;
   };
   return legality;
 }

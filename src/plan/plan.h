@@ -29,9 +29,9 @@ struct Legality {
   /// Ways to compute such a Contract; may be empty: as it is written.
   std::function<std::vector<lower::contract::Algorithm>(const prim::Graph&, NodeId)> algorithms =
       {};
-  /// A kernel of several contractions (attention) that ends in this one; may be empty: there is
-  /// none.
-  std::function<std::optional<Cluster>(const prim::Graph&, NodeId)> chain = {};
+  /// Kernels of several contractions (attention, layers band by band) over some of these live nodes;
+  /// may be empty: there are none.
+  std::function<std::vector<Cluster>(const prim::Graph&, const std::vector<NodeId>&)> chains = {};
 };
 /// Rules on the structure of the graph alone; what the planner's tests use.
 Legality structural_legality();

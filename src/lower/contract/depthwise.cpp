@@ -96,8 +96,11 @@ class Depthwise {
     const std::int64_t wish =
         std::clamp<std::int64_t>(work / kGrain, 1, kTasksPerThread * target_.threads);
     const std::int64_t blocks = std::clamp<std::int64_t>(ceil_div(wish, outer), 1, rows);
-    rows_per_task_ = ceil_div(rows, blocks);
+    const auto pin = pinned(p_.request.tuning, "rows");
+    rows_per_task_ = pin ? std::clamp<std::int64_t>(*pin, 1, rows) : ceil_div(rows, blocks);
     row_blocks_ = ceil_div(rows, rows_per_task_);
+    tasks_ = outer * row_blocks_;
+    if (pin) return;
     // Channels are cut where rows are few, into equal parts.
     channel_blocks_ = std::clamp<std::int64_t>(wish / (outer * row_blocks_), 1, vectors_);
     // The last vector is moved back over the one before it, which has to be the same task's.

@@ -8,8 +8,9 @@ constexpr std::int64_t kMostTaps = 4096;
 
 /// A convolution of each channel alone (depthwise) with a constant filter, its operand stored
 /// channels-last: tiles of neighbouring columns by one vector of channels in registers, so that
-/// each element and each weight is read once for all of a tile's columns in a row of taps. An error
-/// if the cluster is anything else.
+/// each element and each weight is read once for all of a tile's columns in a row of taps. A tuning
+/// of "rows" makes tasks of so many rows, of all columns and channels. An error if the cluster is
+/// anything else.
 Result<Lowered> lower_depthwise(const Request& request);
 
 }  // namespace heddle::lower::contract

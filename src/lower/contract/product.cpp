@@ -77,7 +77,7 @@ class Maker {
       return unsupported("contraction: columns of a sum that are no single axis");
     choose_b();
     choose_a();
-    join_taps();
+    if (form_ != Form::rows) join_taps();
     reductions();
     extents();
     return std::move(out_);
@@ -203,7 +203,7 @@ class Maker {
     std::vector<Expr> exprs = epilogue_expressions();
     const std::vector<Expr> a = expressions_of(out_->a);
     exprs.insert(exprs.end(), a.begin(), a.end());
-    merge(axes, exprs);
+    if (form_ != Form::rows) merge(axes, exprs);
     if (form_ == Form::copied) join_rows(axes);
     if (!axes.empty()) {
       out_->tile = axes.back();

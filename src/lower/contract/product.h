@@ -74,6 +74,7 @@ enum class Form : std::uint8_t {
   copied,  ///< the same, bytes by four; as all rows are copied, those that overlap are one axis,
            ///< too
   boxed,   ///< bytes by four, rows as they lie; those of a small image are one axis
+  rows,    ///< value by value, rows and columns of an image apart
 };
 Result<std::unique_ptr<Product>> make_product(const Request& request, Form form = Form::joined);
 /// The same with the roles of operands and axes given.

@@ -72,6 +72,9 @@ class Emitter {
   const Target& target() const { return target_; }
   int lanes() const { return lanes_per_vector_; }
   void set_lanes(int lanes) { lanes_per_vector_ = lanes; }
+  /// Of a phase; 0: as its work and the threads want.
+  std::int64_t wanted_tasks() const { return wanted_tasks_; }
+  void want_tasks(std::int64_t tasks) { wanted_tasks_ = tasks; }
 
   /// Starts a task body; `task` is bound in it. Ends with end_task.
   void begin_task(const std::vector<Var>& bound);
@@ -190,6 +193,7 @@ class Emitter {
   const Target& target_;
   Evaluator& values_;
   int lanes_per_vector_ = 8;
+  std::int64_t wanted_tasks_ = 0;
   std::vector<std::unique_ptr<Level>> levels_;
   std::vector<std::unique_ptr<Lanes>> blocks_;
   Level* current_ = nullptr;

@@ -275,8 +275,9 @@ std::int64_t Nest::work() const {
 }
 
 void Nest::choose_tasks() {
-  const std::int64_t wish = std::clamp<std::int64_t>(
+  std::int64_t wish = std::clamp<std::int64_t>(
       work() / kGrain, 1, kTasksPerThread * std::max(1, out_.target().threads));
+  if (out_.wanted_tasks() > 0) wish = out_.wanted_tasks();
   std::int64_t before = 1;
   split_ = order_.size();
   for (std::size_t i = 0; i < order_.size(); ++i) {

@@ -46,6 +46,8 @@ Phases::Phases(const Request& request, int threads)
   for (const auto& [name, value] : request.tuning)
     if (name == "lanes" && value >= 1 && value < lanes) lanes = static_cast<int>(value);
   emitter_.set_lanes(lanes);
+  for (const auto& [name, value] : request.tuning)
+    if (name == "tasks") emitter_.want_tasks(std::max<std::int64_t>(0, value));
   emitter_.set_save(values_to_save(g_, cluster_, request.target));
 }
 

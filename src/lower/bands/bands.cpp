@@ -1,0 +1,84 @@
+#include "lower/bands/bands.h"
+
+#include <algorithm>
+
+#include "lower/contract/schedule.h"
+#include "support/math.h"
+
+namespace heddle::lower::bands {
+
+using prim::Graph;
+
+namespace {
+
+Bands bands_of_rows(const Graph& g, const std::vector<Layer>& layers, std::int64_t rows) {
+  Bands out;
+  out.parts.resize(layers.size());
+  out.count = ceil_div(g[layers.back().root].type.shape[kRowDim], rows);
+  out.parts.back() = {rows, rows, 0};
+  for (std::size_t i = layers.size() - 1; i-- > 0;) {
+    const Layer& next = layers[i + 1];
+    const Bands::Part& part = out.parts[i + 1];
+    out.parts[i] = {(part.rows - 1) * next.step + next.last - next.first + 1,
+                    part.apart * next.step, part.begin * next.step + next.first};
+  }
+  return out;
+}
+
+/// Of what is between the layers in a band.
+double bytes_of(const Graph& g, const std::vector<Layer>& layers, const Bands& bands) {
+  double bytes = 0;
+  for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
+    const Shape& image = g[layers[i].root].type.shape;
+    bytes += static_cast<double>(bands.parts[i].rows * image[1] * image[3] * size_of(DType::f32));
+  }
+  return bytes;
+}
+
+/// The most that a layer computes twice, as a share of what it computes.
+double overlap_of(const Bands& bands) {
+  double most = 0;
+  for (const Bands::Part& part : bands.parts)
+    most = std::max(most,
+                    static_cast<double>(part.rows - part.apart) / static_cast<double>(part.apart));
+  return most;
+}
+
+}  // namespace
+
+std::optional<Bands> bands_of(const Graph& g, const std::vector<Layer>& layers,
+                              std::int64_t l2_bytes, int threads, const Tuning& fixed) {
+  constexpr double kShare = 0.4;  // of the cache; the rest is operands' and results'
+  constexpr std::int64_t kFewest = 2, kEnough = 8, kTasksOfAThread = 8;
+  constexpr double kLittle = 1.0 / 16;
+  const Shape& shape = g[layers.back().root].type.shape;
+  const std::int64_t all = shape[kRowDim], images = shape[0];
+  const auto of = [&](std::int64_t rows) { return bands_of_rows(g, layers, rows); };
+  const auto fits = [&](std::int64_t rows) {
+    return bytes_of(g, layers, of(rows)) <= kShare * static_cast<double>(l2_bytes);
+  };
+  if (const auto pin = contract::pinned(fixed, "rows"))
+    return of(std::clamp<std::int64_t>(*pin, 1, all));
+  std::int64_t rows = std::min(all, kFewest);
+  if (!fits(rows)) return std::nullopt;
+  while (rows < all && (rows < kEnough || overlap_of(of(rows)) > kLittle) && fits(rows + 1)) ++rows;
+  // As many for each thread, if they are few.
+  std::int64_t count = ceil_div(all, rows);
+  if (count * images < kTasksOfAThread * threads)
+    count = std::clamp<std::int64_t>(ceil_div(count * images, threads) * threads / images, 1, all);
+  return of(ceil_div(all, count));
+}
+
+bool supports(const Graph& g, const Cluster& c, const Target& target) {
+  constexpr double kNear = 0.4;  // of the second-level cache: as good between kernels
+  if (target.is_gpu()) return false;
+  const std::vector<Layer> layers = layers_of(g, c);
+  if (layers.empty() || !bands_of(g, layers, target.l2_bytes, target.threads)) return false;
+  return std::all_of(layers.begin(), layers.end() - 1, [&](const Layer& layer) {
+    const TensorType& image = g[layer.output()].type;
+    return static_cast<double>(element_count(image.shape) * size_of(image.dtype)) >
+           kNear * static_cast<double>(target.l2_bytes);
+  });
+}
+
+}  // namespace heddle::lower::bands
