@@ -10,10 +10,10 @@ namespace {
 /// What a CPU takes beside the multiplications of a product: its columns are packed before, and
 /// padded to whole vectors.
 double added_us(const MachineModel& m, const MatmulShape& s, double written_us) {
-  constexpr double kPackCycles = 1;  // of an element
   const double lanes = m.vector_bytes / 4.0, gigahertz = m.peak_gflops / m.vector_bytes;
+  const double pack_cycles = 16 / lanes;  // of an element
   const double padding = std::ceil(s.n / lanes) * lanes / s.n - 1;
-  return written_us * padding + s.batch * s.n * s.k * kPackCycles / (gigahertz * 1e3);
+  return written_us * padding + s.batch * s.n * s.k * pack_cycles / (gigahertz * 1e3);
 }
 
 }  // namespace

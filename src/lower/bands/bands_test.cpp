@@ -96,7 +96,7 @@ const Chain kChains[] = {
 TEST(Bands, AgreeWithThePrimitives) {
   for (const Chain& chain : kChains)
     for (const int bytes : {16, 64})
-      for (const std::int64_t rows : {0, 3}) {
+      for (const std::int64_t rows : {0, 3, 64}) {
         Case c;
         c.target.l2_bytes = 40 << 10;
         c.target.vector_bytes = bytes;
@@ -114,6 +114,61 @@ TEST(Bands, AgreeWithThePrimitives) {
                                 << sound.error().message << kernel::to_string(lowered->kernel);
         EXPECT_EQ(run(c, *lowered), "") << chain.name << " " << lowered->schedule;
       }
+}
+
+/// A layer of random kind, where the image is large enough for it.
+NodeId random_layer(Case& c, NodeId x, std::mt19937& random) {
+  const auto any = [&](int low, int high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  const Shape shape = c.g[x].type.shape;  // nodes added move it
+  const std::int64_t room = std::min(shape[2], shape[3]);
+  const std::int64_t taps = room > 12 ? 2 * any(0, 2) + 1 : 1, stride = room > 12 ? any(1, 2) : 1;
+  const std::int64_t dilation = taps == 3 && room > 12 ? any(1, 2) : 1;
+  const std::int64_t pad = any(0, taps / 2 * dilation);
+  NodeId y;
+  switch (any(taps > 1 ? 0 : 2, 3)) {
+    case 0:
+      y = pooled(c, x, any(0, 1) == 0 ? ir::Monoid::max : ir::Monoid::sum, taps, stride,
+                 std::min(pad, taps / 2));
+      break;
+    case 1:
+      y = convolved(c, x, shape[1], taps, stride, pad, true, dilation);
+      break;
+    default:
+      y = convolved(c, x, any(16, 40), taps, stride, pad, false, dilation);
+  }
+  const std::int64_t after = any(0, 2);
+  return after == 0 ? y : after == 1 ? c.b.relu(y) : silu(c, y);
+}
+
+/// Random chains; some are none (a first layer that reads channels apart, little between layers).
+TEST(Bands, OfRandomLayersAgree) {
+  int checked = 0;
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    std::mt19937 random(seed);
+    const auto any = [&](int low, int high) {
+      return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+    };
+    Case c;
+    c.target.l2_bytes = any(24, 64) << 10;
+    c.target.vector_bytes = 16 << any(0, 2);
+    c.target.vector_registers = c.target.vector_bytes == 64 ? 32 : 16;
+    c.target.threads = static_cast<int>(any(1, 3));
+    c.tolerance = 1e-4;  // sums of hundreds of terms
+    NodeId x = image(c, {any(1, 2), any(10, 24), any(9, 34), any(9, 30)});
+    for (std::int64_t layers = any(2, 3); layers > 0; --layers) x = random_layer(c, x, random);
+    c.output(x);
+    const Request request = request_of(c);
+    if (!bands::supports(c.g, request.cluster, c.target)) continue;
+    const auto lowered = bands::lower(request);
+    if (!lowered.ok()) continue;
+    const Status sound = kernel::verify(lowered->kernel);
+    ASSERT_TRUE(sound.ok()) << seed << " " << lowered->schedule << ": " << sound.error().message;
+    ASSERT_EQ(run(c, *lowered), "") << seed << " " << lowered->schedule;
+    ++checked;
+  }
+  EXPECT_GE(checked, 30);
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ class Lowering {
     const std::int64_t rows = rows_of_task(i), all = rows_of(i);
     const Task task = HEDDLE_TRY(task_of(from, images_, (all + rows - 1) / rows));
     const std::int64_t pitch = layer.output_layouts[0].strides[kRowDim] * rows;
-    if (!writes_rows(task, from, pitch))
+    if (rows < all && !writes_rows(task, from, pitch))
       return unsupported("bands: a layer whose tasks are no rows");
     const std::vector<BufferId> to = import_buffers(i, layer);
     const std::int32_t shift = k_.variables;

@@ -34,6 +34,7 @@ std::optional<NodeId> windows_of(const Graph& g, NodeId reduction) {
   const NodeId windows = g[reduction].args[0];
   const auto* view = std::get_if<prim::View>(&g[windows].op);
   const bool fits = view && view->pieces.size() == 1 && is_image(g, g[windows].args[0]) &&
+                    element_count(g[windows].type.shape) > element_count(g[reduction].type.shape) &&
                     std::ranges::all_of(reduce->axes, [](int axis) { return axis >= int{kRank}; });
   return fits ? std::optional(windows) : std::nullopt;
 }
