@@ -26,7 +26,7 @@ Cluster base_cluster(const Facts& f, NodeId root) {
 /// A kernel under construction, rooted at the node it was started from.
 struct Group {
   std::vector<NodeId> nodes;  // sorted
-  bool has_loop = false, has_reduce = false;
+  bool has_loop = false, has_reduce = false, has_contract = false;
 };
 
 bool elementwise(const Facts& f, NodeId id) {
@@ -46,7 +46,7 @@ bool joins(const Facts& f, const Options& options, NodeId id, const Group& group
       if (f.is_main_loop(reader)) return false;
     }
   }
-  if (loop && group.has_reduce) return false;
+  if (loop && (group.has_reduce || group.has_contract)) return false;
   std::vector<NodeId> nodes = group.nodes;
   nodes.insert(std::lower_bound(nodes.begin(), nodes.end(), id), id);
   return options.legality.supports(*f.graph, {nodes, {root}});
@@ -101,6 +101,7 @@ std::vector<Cluster> greedy_clusters(const Facts& facts, const Options& options)
       group.nodes.insert(std::lower_bound(group.nodes.begin(), group.nodes.end(), id), id);
       group.has_loop = group.has_loop || facts.is_main_loop(id);
       group.has_reduce = group.has_reduce || facts.as<prim::Reduce>(id);
+      group.has_contract = group.has_contract || facts.as<prim::Contract>(id);
       home_of[id].push_back(root);
     }
   }

@@ -70,10 +70,15 @@ std::optional<Bands> bands_of(const Graph& g, const std::vector<Layer>& layers,
 }
 
 bool supports(const Graph& g, const Cluster& c, const Target& target) {
-  constexpr double kNear = 0.4;  // of the second-level cache: as good between kernels
+  constexpr double kNear = 0.4;            // of the second-level cache: as good between kernels
+  constexpr std::int64_t kManyTaps = 128;  // of each channel: memory hides behind them
   if (target.is_gpu()) return false;
   const std::vector<Layer> layers = layers_of(g, c);
   if (layers.empty() || !bands_of(g, layers, target.l2_bytes, target.threads)) return false;
+  for (const Layer& layer : layers)
+    if (const auto* x = std::get_if<prim::Contract>(&g[layer.root].op))
+      if (element_count(x->reduced) > kManyTaps && !contract::worth_main_loop(g, layer.root))
+        return false;
   return std::all_of(layers.begin(), layers.end() - 1, [&](const Layer& layer) {
     const TensorType& image = g[layer.output()].type;
     return static_cast<double>(element_count(image.shape) * size_of(image.dtype)) >

@@ -116,6 +116,19 @@ TEST(Bands, AgreeWithThePrimitives) {
       }
 }
 
+/// What comes before the first layer would be computed again for each of its taps.
+TEST(Bands, BeginWithALayer) {
+  Case c;
+  c.target.l2_bytes = 40 << 10;
+  const NodeId x = c.b.relu(image(c, {1, 32, 30, 26}));
+  const NodeId deep = c.b.relu(convolved(c, x, 32, 3, 1, 1, true));
+  c.output(convolved(c, deep, 18, 1, 1, 0));
+  Request all = request_of(c);
+  EXPECT_FALSE(bands::supports(c.g, all.cluster, c.target));
+  std::erase(all.cluster.nodes, x);
+  EXPECT_TRUE(bands::supports(c.g, all.cluster, c.target));
+}
+
 /// A layer of random kind, where the image is large enough for it.
 NodeId random_layer(Case& c, NodeId x, std::mt19937& random) {
   const auto any = [&](int low, int high) {

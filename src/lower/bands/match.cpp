@@ -27,6 +27,13 @@ bool is_broadcast(const Graph& g, NodeId id) {
          element_count(g[id].type.shape) > element_count(g[g[id].args[0]].type.shape);
 }
 
+/// A number for each channel, or fewer: cheap to compute at every position. What has more would be
+/// computed again for each tap that reads it.
+bool is_of_channels(const Graph& g, NodeId id) {
+  const Shape& shape = g[id].type.shape;
+  return shape.size() < 2 || element_count(shape) <= shape[0] * shape[1];
+}
+
 /// The view of the windows N×C×H×W×… that are reduced to an image.
 std::optional<NodeId> windows_of(const Graph& g, NodeId reduction) {
   const auto* reduce = std::get_if<prim::Reduce>(&g[reduction].op);
@@ -109,9 +116,7 @@ class Divider {
     }
     layer_of_[id] = latest;
     const bool map = std::holds_alternative<prim::Map>(g_[id].op);
-    if (latest < 0)
-      return map || std::holds_alternative<prim::View>(g_[id].op) ||
-             std::holds_alternative<prim::Iota>(g_[id].op);
+    if (latest < 0) return is_broadcast(g_, id) || (map && is_of_channels(g_, id));
     if (const auto windows = windows_of(g_, id)) return *windows == root_of(latest);
     const Shape& root = g_[root_of(latest)].type.shape;
     return map && is_image(g_, id) &&
