@@ -69,6 +69,11 @@ Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
     });
     return small && supports(g, c) && (refused.empty() || !refused.contains(key_of(g, c)));
   };
+  bool bands = true;
+  const Supports with_bands = planning.legality.supports;
+  planning.legality.supports = [&](const prim::Graph& g, const lower::Cluster& c) {
+    return with_bands(g, c) && (bands || !lower::bands::supports(g, c, platform.target()));
+  };
   for (int round = 0;; ++round) {
     if (round == kRounds) planning.strategy = plan::Strategy::single;
     Chosen chosen;
@@ -79,15 +84,22 @@ Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
       chosen.kernels = std::move(lowered.kernels);
       return chosen;
     }
+    std::set<Hash> fresh;  // equal kernels are refused together
     for (const Refusal& r : lowered.refusals) {
       const plan::Kernel& kernel = chosen.plan.kernels[r.kernel];
+      // Layouts decide which layers can go band by band: after a second try none do.
+      if (round > 0 && lower::bands::supports(graph, kernel.cluster, platform.target()))
+        bands = false;
       // Single primitives are candidates whatever the legality says.
-      if (!refused.insert(key_of(graph, kernel.cluster)).second || round > kRounds)
+      const Hash key = key_of(graph, kernel.cluster);
+      fresh.insert(key);
+      if (refused.contains(key) || round > kRounds)
         return unsupported("{}: no kernel for {}: {}", source_of(graph, kernel), platform.name(),
                            r.error.message);
       log(LogLevel::info, "kernel over {}: {}; planned again without it", source_of(graph, kernel),
           r.error.message);
     }
+    refused.merge(fresh);
   }
 }
 

@@ -258,11 +258,19 @@ Result<Draft> draft_of(prim::Graph graph, const CompileOptions& options, const P
 constexpr double kPrices[] = {0, 5e-5, 5e-4, 5e-3, 5e-2};
 
 /// The cheapest draft that needs no more memory than the limit: plans in which bytes have a price,
-/// then kernels that run again.
+/// then kernels that run again; without layers band by band if need be, whose bands each thread
+/// has.
 Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& options,
-                           const Platform& platform, Layout layout) {
+                           const Platform& given, Layout layout) {
   std::optional<Draft> best;
-  for (const double price : kPrices) {
+  Platform platform = given;
+  const auto fits = [&](const Compiled& x) { return x.memory.bytes <= options.memory_limit; };
+  for (std::size_t i = 0; i < 2 * std::size(kPrices); ++i) {
+    if (i == std::size(kPrices)) {
+      if (platform.cuda || fits(best->compiled)) break;
+      platform.bands = false;
+    }
+    const double price = kPrices[i % std::size(kPrices)];
     Draft draft = HEDDLE_TRY(draft_of(graph, options, platform, price));
     Compiled& c = draft.compiled;
     const auto needs = [&] {
@@ -271,7 +279,7 @@ Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& optio
     };
     c.memory = needs();
     const std::size_t kernels = c.kernels.size();
-    const bool alone = c.memory.bytes <= options.memory_limit;
+    const bool alone = fits(c);
     // The stages of a persistent kernel are its code, so none can run twice.
     if (!alone && !platform.persistent) {
       run_again(c.graph, c.plan, c.kernels,
@@ -281,14 +289,13 @@ Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& optio
     c.memory.us_per_byte = price;
     c.memory.again = static_cast<int>(c.kernels.size() - kernels);
     const auto rank = [&](const Compiled& x) {
-      const bool fits = x.memory.bytes <= options.memory_limit;
-      return std::pair(!fits, fits ? x.plan.cost_us : static_cast<double>(x.memory.bytes));
+      return std::pair(!fits(x), fits(x) ? x.plan.cost_us : static_cast<double>(x.memory.bytes));
     };
     if (!best || rank(c) < rank(best->compiled)) best = std::move(draft);
     if (alone) break;
   }
   const MemoryReport& m = best->compiled.memory;
-  if (m.bytes <= options.memory_limit) return *std::move(best);
+  if (fits(best->compiled)) return *std::move(best);
   const auto mb = [](std::int64_t bytes) { return 1e-6 * static_cast<double>(bytes); };
   return fail(
       ErrorCode::out_of_memory,

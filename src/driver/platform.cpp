@@ -44,6 +44,7 @@ lower::Target Platform::target() const {
   target.tiles = cpu.tiles && !strict;
   target.winograd = strict ? 0 : 4;
   target.strassen = !strict;
+  target.bands = bands;
   return target;
 }
 

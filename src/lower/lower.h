@@ -58,6 +58,7 @@ struct Target {
   int threads = 1;  ///< tasks are cut for this many threads
   /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none).
   int winograd = 4;
+  bool bands = true;     ///< layers of an image may be one kernel (lower/bands/bands.h)
   bool strassen = true;  ///< products by halves: the wanted accuracy allows sums of unlike elements
   int lanes(DType t) const { return vector_bytes / static_cast<int>(size_of(t)); }
   bool operator==(const Target&) const = default;

@@ -26,7 +26,8 @@ std::optional<Cost> band_cost(const Facts& f, const MachineModel& m, const Clust
   // networks): stores of a separate layer hide behind its arithmetic less than the model has it.
   constexpr double kNear = 0.9;
   const auto layers = lower::bands::layers_of(*f.graph, c);
-  if (layers.empty() || m.gpu) return std::nullopt;
+  if (m.gpu || !lower::bands::are_bands(*f.graph, layers, m.l2_bytes, m.vector_bytes / 4))
+    return std::nullopt;
   const auto bands = lower::bands::bands_of(*f.graph, layers, m.l2_bytes, m.threads);
   if (!bands) return std::nullopt;
   Cost cost;

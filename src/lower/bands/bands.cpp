@@ -11,6 +11,10 @@ using prim::Graph;
 
 namespace {
 
+/// Of the second-level cache: what is between layers, the rest is operands' and results'; and what
+/// stays there between kernels, too.
+constexpr double kShare = 0.4;
+
 Bands bands_of_rows(const Graph& g, const std::vector<Layer>& layers, std::int64_t rows) {
   Bands out;
   out.parts.resize(layers.size());
@@ -30,7 +34,8 @@ double bytes_of(const Graph& g, const std::vector<Layer>& layers, const Bands& b
   double bytes = 0;
   for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
     const Shape& image = g[layers[i].root].type.shape;
-    bytes += static_cast<double>(bands.parts[i].rows * image[1] * image[3] * size_of(DType::f32));
+    bytes += static_cast<double>(bands.parts[i].rows * image[kChannelDim] * image[kColumnDim] *
+                                 size_of(DType::f32));
   }
   return bytes;
 }
@@ -48,11 +53,11 @@ double overlap_of(const Bands& bands) {
 
 std::optional<Bands> bands_of(const Graph& g, const std::vector<Layer>& layers,
                               std::int64_t l2_bytes, int threads, const Tuning& fixed) {
-  constexpr double kShare = 0.4;  // of the cache; the rest is operands' and results'
   constexpr std::int64_t kFewest = 2, kEnough = 8, kTasksOfAThread = 8;
   constexpr double kLittle = 1.0 / 16;
   const Shape& shape = g[layers.back().root].type.shape;
   const std::int64_t all = shape[kRowDim], images = shape[0];
+  if (all < 1 || images < 1) return std::nullopt;
   const auto of = [&](std::int64_t rows) { return bands_of_rows(g, layers, rows); };
   const auto fits = [&](std::int64_t rows) {
     return bytes_of(g, layers, of(rows)) <= kShare * static_cast<double>(l2_bytes);
@@ -69,21 +74,47 @@ std::optional<Bands> bands_of(const Graph& g, const std::vector<Layer>& layers,
   return of(ceil_div(all, count));
 }
 
-bool supports(const Graph& g, const Cluster& c, const Target& target) {
-  constexpr double kNear = 0.4;            // of the second-level cache: as good between kernels
+namespace {
+
+/// What a kernel has of a layer: vectors of a depthwise one's channels, more than one column.
+bool has_kernel(const Graph& g, const Layer& layer, std::int64_t lanes) {
   constexpr std::int64_t kManyTaps = 128;  // of each channel: memory hides behind them
-  if (target.is_gpu()) return false;
-  const std::vector<Layer> layers = layers_of(g, c);
-  if (layers.empty() || !bands_of(g, layers, target.l2_bytes, target.threads)) return false;
-  for (const Layer& layer : layers)
-    if (const auto* x = std::get_if<prim::Contract>(&g[layer.root].op))
-      if (element_count(x->reduced) > kManyTaps && !contract::worth_main_loop(g, layer.root))
-        return false;
-  return std::all_of(layers.begin(), layers.end() - 1, [&](const Layer& layer) {
+  const Shape& shape = g[layer.root].type.shape;
+  const auto* contract = std::get_if<prim::Contract>(&g[layer.root].op);
+  if (shape[kColumnDim] < 2) return false;
+  if (!contract || contract::worth_main_loop(g, layer.root)) return true;
+  const std::int64_t taps = element_count(contract->reduced);
+  return shape[kChannelDim] >= lanes && taps > 1 && taps <= kManyTaps;
+}
+
+/// Inputs of a graph do not lie channels-last, as layers of each channel alone want their images.
+bool reads_input(const Graph& g, const Layer& layer) {
+  const bool contract = std::holds_alternative<prim::Contract>(g[layer.root].op);
+  if (contract && contract::worth_main_loop(g, layer.root)) return false;
+  return std::ranges::any_of(g[layer.root].args, [&](NodeId arg) {
+    return std::holds_alternative<prim::Input>(g[arg].op);
+  });
+}
+
+}  // namespace
+
+bool are_bands(const Graph& g, const std::vector<Layer>& layers, std::int64_t l2_bytes,
+               std::int64_t lanes) {
+  const auto is_large = [&](const Layer& layer) {
     const TensorType& image = g[layer.output()].type;
     return static_cast<double>(element_count(image.shape) * size_of(image.dtype)) >
-           kNear * static_cast<double>(target.l2_bytes);
-  });
+           kShare * static_cast<double>(l2_bytes);
+  };
+  return !layers.empty() && !reads_input(g, layers.front()) &&
+         std::all_of(layers.begin(), layers.end() - 1, is_large) &&
+         std::ranges::all_of(layers, [&](const Layer& l) { return has_kernel(g, l, lanes); });
+}
+
+bool supports(const Graph& g, const Cluster& c, const Target& target) {
+  if (target.is_gpu() || !target.bands) return false;
+  const std::vector<Layer> layers = layers_of(g, c);
+  return are_bands(g, layers, target.l2_bytes, target.lanes(DType::f32)) &&
+         bands_of(g, layers, target.l2_bytes, target.threads).has_value();
 }
 
 }  // namespace heddle::lower::bands

@@ -7,7 +7,7 @@
 /// bottlenecks of mobile networks).
 namespace heddle::lower::bands {
 
-constexpr std::size_t kRowDim = 2;  ///< of images N×C×H×W
+constexpr std::size_t kChannelDim = 1, kRowDim = 2, kColumnDim = 3;  ///< of images N×C×H×W
 
 /// A contraction, or a reduction of windows, with what follows it.
 struct Layer {
@@ -19,6 +19,11 @@ struct Layer {
 };
 /// First to last; empty where the cluster is no chain of at least two.
 std::vector<Layer> layers_of(const prim::Graph& g, const Cluster& c);
+
+/// True if everything between the layers leaves a second-level cache of this size, and each layer
+/// has a kernel for vectors of so many lanes of f32, as far as that can be told without layouts.
+bool are_bands(const prim::Graph& g, const std::vector<Layer>& layers, std::int64_t l2_bytes,
+               std::int64_t lanes);
 
 /// How the rows are cut.
 struct Bands {

@@ -5,7 +5,7 @@
 #include "lower/bands/bands.h"
 #include "lower/contract/depthwise.h"
 #include "lower/contract/rows.h"
-#include "lower/contract/schedule.h"
+#include "support/math.h"
 
 namespace heddle::lower::bands {
 
@@ -58,13 +58,13 @@ Result<Task> task_of(kernel::Kernel& k, std::int64_t images, std::int64_t rows) 
   return Task{*inner, image, row};
 }
 
-/// True if a task's results are `pitch` elements after those of the row before.
-bool writes_rows(const Task& task, const kernel::Kernel& k, std::int64_t pitch) {
+/// True if a task's results lie `pitch` elements on for each step of `v`.
+bool moves(const Task& task, const kernel::Kernel& k, Var v, std::int64_t pitch) {
   bool all = true;
   kernel::for_each_stmt(task.body, [&](const kernel::Stmt& s) {
     const auto* store = std::get_if<kernel::Store>(&s.op);
     if (store && k.buffers[store->buffer].written)
-      all = all && ir::coefficient_of(store->offset, task.row) == pitch;
+      all = all && ir::coefficient_of(store->offset, v) == pitch;
   });
   return all;
 }
@@ -107,8 +107,11 @@ class Lowering {
   bool is_pooling(std::size_t i) const {
     return std::holds_alternative<prim::View>(g_[layers_[i].root].op);
   }
-  /// By blocks of rows where bands are such and kernels have them, else row by row.
-  bool by_row(std::size_t i) const { return is_pooling(i) || bands_.parts[i].overlaps(); }
+  /// Unless each band is one block of rows, which the layer's kernel then has as a task.
+  bool by_row(std::size_t i) const {
+    const Bands::Part& part = bands_.parts[i];
+    return is_pooling(i) || part.overlaps() || ceil_div(rows_of(i), part.rows) != bands_.count;
+  }
   std::int64_t rows_of_task(std::size_t i) const { return by_row(i) ? 1 : bands_.parts[i].rows; }
 
   Result<Lowered> lower_layer(std::size_t i) const {
@@ -134,10 +137,12 @@ class Lowering {
   Result<Body> merged(std::size_t i, Lowered layer) {
     kernel::Kernel& from = layer.kernel;
     const std::int64_t rows = rows_of_task(i), all = rows_of(i);
-    const Task task = HEDDLE_TRY(task_of(from, images_, (all + rows - 1) / rows));
-    const std::int64_t pitch = layer.output_layouts[0].strides[kRowDim] * rows;
-    if (rows < all && !writes_rows(task, from, pitch))
-      return unsupported("bands: a layer whose tasks are no rows");
+    const std::int64_t blocks = ceil_div(all, rows);
+    const Task task = HEDDLE_TRY(task_of(from, images_, blocks));
+    const Layout& layout = layer.output_layouts[0];
+    if ((blocks > 1 && !moves(task, from, task.row, layout.strides[kRowDim] * rows)) ||
+        (images_ > 1 && !moves(task, from, task.image, layout.strides[0])))
+      return unsupported("bands: a layer whose tasks write no rows");
     const std::vector<BufferId> to = import_buffers(i, layer);
     const std::int32_t shift = k_.variables;
     k_.variables += from.variables;
@@ -211,9 +216,8 @@ class Lowering {
   /// ahead into a band.
   Body rebased(const Body& body, const std::vector<BufferId>& to, std::size_t i) const {
     std::map<BufferId, Expr> base;
-    for (const std::size_t at : {i - 1, i})
-      if (const auto found = at < layers_.size() ? bases_.find(layers_[at].output()) : bases_.end();
-          found != bases_.end())
+    for (std::size_t at = i > 0 ? i - 1 : 0; at <= i; ++at)
+      if (const auto found = bases_.find(layers_[at].output()); found != bases_.end())
         base[values_.at(found->first)] = found->second;
     const Body renamed = kernel::rename_buffers(
         body, [&](BufferId b) { return to[static_cast<std::size_t>(b.value)]; });
@@ -270,8 +274,8 @@ Result<Lowered> lower(const Request& request) {
 }
 
 std::vector<Tuning> tuning_space(const Request& request) {
+  if (!bands::supports(*request.graph, request.cluster, request.target)) return {};
   const std::vector<Layer> layers = layers_of(*request.graph, request.cluster);
-  if (layers.empty()) return {};
   const auto bands =
       bands_of(*request.graph, layers, request.target.l2_bytes, request.target.threads);
   if (!bands) return {};

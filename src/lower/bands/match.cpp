@@ -19,7 +19,7 @@ bool is_image(const Graph& g, NodeId id) {
   return g[id].type.shape.size() == kRank && g[id].type.dtype == DType::f32;
 }
 
-/// One small value for many positions.
+/// Fewer values than positions: read at each of them, not stored.
 bool is_broadcast(const Graph& g, NodeId id) {
   const auto* view = std::get_if<prim::View>(&g[id].op);
   return view && g[id].type.shape.size() <= kRank && view->pieces.size() == 1 &&
@@ -67,7 +67,7 @@ bool read_rows(const Graph& g, NodeId image, Layer& layer) {
   const Var row{static_cast<std::int32_t>(kRowDim)};
   const Expr batch = extents[0] == 1 ? Expr(0) : Expr(Var{0});
   if (ir::simplify(access.index[0], ranges) != batch) return false;
-  for (const std::size_t d : {std::size_t{1}, std::size_t{3}})
+  for (const std::size_t d : {kChannelDim, kColumnDim})
     if (ir::depends_on(access.index[d], row)) return false;
   const auto step = ir::coefficient_of(access.index[kRowDim], row);
   if (!step || *step < 1) return false;

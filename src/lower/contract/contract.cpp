@@ -214,16 +214,17 @@ Result<Lowered> lower(const Request& request) {
 }
 
 Result<Lowered> lower_rows(const Request& request, std::int64_t rows) {
-  constexpr std::int32_t kRowDim = 2;
+  constexpr std::int32_t kRows = 2;
   const auto product = HEDDLE_TRY(make_product(request, Form::rows));
   const Product& p = *product;
-  const bool fits = p.row && p.row->var == ir::Var{kRowDim} && p.n && !p.sums() &&
+  const bool fits = p.row && p.row->var == ir::Var{kRows} && p.n && !p.sums() &&
                     p.base.b == BSource::constant &&
                     std::ranges::all_of(p.outer, [](const Axis& a) { return a.var == ir::Var{0}; });
   if (!fits) return unsupported("contraction: no rows of an image with a constant filter");
   const Target& target = request.target;
   const Tuning fixed{{"rows", rows}, {"panels", p.extents.n}};
   const auto all = schedules(p.extents, target, target.lanes(p.problem.type), p.base, fixed, 1);
+  if (all.empty()) return unsupported("contraction: no schedule of whole rows");
   return Emitter(*product, prepared(p, all.front(), fixed)).run();
 }
 
