@@ -104,6 +104,44 @@ TEST(ChooseKernels, GradientsOfBiasesAreInEpilogues) {
   EXPECT_EQ(sums, 2) << plan::print(g, chosen->plan);
 }
 
+/// Layers whose image does not lie channels-last are refused when they are lowered, and planned
+/// again.
+TEST(ChooseKernels, RefusedLayersArePlannedAgain) {
+  prim::Graph g;
+  prim::Builder b(g);
+  Tensor taps({DType::f32, {16, 1, 3, 3}}), mix({DType::f32, {16, 16, 1, 1}});
+  for (Tensor* t : {&taps, &mix})
+    for (std::int64_t i = 0; i < t->count(); ++i) t->set(i, 0.01 * static_cast<double>(i % 17));
+  const auto same = [](std::int64_t pad, std::int64_t groups) {
+    return prim::Builder::Conv{{1, 1}, {1, 1}, {pad, pad}, {pad, pad}, groups};
+  };
+  for (int branch = 0; branch < 2; ++branch) {
+    const auto name = fmt::format("{}", branch);
+    const prim::NodeId x = g.add_input("x" + name, {DType::f32, {1, 16, 200, 200, 2}});
+    const prim::NodeId image = b.reduce(ir::Monoid::sum, x, {4}, false);
+    const prim::NodeId deep = b.relu(b.conv(image, b.constant(taps), same(1, 16)));
+    g.outputs.push_back({"y" + name, b.conv(deep, b.constant(mix), same(0, 1))});
+  }
+  const Platform cpu;
+  plan::Options planning;
+  planning.legality = plan::lowering_legality(cpu.target());
+  planning.machine = cpu.model();
+  planning.measured = [](const prim::Graph& of, const plan::Cluster& c) -> std::optional<double> {
+    const auto products = std::ranges::count_if(c.nodes, [&](prim::NodeId id) {
+      return std::holds_alternative<prim::Contract>(of[id].op);
+    });
+    const bool chain = products == 2 && c.outputs.size() == 1;
+    return chain ? std::optional(0.01) : std::nullopt;
+  };
+  int plans = 0;
+  const auto chosen = choose_kernels(g, planning, cpu, [&](const plan::Options& with) {
+    ++plans;
+    return plan::orchestrate(g, with);
+  });
+  ASSERT_TRUE(chosen.ok()) << chosen.error().message;
+  EXPECT_GT(plans, 1);  // the first was refused
+}
+
 /// Registers of these kernels are said to be in memory.
 Result<Built> build(const prim::Graph& g,
                     const std::function<bool(const CompiledKernel&)>& spills) {
