@@ -1,5 +1,6 @@
 #include "runtime/monolith.h"
 #include "support/clock.h"
+#include "support/denormals.h"
 
 namespace heddle::runtime {
 Monolith::Monolith(const Program& program, const StageLayout& layout, int workers,
@@ -27,6 +28,7 @@ void Monolith::wait(int wait) const {
 }
 
 void Monolith::work(int worker, const Run& run, std::atomic<int>* left, double start) {
+  const FlushDenormals flush;
   const auto w = static_cast<std::size_t>(worker);
   void* scratch = run.scratch + run.scratch_stride * worker;
   std::uint64_t done = runs_ * schedule_.items[w].size();

@@ -12,6 +12,7 @@
 #include "runtime/memory_plan.h"
 #include "runtime/session.h"
 #include "runtime/shares.h"
+#include "support/denormals.h"
 
 namespace heddle::runtime {
 namespace {
@@ -164,6 +165,27 @@ TEST(Session, RunsPhasesInOrderOnAnyNumberOfThreads) {
     }
   }
 }
+
+#if defined(__x86_64__)
+/// In kernels only: on every thread, one after another and as a monolith; the caller keeps its own
+/// state, here another way of rounding.
+TEST(Session, DenormalsAreZerosInKernels) {
+  const unsigned before = _mm_getcsr(), own = before | _MM_ROUND_UP;
+  for (const int n : {1, 2, 8, 11, 12, 18}) {
+    auto session = small_session(n % 10, n > 10);
+    const Tensor input = Tensor::from<float>(DType::f32, {8}, std::vector<float>(8, 1e-39f));
+    _mm_setcsr(own);
+    auto outputs = session->run(std::span(&input, 1));
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(before);
+    EXPECT_EQ(after & 0xffc0, own & 0xffc0) << n;
+    ASSERT_TRUE(outputs);
+    // Not rounded up from c + 1e-39 either.
+    for (int i = 0; i < 8; ++i)
+      EXPECT_EQ((*outputs)[0].as<float>()[i], static_cast<float>(2 * (7 - i))) << n;
+  }
+}
+#endif
 
 TEST(Session, ConcurrentRunsDoNotMix) {
   auto session = small_session(2);

@@ -127,7 +127,12 @@ static void barrier(session* s) {
     if (spins > 4000) sched_yield();
 }
 
+// Denormals are zeros meanwhile: multiplying one takes an Intel core 150 cycles.
 static void work(session* s, int thread) {
+#if defined(__x86_64__)
+  const unsigned state = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(0x9fc0);
+#endif
   for (int p = 0; p < PHASES; ++p) {
     const int64_t first = phases[p].tasks * thread / s->threads;
     const int64_t last = phases[p].tasks * (thread + 1) / s->threads;
@@ -136,6 +141,9 @@ static void work(session* s, int thread) {
                     s->scratch + s->scratch_stride * thread);
     barrier(s);
   }
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr(state);
+#endif
 }
 
 static void* wait_for_work(void* start) {
