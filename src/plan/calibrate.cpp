@@ -120,8 +120,41 @@ HEDDLE_RATE(fours_of_bytes, "avx512f,avx512vnni", "vpdpbusd %1, %1, %0")
 HEDDLE_RATE(pairs_of_bf16, "avx512f,avx512bf16", "vdpbf16ps %1, %1, %0")
 #undef HEDDLE_RATE
 
-NarrowPeaks narrow_rates(int vector_bytes) {
+/// Products in tile registers of 16 rows of 64 bytes: four independent sums, so many times.
+#define HEDDLE_TILE_RATE(name, features, instruction)                    \
+  [[gnu::target(features)]] void name() {                                \
+    for (int s = 0; s < kSteps; ++s)                                     \
+      asm volatile(instruction " %%tmm5, %%tmm4, %%tmm0\n\t" instruction \
+                               " %%tmm5, %%tmm4, %%tmm1\n\t" instruction \
+                               " %%tmm5, %%tmm4, %%tmm2\n\t" instruction \
+                               " %%tmm5, %%tmm4, %%tmm3" ::);            \
+  }
+HEDDLE_TILE_RATE(tiles_of_bf16, "amx-tile,amx-bf16", "tdpbf16ps")
+HEDDLE_TILE_RATE(tiles_of_bytes, "amx-tile,amx-int8", "tdpbssd")
+#undef HEDDLE_TILE_RATE
+
+struct alignas(64) TileConfiguration {
+  std::uint8_t palette = 1, rest[15] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
+};
+
+[[gnu::target("amx-tile")]] void add_tile_rates(NarrowPeaks& peaks) {
+  constexpr double kTiles = 4, kRows = 16, kColumns = 16;
+  const TileConfiguration configuration;
+  asm volatile("ldtilecfg %0" ::"m"(configuration));
+  asm volatile("tilezero %%tmm4\n\ttilezero %%tmm5" ::: "memory");
+  const auto rate = [&](int terms, auto&& work) {
+    return 2.0 * kTiles * kRows * kColumns * terms * kSteps / best_of(7, work) * 1e-9;
+  };
+  peaks.bf16 = std::max(peaks.bf16, rate(32, tiles_of_bf16));
+  peaks.bytes = std::max(peaks.bytes, rate(64, tiles_of_bytes));
+  asm volatile("tilerelease" ::);
+}
+
+NarrowPeaks narrow_rates(int vector_bytes, bool tiles) {
   NarrowPeaks peaks;
+  if (tiles) add_tile_rates(peaks);
   if (vector_bytes < 64) return peaks;
   constexpr int kInFlight = 20, kLanes = 16;  // more than two units' latency
   constexpr auto kIndices = std::make_index_sequence<kInFlight>();
@@ -130,14 +163,14 @@ NarrowPeaks narrow_rates(int vector_bytes) {
   };
   volatile float sink = 0;
   if (__builtin_cpu_supports("avx512bf16"))
-    peaks.bf16 = rate(2, [&] { sink = pairs_of_bf16(kIndices); });
+    peaks.bf16 = std::max(peaks.bf16, rate(2, [&] { sink = pairs_of_bf16(kIndices); }));
   if (__builtin_cpu_supports("avx512vnni"))
-    peaks.bytes = rate(4, [&] { sink = fours_of_bytes(kIndices); });
+    peaks.bytes = std::max(peaks.bytes, rate(4, [&] { sink = fours_of_bytes(kIndices); }));
   return peaks;
 }
 #else
 double multiply_add_gflops(int) { return 0; }
-NarrowPeaks narrow_rates(int) { return {}; }
+NarrowPeaks narrow_rates(int, bool) { return {}; }
 #endif
 
 double launch_us(ThreadPool& pool) {
@@ -196,7 +229,28 @@ MachineModel default_machine(int threads, int vector_bytes) {
   return m;
 }
 
-NarrowPeaks narrow_peaks(int vector_bytes) { return narrow_rates(vector_bytes); }
+double reading_gbs(ThreadPool& pool, double bytes) {
+  constexpr double kMost = 512 << 20;
+  const auto words =
+      static_cast<std::size_t>(std::clamp(bytes, 4096.0, kMost) / 8 / pool.threads());
+  std::vector<std::vector<std::uint64_t>> blocks(static_cast<std::size_t>(pool.threads()));
+  std::vector<std::uint64_t> sums(blocks.size());
+  const auto each = [&](const auto& work) {
+    pool.run([&](int t) { work(static_cast<std::size_t>(t)); });
+  };
+  each([&](std::size_t t) { blocks[t].assign(words, 1); });
+  const double seconds = best_of(5, [&] {
+    each([&](std::size_t t) {
+      std::uint64_t sum = 0;
+      for (const std::uint64_t word : blocks[t]) sum += word;
+      sums[t] += sum;
+    });
+  });
+  asm volatile("" ::"r"(sums.data()) : "memory");  // keeps them
+  return static_cast<double>(words * 8 * blocks.size()) / seconds / 1e9;
+}
+
+NarrowPeaks narrow_peaks(int vector_bytes, bool tiles) { return narrow_rates(vector_bytes, tiles); }
 
 MachineModel calibrate(ThreadPool& pool, int vector_bytes) {
   MachineModel m = default_machine(pool.threads(), vector_bytes);

@@ -24,14 +24,23 @@ TEST(Calibrate, FindsAPlausibleMachine) {
 TEST(Calibrate, NarrowProductsHaveRates) {
   ThreadPool pool(1);
   const double wide = calibrate(pool, 64).peak_gflops;
-  const NarrowPeaks peaks = narrow_peaks(64);
+  const NarrowPeaks peaks = narrow_peaks(64, false);
   if (peaks.bf16 > 0) {
     EXPECT_GT(peaks.bf16, 0.35 * wide);
   }
   if (peaks.bytes > 0) {
     EXPECT_GT(peaks.bytes, 1.5 * wide);
   }
-  EXPECT_EQ(narrow_peaks(32).bytes, 0);
+  EXPECT_EQ(narrow_peaks(32, false).bytes, 0);
+}
+
+/// What is read again and again comes no slower from nearer.
+TEST(Calibrate, ReadsFromWhereItFits) {
+  ThreadPool pool(2);
+  const double near = reading_gbs(pool, 256 << 10), far = reading_gbs(pool, 256 << 20);
+  EXPECT_GT(far, 0.5);
+  EXPECT_GT(near, far);
+  EXPECT_LT(near, 5000);
 }
 
 TEST(Calibrate, NamesTheMachine) {

@@ -3,6 +3,7 @@
 #include <limits>
 #include <map>
 
+#include "codegen/cpu/target.h"
 #include "common.h"
 #include "driver/measure.h"
 #include "driver/report.h"
@@ -139,7 +140,7 @@ json rows_of(const std::vector<runtime::LaunchTime>& best, const json& report) {
 struct Roofline {
   plan::MachineModel machine;
   plan::NarrowPeaks narrow;
-  double constant_gbs = 0;  ///< from where all constants of the program fit
+  double constant_gbs = 0;  ///< of reading all constants of the program
 
   /// GFLOP/s of all threads in the widest instructions for products of these types.
   double peak_gflops(const std::string& multiplies) const {
@@ -184,11 +185,15 @@ Result<Roofline> roofline_of(const ProfileFlags& flags, const runtime::Program& 
   const auto platform = HEDDLE_TRY(driver::platform_for(HEDDLE_TRY(compile_options(flags))));
   const auto db = HEDDLE_TRY(driver::open_tuning_db(global_options().cache_dir));
   ThreadPool pool(flags.threads > 0 ? flags.threads : driver::machine_threads());
+  const bool tiles = platform.cpu.tiles && codegen::cpu::tiles_permitted();
   Roofline roofline{HEDDLE_TRY(driver::calibrated_machine(*db, pool, platform)),
-                    plan::narrow_peaks(platform.cpu.vector_bytes)};
+                    plan::narrow_peaks(platform.cpu.vector_bytes, tiles)};
   double constants = 0;
   for (const Tensor& c : program.constants) constants += static_cast<double>(c.bytes());
-  roofline.constant_gbs = roofline.gbs(constants);
+  roofline.constant_gbs =
+      constants <= static_cast<double>(platform.threads) * roofline.machine.l2_bytes
+          ? roofline.gbs(constants)
+          : plan::reading_gbs(pool, constants);
   return roofline;
 }
 
@@ -317,9 +322,9 @@ Status run(const ProfileFlags& flags) {
     add_floors(rows, report, roofline);
     result["machine"] = plan::to_string(roofline.machine);
     if (roofline.narrow.bf16 + roofline.narrow.bytes > 0)
-      result["machine"] = fmt::format("{} bf16_gflops={:.0f} byte_gops={:.0f}",
+      result["machine"] = fmt::format("{} bf16_gflops={:.0f} byte_gops={:.0f} constants_gbs={:.1f}",
                                       result["machine"].get<std::string>(), roofline.narrow.bf16,
-                                      roofline.narrow.bytes);
+                                      roofline.narrow.bytes, roofline.constant_gbs);
     result["floor_us"] = sum_of(rows, "floor_us");
     result["kernels_of_roofline"] = sum_of(rows, "floor_us") / sum_of(rows, "us");
     result["of_roofline"] = result["floor_us"].get<double>() / result["run_us"].get<double>();

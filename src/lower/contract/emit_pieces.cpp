@@ -196,6 +196,46 @@ bool Emitter::panels_stay() const {
          s_.tiles() > 2 * p_.request.target.threads;
 }
 
+/// Whether a panel's tiles are done before the next one can come from memory: then the first of
+/// them asks for what it reads itself, half a step ahead, which keeps the machine's own prefetching
+/// going (lines of the next panel come at half the speed of memory).
+bool Emitter::fetch_just_ahead() const {
+  constexpr std::int64_t kFewRows = 64;
+  const std::int64_t tiles = tiles_of_panel();
+  return !s_.beside && tiles * s_.mr <= kFewRows && (tiles == 1 || !overlap_);
+}
+
+/// What comes from memory while a tile computes: its own panel's columns, or its share of the next
+/// panel.
+void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
+  constexpr std::int64_t kLine = 16;
+  if (fetch_just_ahead()) {
+    const std::int64_t lines = x.b.step / kLine;
+    x.fetches.push_back(
+        {b_buffer_, x.b.offset + Expr(x.b.step / 2), steps_, x.b.step, static_cast<int>(lines)});
+    return;
+  }
+  const std::int64_t shares = s_.beside ? 1 : tiles_of_panel();
+  const std::int64_t lines = (x.b.step / shares + kLine - 1) / kLine;
+  Expr next = x.b.offset + Expr(panel_size_);
+  if (shares > 1) next = next + tile * Expr(lines * kLine * steps_);
+  x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines)});
+}
+
+/// All steps of a tile's products.
+Body Emitter::products_of_tile(const Variant& v) const {
+  Tile x = pieces_product(v);
+  Expr tile(tile_loop_);
+  if (p_.row) tile = Expr(row_loop_) * Expr(s_.tiles_per_task) + tile;
+  const std::int64_t tiles = tiles_of_panel();
+  if (tiles == 1 || s_.b == BSource::task || x.fetches.empty() || !fetch_just_ahead())
+    return {kernel::Stmt{std::move(x)}};
+  Tile other = x;
+  other.fetches.erase(other.fetches.begin());
+  return {kernel::when({{tile, 0, 1}}, {kernel::Stmt{std::move(x)}}),
+          kernel::when({{tile, 1, tiles}}, {kernel::Stmt{std::move(other)}})};
+}
+
 /// The products of a register tile, in one block of the reduction.
 Tile Emitter::pieces_product(const Variant& v) const {
   Tile x;
@@ -233,16 +273,10 @@ Tile Emitter::pieces_product(const Variant& v) const {
   x.depth = steps_ * x.tile_depth();
   for (const auto& [a, b] : pieces_->products())
     x.terms.push_back({a * pieces_->elements(), b * s_.nv * kWords});
-  if (s_.b != BSource::task && s_.panels > 1 && !panels_stay()) {
-    // The next panel comes from memory while the tiles of this one compute, a share in each.
-    constexpr std::int64_t kLine = 16;
-    const std::int64_t shares = s_.beside ? 1 : tiles_of_panel();
-    const std::int64_t lines = (step / shares + kLine - 1) / kLine;
-    Expr next = (panel + Expr(1)) * Expr(panel_size_) + before;
-    if (shares > 1) next = next + tile * Expr(lines * kLine * steps_);
-    x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines)});
-  }
-  if (s_.b == BSource::task) fetch_columns(tile, x);
+  if (s_.b == BSource::task)
+    fetch_columns(tile, x);
+  else if (s_.panels > 1 && !panels_stay())
+    fetch_panel(tile, x);
   if (s_.depth == 1) {
     fetch_results(v, x);
     fetch_rows(v, x);
@@ -274,10 +308,9 @@ void Emitter::place_rows(const Variant& v, Tile& x) const {
 }
 
 Body Emitter::pieces_tile(const Variant& v) {
-  Tile x = pieces_product(v);
-  Body body = epilogue(v, x.acc, results_from(v, x.to));
-  if (s_.depth > 1) return body;
-  body.insert(body.begin(), kernel::Stmt{std::move(x)});
+  Body body = s_.depth > 1 ? Body{} : products_of_tile(v);
+  for (kernel::Stmt& s : epilogue(v, acc_, results_from(v, pieces_product(v).to)))
+    body.push_back(std::move(s));
   return body;
 }
 
@@ -310,8 +343,7 @@ Body Emitter::pieces_by_depth() {
   copy_rows_of_pieces(block);
   block = without_tests(std::move(block));
   Body tiles;
-  for (const Variant& v : variants())
-    tiles.push_back(kernel::when(v.when, {kernel::Stmt{pieces_product(v)}}));
+  for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, products_of_tile(v)));
   const auto around = [&](Var loop, std::int64_t count, Body body) {
     const Var fresh = k_.new_var();
     body = kernel::substitute(
