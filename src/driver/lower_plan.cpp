@@ -42,6 +42,7 @@ class PlanLowering {
     // A value that is not computed is read from its equivalent.
     for (const plan::Substitute& s : plan.substitutes) instead_[s.wanted] = s.instead;
     for (const prim::GraphOutput& output : graph.outputs) is_output_.insert(actual(output.node));
+    if (platform.target().tiles) find_images();
   }
 
   /// Without the bytes of packed constants (on a GPU with them).
@@ -108,8 +109,36 @@ class PlanLowering {
                                            : lower::row_major(graph_[node].type.shape);
   }
 
+  /// Images of few channels that main loops in tile registers read, and nothing else, lie
+  /// channels-last: a line of a window then is all channels of its taps, of which a tile has more
+  /// than of one channel's taps, where those are no whole vectors.
+  void find_images() {
+    constexpr std::int64_t kFewChannels = 16, kVector = 16;  // terms, half a tile's row
+    const std::vector<int> last{0, 2, 3, 1};
+    std::unordered_set<NodeId> others;
+    for (const plan::Kernel& kernel : plan_.kernels)
+      for (const NodeId id : kernel.cluster.nodes)
+        for (const NodeId arg : graph_[id].args) {
+          const auto* contract = std::get_if<prim::Contract>(&graph_[id].op);
+          if (!contract || contract->reduced.empty() || contract->reduced.back() % kVector == 0)
+            others.insert(actual(arg));
+        }
+    for (const plan::Kernel& kernel : plan_.kernels) {
+      const bool elementwise = std::ranges::all_of(kernel.cluster.nodes, [&](NodeId id) {
+        return std::holds_alternative<prim::Map>(graph_[id].op);
+      });
+      for (const NodeId id : kernel.cluster.outputs) {
+        const auto& [dtype, shape] = graph_[id].type;
+        if (elementwise && dtype == DType::bf16 && shape.size() == last.size() && shape[1] > 1 &&
+            shape[1] < kFewChannels && !others.contains(id) && !is_output_.contains(id))
+          required_.emplace(id, lower::ordered(shape, last));
+      }
+    }
+  }
+
   lower::Request request_for(std::size_t k, const lower::Tuning& tuning, bool contents) const {
     const auto required = [this](NodeId node) -> std::optional<lower::Layout> {
+      if (const auto image = required_.find(node); image != required_.end()) return image->second;
       if (!is_output_.contains(node)) return std::nullopt;
       return lower::row_major(graph_[node].type.shape);
     };
@@ -200,6 +229,7 @@ class PlanLowering {
   LoweredPlan lowered_;
   std::unordered_map<NodeId, NodeId> instead_;
   std::unordered_set<NodeId> is_output_;
+  std::unordered_map<NodeId, lower::Layout> required_;
 };
 
 }  // namespace

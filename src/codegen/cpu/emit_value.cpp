@@ -182,9 +182,10 @@ Emitter::V Emitter::make_choice(const Guard& x, const std::vector<ir::Condition>
   };
   if (uniform.empty()) return then();
   // Lanes that some of them decide are masked by all: a chain of such guards would else hold the
-  // rest of the chain twice at each step.
-  const bool reads = !analysis_.of(x.otherwise).buffers.empty();
-  if (!varying.empty() && reads) return masked_guard(left, x);
+  // rest of the chain twice at each step, and a load is over sooner than a branch.
+  const bool reads = !analysis_.of(x.otherwise).buffers.empty(),
+             loads = std::holds_alternative<Load>(x.then->op);
+  if (!varying.empty() && (reads || loads)) return masked_guard(left, x);
   V all = nullptr;
   for (const ir::Condition& c : uniform) {
     V one = condition(c);

@@ -1,6 +1,7 @@
 #include "codegen/cpu/ops.h"
 
 #include <llvm/IR/IntrinsicsX86.h>
+#include <llvm/IR/PatternMatch.h>
 
 #include <cmath>
 
@@ -72,6 +73,24 @@ V Ops::from_storage(V v, DType t) {
   return b_.CreateBitCast(b_.CreateShl(wide, 16), shaped(b_.getFloatTy(), v));
 }
 
+/// The bits of bf16 that v was made of, which need no rounding; null if there are none.
+V Ops::stored_bf16(V v) {
+  namespace pm = llvm::PatternMatch;
+  llvm::Type* stored = shaped(b_.getInt16Ty(), v);
+  V bits = nullptr, condition = nullptr, then = nullptr, otherwise = nullptr;
+  if (pm::match(v, pm::m_PosZeroFP())) return llvm::Constant::getNullValue(stored);
+  if (pm::match(v,
+                pm::m_BitCast(pm::m_Shl(pm::m_ZExt(pm::m_Value(bits)), pm::m_SpecificInt(16)))) &&
+      bits->getType() == stored)
+    return bits;
+  if (!pm::match(v,
+                 pm::m_Select(pm::m_Value(condition), pm::m_Value(then), pm::m_Value(otherwise))))
+    return nullptr;
+  then = stored_bf16(then);
+  otherwise = then ? stored_bf16(otherwise) : nullptr;
+  return otherwise ? b_.CreateSelect(condition, then, otherwise) : nullptr;
+}
+
 V Ops::to_storage(V v, DType t) {
   if (t == DType::f16) {
     if (!modern_) return per_lane("heddle_f32_to_f16", {v}, b_.getInt16Ty());
@@ -80,6 +99,7 @@ V Ops::to_storage(V v, DType t) {
   }
   if (t == DType::b1) return b_.CreateZExt(v, shaped(b_.getInt8Ty(), v));
   if (t != DType::bf16) return v;
+  if (V bits = stored_bf16(v)) return bits;
   if (V bits = to_bf16(v)) return bits;
   return to_bf16_exactly(v);
 }

@@ -77,6 +77,7 @@ class Ops {
   /// is as wide.
   llvm::Value* to_bf16(llvm::Value* v);
   llvm::Value* to_bf16_exactly(llvm::Value* v);
+  llvm::Value* stored_bf16(llvm::Value* v);
   /// To what `t` holds, in the type that v has.
   llvm::Value* rounded(llvm::Value* v, DType t);
   llvm::Value* dot2(llvm::Value* x, llvm::Value* y);

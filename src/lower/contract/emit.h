@@ -236,6 +236,7 @@ class Emitter {
   std::int64_t a_block_ = 0;          ///< of pieces: elements from 16 rows of a tile to the next
   std::int64_t steps_ = 0;            ///< of pieces, in a block of the reduction
   ir::Expr block_ = 0;                ///< which
+  std::vector<std::int64_t> blocks_;  ///< by axis of a_terms_
   kernel::BufferId acc_;  ///< of pieces, of a tile, of two or (by blocks) of all the task's
   bool overlap_ = false;  ///< of pieces: results while the next tile's products are computed
   bool halves_ = false;   ///< Winograd's products are of bf16

@@ -1,5 +1,6 @@
 #include "kernel/traverse.h"
 #include "lower/contract/emit.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract {
 
@@ -16,7 +17,8 @@ using Tile = kernel::TileProduct;
 void Emitter::plan_pieces() {
   for (const Axis& axis : k_axes_) set(env_, axis.var, Expr(0));  // those that are merged
   a_terms_ = merged_reductions(p_, expressions_of(p_.a));
-  a_terms_.front().extent /= s_.depth;
+  blocks_ = blocks_of(a_terms_, s_.depth).value();
+  for (std::size_t i = 0; i < blocks_.size(); ++i) a_terms_[i].extent /= blocks_[i];
   plan_column_terms();
   slot_ = k_.new_var();
   const std::int64_t slots = s_.beside ? 2 : s_.rows_per_task * s_.tiles_per_task;
@@ -58,7 +60,7 @@ Expr Emitter::piece_place(const Expr& slot, const Expr& vector) const {
 }
 
 /// Splits `lanes` terms of a row, from the first lane of `vector`; the rest of the vector becomes
-/// zeros. More than its lanes are two of them, which share a row of a tile. Bytes are copied.
+/// zeros. More than its lanes are of two of them, which share a row of a tile. Bytes are copied.
 Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
                           std::int64_t lanes) {
   const Expr place = piece_place(slot, vector);
@@ -69,15 +71,20 @@ Body Emitter::split_terms(const Expr& slot, const Expr& vector, const Env& env,
     const Var inner = a_terms_.back().var;
     set(here, inner, at(Expr(inner), env) + Expr(l));
     Value value = at(p_.a, here);
-    if (lanes < kHalf) value = kernel::guard({{Expr(l), 0, lanes}}, value, zero());
-    const std::vector<Value> parts = pieces_->bytes ? std::vector{value} : split(value, pieces_->a);
+    if (lanes % kHalf != 0) value = kernel::guard({{Expr(l), 0, lanes}}, value, zero());
+    // One piece is the value as the buffer stores it.
+    std::vector<Value> parts{value};
+    if (pieces_->a > 1) {
+      parts = split(value, pieces_->a);
+      for (Value& part : parts) part = kernel::apply(ir::ScalarFn::bitcast, {part}, DType::f32);
+    }
     Body stores;
     for (std::size_t i = 0; i < parts.size(); ++i)
       stores.push_back(kernel::store(
           a_buffer_, place + Expr(static_cast<std::int64_t>(i) * pieces_->elements()) + Expr(l),
-          pieces_->bytes ? parts[i]
-                         : kernel::apply(ir::ScalarFn::bitcast, {parts[i]}, DType::f32)));
-    out.push_back(kernel::loop(l, 0, std::max(lanes, kHalf), Binding::vector, std::move(stores)));
+          parts[i]));
+    out.push_back(
+        kernel::loop(l, 0, ceil_div(lanes, kHalf) * kHalf, Binding::vector, std::move(stores)));
   }
   if (lanes > 0) return out;
   Body zeros;
@@ -97,7 +104,10 @@ Expr Emitter::vector_at(const Env& place) const {
 
 /// Where blocks divide the reduction.
 Expr Emitter::in_block(std::size_t level, const Expr& position) const {
-  return level > 0 ? position : block_ * Expr(a_terms_[0].extent) + position;
+  std::int64_t inner = 1;
+  for (std::size_t i = level + 1; i < blocks_.size(); ++i) inner *= blocks_[i];
+  const Expr mine = ir::floor_mod(ir::floor_div(block_, inner), blocks_[level]);
+  return mine * Expr(a_terms_[level].extent) + position;
 }
 
 /// One row of the task: all terms of the block, vectors along the innermost reduction. `place`: the
@@ -108,7 +118,11 @@ Body Emitter::pieces_of_row(const Expr& slot, std::size_t level, Env env, Env pl
   if (level + 1 < a_terms_.size()) {
     set(place, axis.var, Expr(x));
     set(env, axis.var, in_block(level, Expr(x)));
-    return {kernel::loop(x, 0, axis.extent, Binding::serial,
+    // Short lines of a window have tests in common.
+    constexpr std::int64_t kFewLines = 8;
+    const bool lines = level + 2 == a_terms_.size() && pieces_->line > 1 &&
+                       pieces_->line <= 2 * kHalf && axis.extent <= kFewLines;
+    return {kernel::loop(x, 0, axis.extent, lines ? Binding::unroll : Binding::serial,
                          pieces_of_row(slot, level + 1, std::move(env), std::move(place)))};
   }
   Body out;
@@ -127,6 +141,9 @@ Body Emitter::pieces_of_row(const Expr& slot, std::size_t level, Env env, Env pl
       pieces_->vectors() == 2 &&
       (a_terms_.size() == 1 || (vectors % 2 == 0 && (axis.extent + kHalf - 1) / kHalf % 2 == 0));
   const std::int64_t together = pairs ? 2 : 1;
+  // A line of a window in one vector.
+  if (pieces_->line > 1 && pieces_->vectors() == 2 && vectors == 1 && rest > 0)
+    return some(Expr(0), axis.extent);
   if (vectors >= together)
     out.push_back(kernel::loop(x, 0, vectors / together, Binding::serial,
                                some(Expr(x) * Expr(together * kHalf), together * kHalf)));

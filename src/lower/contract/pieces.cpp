@@ -16,9 +16,9 @@ using Tile = kernel::TileProduct;
 // Cycles, measured on a Xeon with AMX: from a product of tiles to the next one on the same
 // accumulator, a tile's load, a register tile's configuration and results; bytes in a cycle from
 // the second-level cache, from behind it and from memory; splitting a vector of 16 terms of a row
-// into a piece, and 16 terms of a vector of columns into all.
+// into a piece, or copying one of a window's line, and splitting 16 terms of a vector of columns.
 constexpr double kLatency = 20, kTileLoad = 9, kAround = 120, kTileBytes = 1024, kL2Bytes = 30,
-                 kFarBytes = 9, kColdBytes = 3.6, kCopiedBytes = 5, kRowPiece = 2.5,
+                 kFarBytes = 9, kColdBytes = 3.6, kCopiedBytes = 5, kRowPiece = 2.5, kLineCopy = 3,
                  kColumnBlock = 160;
 
 // Besides, where memory runs along neither rows nor terms, or not along columns.
@@ -79,9 +79,9 @@ std::optional<Pieces> pieces_of(const prim::Graph& g, const Problem& p) {
 }
 
 /// Cycles of one step of a register tile: products, tiles from the first-level cache, and what of
-/// them comes from the second.
-double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height,
-                   std::int64_t columns) {
+/// them comes from the second, unless all are `near`.
+double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height, std::int64_t columns,
+                   double fresh_rows, bool near) {
   const std::int64_t rows = ceil_div(mr, height);
   const auto products = static_cast<double>(shape.products().size());
   const auto tiles = static_cast<double>(rows * columns);
@@ -89,23 +89,30 @@ double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height,
   const double loads =
       static_cast<double>(rows) * (products > 1 ? 3 : 1) +
       static_cast<double>(columns) * (again ? products : static_cast<double>(shape.b));
-  const auto fresh = static_cast<double>(rows * shape.a + columns * shape.b);
+  const auto fresh = near ? 0
+                          : static_cast<double>(rows * shape.a) * fresh_rows +
+                                static_cast<double>(columns * shape.b);
   return std::max({products * static_cast<double>(height) * tiles, products * kLatency,
                    loads * kTileLoad, fresh * kTileBytes / kL2Bytes}) *
          (again ? 1.35 : 1.1);  // a product waits for its columns' tile
+}
+
+/// Bytes of a term of the rows in memory; terms of bytes are words of four.
+double stored_bytes(const Product& p, const Pieces& shape) {
+  return shape.bytes ? 4 : static_cast<double>(size_of((*p.request.graph)[p.problem.a].type.dtype));
 }
 
 /// Splitting a task's rows.
 double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, double rows) {
   const Extents& e = p.extents;
   const double vectors = rows * static_cast<double>(shape.steps * shape.vectors());
-  double split = vectors * (kRowPiece * shape.a + 4);
+  double split = vectors * (shape.a == 1 && shape.line > 1 ? kLineCopy : kRowPiece * shape.a + 4);
   if (p.a_across)
     split *= 2;
   else if (!runs_along(p.a, merged_reductions(p, expressions_of(p.a)).back().var))
     split += vectors * kGatheredPiece;
   // Nothing hides that operands come from afar while they are split, but those of the next tile.
-  double come = rows * static_cast<double>(e.k * e.element_bytes) / kCopiedBytes /
+  double come = rows * static_cast<double>(e.k) * stored_bytes(p, shape) / kCopiedBytes /
                 times_copied(p, p.problem.a, Role::m);
   const double first = 1 / static_cast<double>(s.tiles_per_task);
   if (s.beside) {
@@ -116,10 +123,6 @@ double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, doub
     come *= kAhead;
   }
   return split + come;
-}
-
-double stored_bytes(const Product& p) {
-  return static_cast<double>(size_of((*p.request.graph)[p.problem.a].type.dtype));
 }
 
 /// Terms of the operand that a task has in its box, of bytes words of four.
@@ -141,7 +144,7 @@ double terms_of_box(const Product& p, const Schedule& s) {
 
 /// Whatever brings a task's rows to where tiles are loaded from.
 double copy_cycles(const Product& p, const Pieces& shape, const Schedule& s, double rows) {
-  const double bytes = stored_bytes(p) * (shape.bytes ? 4 : 1);
+  const double bytes = stored_bytes(p, shape);
   if (s.a == ASource::matrix) return row_cycles(p, shape, s, rows);
   if (s.a == ASource::in_place)  // the next ones come while products are computed
     return kAhead * rows * static_cast<double>(p.extents.k) * bytes / kCopiedBytes;
@@ -153,21 +156,8 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
                     int lanes) {
   const Extents& e = p.extents;
   const auto steps = static_cast<double>(shape.steps);
-  const std::int64_t height = height_of(p);
-  const auto tile = [&](std::int64_t mr) {
-    const double products = steps * step_cycles(shape, mr, height, s.nv),
-                 each = shape.bytes ? 4 + 0.5 * e.epilogue
-                                    : 3 + 2 * std::min(e.epilogue, kFewOperations) +
-                                          0.7 * std::max(0.0, e.epilogue - kFewOperations),
-                 results = static_cast<double>(mr * s.nv) * each;
-    if (e.epilogue <= kFewOperations || s.depth > 1) return products + kAround + results;
-    return std::max(products, results) + kAround + 0.4 * std::min(products, results);
-  };
   const double share = static_cast<double>(s.tiles_per_task) / static_cast<double>(s.tiles());
   const auto blocks = static_cast<double>(s.rows_per_task);
-  double panel = static_cast<double>(s.big) * tile(s.mr);
-  if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
-  panel *= share * blocks;
   const double rows = share * blocks * static_cast<double>(e.tile);
   const double l2 = static_cast<double>(t.l2_bytes);
   const auto depth = static_cast<double>(s.depth);
@@ -178,6 +168,28 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
     a_bytes = terms_of_box(p, s) * Tile::kRowBytes / static_cast<double>(shape.depth());
   const double b_bytes =
       steps / depth * Tile::kRowBytes * static_cast<double>(s.nv * lanes) * shape.b;
+  const double all_b = depth * b_bytes * static_cast<double>(s.panels);
+  // Rows that a task has copied, and panels of a constant which it has for more than one tile, or
+  // all of which are near: what the first-level cache holds besides is little.
+  const double l1 = 0.75 * static_cast<double>(t.l1_bytes);
+  const bool near = shape.a == 1 && !shape.bytes && s.a == ASource::matrix &&
+                    s.b == BSource::constant && s.depth == 1 && !s.beside &&
+                    a_bytes + (tiles * blocks > 1 ? b_bytes : all_b) <= l1;
+  constexpr double kFreshInBox = 1.0 / 3;
+  const double fresh_rows =
+      s.a == ASource::box ? std::max(kFreshInBox, 1 / times_copied(p, p.problem.a, Role::m)) : 1;
+  const std::int64_t height = height_of(p);
+  const auto tile = [&](std::int64_t mr) {
+    const double products = steps * step_cycles(shape, mr, height, s.nv, fresh_rows, near),
+                 each = shape.bytes ? 4 + 0.5 * e.epilogue
+                                    : 2 + 0.7 * e.epilogue + (e.epilogue > kFewOperations ? 10 : 0),
+                 results = static_cast<double>(mr * s.nv) * each;
+    if (e.epilogue <= kFewOperations || s.depth > 1) return products + kAround + results;
+    return std::max(products, results) + kAround + 0.4 * std::min(products, results);
+  };
+  double panel = static_cast<double>(s.big) * tile(s.mr);
+  if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
+  panel *= share * blocks;
   // Rows and one panel stay in the second-level cache, or come anew for every panel. Panels come
   // for every task, those of a constant from memory, while the tiles of the one before compute.
   double far = 0;                                                       // cycles
@@ -185,7 +197,6 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   if (a_bytes + 2 * b_bytes + 2 * results > 0.6 * l2) far += depth * a_bytes / kFarBytes;
   // A panel that does not stay either comes anew for every tile of rows.
   if (b_bytes > 0.7 * l2) far += (tiles * blocks - 1) * depth * b_bytes / kFarBytes;
-  const double all_b = depth * b_bytes * static_cast<double>(s.panels);
   const bool stay = a_bytes + all_b <= 0.6 * l2;
   if (s.b == BSource::constant)
     far += depth * b_bytes / kColdBytes /
@@ -203,7 +214,7 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
   double copy = copy_cycles(p, shape, s, rows);
   if (a_bytes > 0.6 * l2 && s.a != ASource::in_place) copy += 2 * depth * a_bytes / kFarBytes;
-  double task = copy + static_cast<double>(s.panels_per_task) * panel + 400;
+  double task = copy + static_cast<double>(s.panels_per_task) * panel + 150;
   const double apart = times_copied(p, p.problem.b, Role::n);
   const double split =
       static_cast<double>(s.nv) * steps * static_cast<double>(shape.vectors()) *
@@ -216,14 +227,14 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   return static_cast<double>(ceil_div(s.tasks(e), t.threads)) * task + before;
 }
 
-/// Blocks of the reduction, whose outermost axis they divide.
+/// Blocks of the reduction.
 std::vector<std::int64_t> depths(const Product& p, const Pieces& shape, const Tuning& fixed) {
-  const std::int64_t outer = merged_reductions(p, expressions_of(p.a)).front().extent;
+  const std::vector<Axis> terms = merged_reductions(p, expressions_of(p.a));
   std::vector<std::int64_t> out;
-  for (const std::int64_t depth : {1, 2, 3, 4, 6, 8, 16}) {
+  for (const std::int64_t depth : {1, 2, 3, 4, 6, 8, 9, 16, 18}) {
     if (pinned(fixed, "depth").value_or(depth) != depth) continue;
     const bool even =
-        outer % depth == 0 && shape.line == 1 && p.extents.k % (depth * shape.depth()) == 0;
+        blocks_of(terms, depth) && shape.line == 1 && p.extents.k % (depth * shape.depth()) == 0;
     if (depth == 1 || (even && p.extents.k / depth >= kLeastBlock)) out.push_back(depth);
   }
   return out;
@@ -276,6 +287,18 @@ std::vector<std::pair<int, int>> Pieces::products() const {
   std::vector<std::pair<int, int>> out;
   for (int i = std::max(a, b); i-- > 0;) out.emplace_back(a > 1 ? i : 0, b > 1 ? i : 0);
   return out;
+}
+
+std::optional<std::vector<std::int64_t>> blocks_of(const std::vector<Axis>& terms,
+                                                   std::int64_t blocks) {
+  std::vector<std::int64_t> out;
+  for (const Axis& axis : terms) {
+    const bool part = axis.extent % blocks == 0;
+    if (!part && blocks % axis.extent != 0) return std::nullopt;
+    out.push_back(part ? blocks : axis.extent);
+    blocks /= out.back();
+  }
+  return blocks == 1 ? std::optional(out) : std::nullopt;
 }
 
 std::optional<Pieces> pieces_of(const Product& p) {

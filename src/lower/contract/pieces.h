@@ -37,6 +37,11 @@ struct Pieces {
 /// them run beside the products of the next tile.
 inline constexpr double kFewOperations = 8;
 
+/// How often each axis of a reduction is divided, the outermost ones first, where so many blocks
+/// are; nullopt if they do not divide so.
+std::optional<std::vector<std::int64_t>> blocks_of(const std::vector<Axis>& terms,
+                                                   std::int64_t blocks);
+
 /// The bits of an f32's pieces; of one, those of the nearest bf16.
 std::vector<kernel::Value> split(const kernel::Value& v, int count);
 /// bf16 nearest to a number, ties away from zero; one that rounds to infinity is cut off.

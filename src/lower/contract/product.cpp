@@ -7,6 +7,7 @@
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/box.h"
+#include "lower/contract/pieces.h"
 #include "lower/contract/winograd.h"
 
 namespace heddle::lower::contract {
@@ -414,6 +415,30 @@ class Maker {
       return stride_of(load, x.var) > stride_of(load, y.var);
     });
     for (const Axis& axis : axes) out_->k.push_back({{axis}, axis.extent});
+    // Lines of few channels, which are no whole vectors of terms by themselves.
+    const std::size_t last = axes.empty() ? 0 : axes.size() - 1;
+    if (form_ == Form::copied && load && !p_.parts && last > 0 && axes[last].extent % kHalf != 0 &&
+        chained({load->offset}, axes[last - 1], axes[last]))
+      step_evenly(axes[last - 1], axes[last]);
+  }
+
+  /// Memory has axes p (outer) and q one after the other (taps and channels of a window); so do
+  /// conditions on p alone, put into the units of q: p >= low where p·extent + q >= low·extent.
+  void step_evenly(const Axis& p, const Axis& q) {
+    const auto scaled = [&](const kernel::Conditions& all) {
+      kernel::Conditions out = all;
+      for (ir::Condition& c : out)
+        if (ir::coefficient_of(c.expr, p.var) == 1 && ir::coefficient_of(c.expr, q.var) == 0)
+          c = {c.expr * Expr(q.extent) + Expr(q.var), c.low * q.extent, c.high * q.extent};
+      return out;
+    };
+    const std::function<Value(const Value&)> visit = [&](const Value& x) {
+      kernel::Mapper m;
+      m.value = visit;
+      m.conditions = scaled;
+      return kernel::map_children(x, m);
+    };
+    out_->a = visit(out_->a);
   }
 
   void extents() {
