@@ -185,6 +185,13 @@ std::optional<Interval> search(const Expr& e, const Conditions& conditions,
   return search.best;
 }
 
+bool has_quotient(const Expr& e) {
+  const IndexNode& node = e.node();
+  return node.kind == IndexNode::Kind::div ||
+         std::ranges::any_of(node.terms, [](const auto& t) { return has_quotient(t.atom); }) ||
+         std::ranges::any_of(node.args, has_quotient);
+}
+
 void add(Conditions& out, ir::Condition fact) {
   if (std::find(out.begin(), out.end(), fact) == out.end()) out.push_back(std::move(fact));
 }
@@ -219,9 +226,13 @@ std::optional<Interval> normal_bounds(const Expr& expr, const Conditions& given,
   const std::size_t explicit_count = conditions.size();
   const Conditions own = conditions;
   quotients(e, own, ranges, conditions);
+  // Those of conditions are bounded by conditions without any.
+  Conditions plain;
+  for (const ir::Condition& c : own)
+    if (!has_quotient(c.expr)) plain.push_back(c);
   for (std::size_t i = 0; i < explicit_count; ++i) {
     const Expr condition = conditions[i].expr;
-    quotients(condition, {}, ranges, conditions);
+    quotients(condition, plain, ranges, conditions);
   }
   // What quotients say of themselves brings them in, the conditions may then bound them; and where
   // a condition brings in a quotient, the other way round.

