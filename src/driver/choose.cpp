@@ -62,17 +62,14 @@ Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
                               Learnt learnt, const DoneWith& done_with) {
   std::set<Hash>& refused = learnt.refused;
   const Supports supports = asked_once(planning.legality.supports);
+  bool bands = true;
   planning.legality.supports = [&](const prim::Graph& g, const lower::Cluster& c) {
     const bool small = std::all_of(c.outputs.begin(), c.outputs.end(), [&](prim::NodeId id) {
       const auto most = learnt.most.find(id);
       return most == learnt.most.end() || c.nodes.size() <= most->second;
     });
-    return small && supports(g, c) && (refused.empty() || !refused.contains(key_of(g, c)));
-  };
-  bool bands = true;
-  const Supports with_bands = planning.legality.supports;
-  planning.legality.supports = [&](const prim::Graph& g, const lower::Cluster& c) {
-    return with_bands(g, c) && (bands || !lower::bands::supports(g, c, platform.target()));
+    return small && supports(g, c) && (refused.empty() || !refused.contains(key_of(g, c))) &&
+           (bands || !lower::bands::supports(g, c, platform.target()));
   };
   for (int round = 0;; ++round) {
     if (round == kRounds) planning.strategy = plan::Strategy::single;

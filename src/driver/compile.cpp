@@ -326,8 +326,10 @@ Result<Compiled> compile_for(prim::Graph graph, const CompileOptions& options,
   Compiled& compiled = draft.compiled;
   Stopwatch watch(compiled.times);
   const auto assembled = [&](Layout with) {
-    return assemble(compiled.graph, compiled.kernels, draft.objects, platform.threads,
-                    platform.name(), with);
+    runtime::Program program = assemble(compiled.graph, compiled.kernels, draft.objects,
+                                        platform.threads, platform.name(), with);
+    program.denormals = platform.strict;
+    return program;
   };
   runtime::Program program = assembled(layout);
   watch.lap("assemble");

@@ -120,7 +120,8 @@ class PlanLowering {
       for (const NodeId id : kernel.cluster.nodes)
         for (const NodeId arg : graph_[id].args) {
           const auto* contract = std::get_if<prim::Contract>(&graph_[id].op);
-          if (!contract || contract->reduced.empty() || contract->reduced.back() % kVector == 0)
+          // Channels, lines and columns of a window.
+          if (!contract || contract->reduced.size() != 3 || contract->reduced[2] % kVector == 0)
             others.insert(actual(arg));
         }
     for (const plan::Kernel& kernel : plan_.kernels) {

@@ -25,8 +25,9 @@ std::optional<Cost> band_cost(const Facts& f, const MachineModel& m, const Clust
   // Measured over modelled time, against the same of separate kernels (17 kernels of mobile
   // networks): stores of a separate layer hide behind its arithmetic less than the model has it.
   constexpr double kNear = 0.9;
+  if (m.gpu) return std::nullopt;
   const auto layers = lower::bands::layers_of(*f.graph, c);
-  if (m.gpu || !lower::bands::are_bands(*f.graph, layers, m.l2_bytes, m.vector_bytes / 4))
+  if (!lower::bands::are_bands(*f.graph, layers, m.l2_bytes, m.vector_bytes / 4))
     return std::nullopt;
   const auto bands = lower::bands::bands_of(*f.graph, layers, m.l2_bytes, m.threads);
   if (!bands) return std::nullopt;
@@ -38,14 +39,15 @@ std::optional<Cost> band_cost(const Facts& f, const MachineModel& m, const Clust
     const std::int64_t rows = f[root].type.shape[lower::bands::kRowDim];
     const double again =
         static_cast<double>(bands->parts[i].rows * bands->count) / static_cast<double>(rows);
-    double us = operations_of(f, layers[i]) / (m.peak_gflops / 2 * 1e3 * kMapEfficiency);
+    const double operations = operations_of(f, layers[i]);
+    double us = operations / (m.peak_gflops / 2 * 1e3 * kMapEfficiency);
     if (f.is_main_loop(root)) {
       const MatmulShape s = matmul_shape(f, root);
       const double flops = 2 * s.batch * s.m * s.n * s.k;
       us += flops / (1e3 * main_loop_rate(m, s, DType::f32, true));
       cost.flops += again * flops;
     }
-    cost.flops += again * operations_of(f, layers[i]);
+    cost.flops += again * operations;
     cost.compute_us += again * us / cores;
     if (i + 1 < layers.size())
       cost.memory_us += 2 * again * f.bytes_of(layers[i].output()) / (m.l2_gbs * 1e3 * cores);

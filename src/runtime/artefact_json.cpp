@@ -102,6 +102,7 @@ json manifest_json(const Program& p) {
         {"shared", p.persistent->shared_bytes},
         {"ring", {p.persistent->ring.pages, p.persistent->ring.page_bytes, p.persistent->ring.at}}};
   if (p.monolith) j["monolith"] = layout_json(*p.monolith);
+  if (p.denormals) j["denormals"] = true;
   j["info"] = p.manifest;
   return j;
 }
@@ -351,6 +352,7 @@ Result<Program> program_from(const json& j, Program p) {
       p.scratch_bytes > (std::int64_t{1} << 32) || p.threads < 1 || p.threads > 4096)
     return fail("artefact: found arena of {} bytes, scratch of {}, {} threads", p.arena_bytes,
                 p.scratch_bytes, p.threads);
+  p.denormals = j.value("denormals", false);
   if (j.contains("monolith")) p.monolith = HEDDLE_TRY(layout_from(j.at("monolith")));
   for (const json& port : j.at("inputs"))
     p.inputs.push_back({port.at("name").get<std::string>(), HEDDLE_TRY(type_from(port))});

@@ -8,6 +8,7 @@ Monolith::Monolith(const Program& program, const StageLayout& layout, int worker
     : stages_(stages_of(program, only)),
       tasks_(std::move(tasks)),
       schedule_(runtime::schedule(stages_, workers, layout)),
+      denormals_(program.denormals),
       items_of_(program.launches.size()),
       done_(static_cast<std::size_t>(workers)) {
   const Status valid = validate(stages_, schedule_);
@@ -28,7 +29,7 @@ void Monolith::wait(int wait) const {
 }
 
 void Monolith::work(int worker, const Run& run, std::atomic<int>* left, double start) {
-  const FlushDenormals flush;
+  const FlushDenormals flush(!denormals_);
   const auto w = static_cast<std::size_t>(worker);
   void* scratch = run.scratch + run.scratch_stride * worker;
   std::uint64_t done = runs_ * schedule_.items[w].size();

@@ -39,6 +39,7 @@ class Monolith {
   std::vector<Stage> stages_;
   std::vector<Task> tasks_;
   Schedule schedule_;
+  bool denormals_;             ///< are kept
   std::vector<int> items_of_;  ///< by launch
   std::mutex mutex_;
   std::vector<Counter> done_;  ///< by worker

@@ -152,6 +152,7 @@ struct Program {
   /// All launches as one parallel region (CPU) or one persistent kernel (CUDA), if that can be;
   /// else one after another.
   std::optional<StageLayout> monolith = {};
+  bool denormals = false;      ///< CPU: kernels keep them, and do not take them for zeros
   std::string device = "cpu";  ///< or "cuda sm_90a": what the objects are for
   /// Object files that hold the symbols (CUDA: cubins, and the shared objects that launches name as
   /// their units).

@@ -183,6 +183,12 @@ TEST(Session, DenormalsAreZerosInKernels) {
     // Not rounded up from c + 1e-39 either.
     for (int i = 0; i < 8; ++i)
       EXPECT_EQ((*outputs)[0].as<float>()[i], static_cast<float>(2 * (7 - i))) << n;
+    Program kept = small_program();
+    kept.denormals = true;
+    if (n > 10) kept.monolith = StageLayout{};
+    auto strict = *Session::create(std::make_shared<Program>(std::move(kept)), link, nullptr,
+                                   std::make_shared<ThreadPool>(n % 10));
+    EXPECT_EQ((*strict->run(std::span(&input, 1)))[0].as<float>()[7], 2e-39f) << n;
   }
 }
 #endif

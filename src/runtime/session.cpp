@@ -193,7 +193,7 @@ void CpuSession::run_phase(Context& context, std::size_t launch, std::size_t pha
   const BoundPhase& bound = launches_[launch].phases[phase];
   context.shares.reset(bound.tasks);
   pool_->run([&](int thread) {
-    const FlushDenormals flush;
+    const FlushDenormals flush(!program().denormals);
     void* scratch = context.scratch + scratch_stride() * thread;
     for (auto [first, last] = context.shares.take(thread); first < last;
          std::tie(first, last) = context.shares.take(thread)) {

@@ -200,7 +200,7 @@ std::string tables_text(const runtime::Program& program, const std::string& name
   }
   return fmt::format(R"(#define NAME(x) {0}_##x
 {1}{2}{3}
-enum {{ PHASES = {4}, SLOTS = {5} }};
+enum {{ PHASES = {4}, SLOTS = {5}, DENORMALS = {12} }};
 #define ARENA_BYTES INT64_C({6})
 #define SCRATCH_BYTES INT64_C({7})
 enum {{ ARENA, INPUT, OUTPUT, CONSTANT }};
@@ -217,7 +217,7 @@ extern const unsigned char constants[] __asm__("{0}_constants")
                      name, symbols, ports_text(name, "inputs", program.inputs),
                      ports_text(name, "outputs", program.outputs), phase_count, slot_count,
                      program.arena_bytes, program.scratch_bytes, phases, slots, first,
-                     constants.string());
+                     constants.string(), program.denormals ? 1 : 0);
 }
 
 Result<std::vector<std::int64_t>> write_constants(const runtime::Program& program,

@@ -129,14 +129,16 @@ V Ops::logistic(V numerator, V y, bool negative) {
 V Ops::log_f32(V x) {
   llvm::Type* i32 = shaped(b_.getInt32Ty(), x);
   V tiny = b_.CreateFCmpOLT(x, real(x, 1.17549435e-38));
-  V scaled = b_.CreateSelect(tiny, b_.CreateFMul(x, real(x, 33554432.0)), x);
+  // A denormal is its bits as an integer, by 2^-149.
+  V whole = b_.CreateSIToFP(b_.CreateBitCast(x, i32), x->getType());
+  V scaled = b_.CreateSelect(tiny, whole, x);
   V bits = b_.CreateBitCast(scaled, i32);
   // Subtracting √½'s pattern makes the exponent field count from √½ instead of from 1.
   V offset = b_.CreateSub(bits, integer(i32, 0x3f3504f3));
   V exponent = b_.CreateAShr(offset, 23);
   V mantissa = b_.CreateSub(bits, b_.CreateShl(exponent, 23));
   V e = b_.CreateSIToFP(exponent, x->getType());
-  e = b_.CreateSelect(tiny, b_.CreateFSub(e, real(x, 25)), e);
+  e = b_.CreateSelect(tiny, b_.CreateFSub(e, real(x, 149)), e);
   V m = b_.CreateFSub(b_.CreateBitCast(mantissa, x->getType()), real(x, 1));
   V z = b_.CreateFMul(m, m);
   V p = polynomial(
@@ -146,10 +148,12 @@ V Ops::log_f32(V x) {
   y = b_.CreateFAdd(y, b_.CreateFMul(e, real(x, -2.12194440e-4)));
   y = b_.CreateFSub(y, b_.CreateFMul(z, real(x, 0.5)));
   V out = b_.CreateFAdd(b_.CreateFAdd(m, y), b_.CreateFMul(e, real(x, 0.693359375)));
-  // Limits: +inf stays, 0 gives -inf, below 0 and NaN give NaN.
+  // Limits: +inf stays, below 0 and NaN give NaN, ±0 gives -inf (by its bits, as denormals may
+  // count as zeros).
   out = b_.CreateSelect(b_.CreateFCmpOEQ(x, real(x, INFINITY)), x, out);
-  out = b_.CreateSelect(b_.CreateFCmpOEQ(x, real(x, 0)), real(x, -INFINITY), out);
-  return b_.CreateSelect(b_.CreateFCmpULT(x, real(x, 0)), real(x, NAN), out);
+  out = b_.CreateSelect(b_.CreateFCmpULT(scaled, real(x, 0)), real(x, NAN), out);
+  V zero = b_.CreateICmpEQ(b_.CreateShl(b_.CreateBitCast(x, i32), 1), integer(i32, 0));
+  return b_.CreateSelect(zero, real(x, -INFINITY), out);
 }
 
 /// x·P(x²)/Q(x²) with x clamped to ±limit, where the function rounds to ±1. The coefficients are a

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "codegen/cpu/test_util.h"
+#include "support/denormals.h"
 
 namespace heddle::codegen::cpu {
 namespace {
@@ -99,6 +100,27 @@ TEST(Math, LimitsAndNans) {
       const double want = f.reference(x[i]);
       EXPECT_LE(ulps(y[i], want), 5)
           << f.name << "(" << x[i] << ") = " << y[i] << ", want " << want;
+    }
+  }
+}
+
+/// Where the thread flushes denormals, as in sessions: logarithms know them, signs are -1, 0 or 1.
+TEST(Math, DenormalsThatAreFlushed) {
+  std::vector<float> x(4096), logs(4096), signs(4096);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = std::ldexp(static_cast<float>(i % 5) - 1.0F, -149 + static_cast<int>(i / 5 % 24));
+  std::vector<double> want(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) want[i] = std::log(static_cast<double>(x[i]));
+  for (const Machine& machine : machines()) {
+    const Compiled log(unary("log"), machine), sign(unary("sign"), machine);
+    {
+      const FlushDenormals flush(true);
+      log.run({x.data(), logs.data()});
+      sign.run({x.data(), signs.data()});
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      ASSERT_LE(ulps(logs[i], want[i]), 2) << x[i] << " on " << machine.cpu;
+      ASSERT_TRUE(signs[i] == 0 || std::fabs(signs[i]) == 1) << x[i] << " on " << machine.cpu;
     }
   }
 }

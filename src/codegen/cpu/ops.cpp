@@ -182,6 +182,11 @@ V Ops::cast(V v, DType from, DType to) {
   llvm::Type* type = shaped(compute(to), v);
   if (is_float(from)) {
     if (is_float(to)) return b_.CreateFPCast(v, type);
+    // By its bits, so that no denormal counts as zero.
+    if (to == DType::b1 && from != DType::f64) {
+      llvm::Type* bits = shaped(b_.getInt32Ty(), v);
+      return b_.CreateICmpNE(b_.CreateShl(b_.CreateBitCast(v, bits), 1), integer(bits, 0));
+    }
     if (to == DType::b1) return b_.CreateFCmpUNE(v, real(v, 0));
     if (v->getType()->isVectorTy() && (size_of(to) < 4 || to == DType::i32))
       return saturated(v, to);
@@ -228,10 +233,10 @@ V Ops::float_unary(ScalarFn fn, V x, DType type) {
     case ScalarFn::round_bf16:
       return rounded(x, DType::bf16);
     case ScalarFn::sign: {
-      // ±1 by the sign bit; zeros and NaN stay as they are.
+      // ±1 by the sign bit; zeros and NaN stay as they are (a denormal may count as zero).
       V one = b_.CreateIntrinsic(Intrinsic::copysign, {x->getType()}, {real(x, 1), x});
       V nonzero = b_.CreateFCmpONE(x, real(x, 0));
-      return b_.CreateSelect(nonzero, one, x);
+      return b_.CreateSelect(nonzero, one, b_.CreateFMul(x, x));
     }
     case ScalarFn::logical_not:
       return b_.CreateFCmpOEQ(x, real(x, 0));
