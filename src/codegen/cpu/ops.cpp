@@ -233,7 +233,7 @@ V Ops::float_unary(ScalarFn fn, V x, DType type) {
     case ScalarFn::round_bf16:
       return rounded(x, DType::bf16);
     case ScalarFn::sign: {
-      // ±1 by the sign bit; zeros and NaN stay as they are (a denormal may count as zero).
+      // ±1 by the sign bit; zeros, as which denormals may count, give 0, and NaN itself.
       V one = b_.CreateIntrinsic(Intrinsic::copysign, {x->getType()}, {real(x, 1), x});
       V nonzero = b_.CreateFCmpONE(x, real(x, 0));
       return b_.CreateSelect(nonzero, one, b_.CreateFMul(x, x));

@@ -97,6 +97,7 @@ class Emitter {
   kernel::Body reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env,
                          const ir::Expr& done);
   std::int64_t tiles_of_panel() const;
+  ir::Expr tile_of_panel() const;
   std::vector<ir::Expr> lines_of_turn(std::int64_t lines, std::int64_t all, const ir::Expr& done,
                                       std::int64_t steps) const;
   kernel::Body fetch_ahead(const ir::Expr& done, std::int64_t steps) const;
@@ -175,6 +176,7 @@ class Emitter {
   std::int64_t rows_before(const Variant& v) const;
   ir::Expr results_from(const Variant& v, const ir::Expr& place) const;
   kernel::Body products_of_tile(const Variant& v) const;
+  ir::Expr place_of_sums() const;
   bool fetch_just_ahead() const;
   void fetch_panel(const ir::Expr& tile, kernel::TileProduct& x) const;
   void fetch_columns(const ir::Expr& tile, kernel::TileProduct& x) const;

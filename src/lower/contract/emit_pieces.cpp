@@ -242,8 +242,7 @@ void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
 /// All steps of a tile's products.
 Body Emitter::products_of_tile(const Variant& v) const {
   Tile x = pieces_product(v);
-  Expr tile(tile_loop_);
-  if (p_.row) tile = Expr(row_loop_) * Expr(s_.tiles_per_task) + tile;
+  const Expr tile = tile_of_panel();
   const std::int64_t tiles = tiles_of_panel();
   if (tiles == 1 || s_.b == BSource::task || x.fetches.empty() || !fetch_just_ahead())
     return {kernel::Stmt{std::move(x)}};
@@ -253,17 +252,21 @@ Body Emitter::products_of_tile(const Variant& v) const {
           kernel::when({{tile, 1, tiles}}, {kernel::Stmt{std::move(other)}})};
 }
 
+/// Blocks of the reduction add to the sums of all the task's tiles.
+Expr Emitter::place_of_sums() const {
+  if (s_.depth == 1) return 0;
+  return (Expr(panel_loop_) * Expr(tiles_of_panel()) + tile_of_panel()) *
+         Expr(s_.mr * s_.nv * lanes_);
+}
+
 /// The products of a register tile, in one block of the reduction.
 Tile Emitter::pieces_product(const Variant& v) const {
   Tile x;
   x.acc = acc_;
-  Expr tile(tile_loop_), panel(panel_loop_);
-  if (p_.row) tile = Expr(row_loop_) * Expr(s_.tiles_per_task) + tile;
-  if (s_.depth > 1) {
-    const std::int64_t slots = s_.rows_per_task * s_.tiles_per_task;
-    x.to = (panel * Expr(slots) + tile) * Expr(s_.mr * s_.nv * lanes_);
-    x.add = true;
-  }
+  x.to = place_of_sums();
+  x.add = s_.depth > 1;
+  const Expr tile = tile_of_panel();
+  Expr panel(panel_loop_);
   if (s_.b == BSource::task) {
     panel = Expr(0);
   } else {
@@ -326,7 +329,7 @@ void Emitter::place_rows(const Variant& v, Tile& x) const {
 
 Body Emitter::pieces_tile(const Variant& v) {
   Body body = s_.depth > 1 ? Body{} : products_of_tile(v);
-  for (kernel::Stmt& s : epilogue(v, acc_, results_from(v, pieces_product(v).to)))
+  for (kernel::Stmt& s : epilogue(v, acc_, results_from(v, place_of_sums())))
     body.push_back(std::move(s));
   return body;
 }

@@ -136,15 +136,19 @@ std::int64_t Emitter::tiles_of_panel() const {
   return s_.tiles_per_task * (p_.row ? s_.rows_per_task : 1);
 }
 
+/// The number of the tile that is computed.
+Expr Emitter::tile_of_panel() const {
+  const Expr tile(tile_loop_);
+  return p_.row ? Expr(row_loop_) * Expr(s_.tiles_per_task) + tile : tile;
+}
+
 /// Of the `lines` of the next panel, what this turn of this tile prefetches. `done`: steps of this
 /// tile before the turn, of `all`.
 std::vector<Expr> Emitter::lines_of_turn(std::int64_t lines, std::int64_t all, const Expr& done,
                                          std::int64_t steps) const {
   const std::int64_t in_tile = (lines + tiles_of_panel() - 1) / tiles_of_panel();
-  Expr tile(tile_loop_);
-  if (p_.row) tile = Expr(row_loop_) * Expr(s_.tiles_per_task) + tile;
   const Share share = share_of_turn(in_tile, all, done, steps);
-  const Expr first = tile * Expr(in_tile) + share.first;
+  const Expr first = tile_of_panel() * Expr(in_tile) + share.first;
   std::vector<Expr> out;
   for (std::int64_t i = 0; i < share.each; ++i) out.push_back(first + Expr(i));
   return out;

@@ -422,26 +422,7 @@ class Maker {
     if (ceil_div(taps.extent * channels.extent, kHalf) <
             taps.extent * ceil_div(channels.extent, kHalf) &&
         chained({load->offset}, taps, channels))
-      step_evenly(taps, channels);
-  }
-
-  /// Memory has axes p (outer) and q one after the other (taps and channels of a window); so do
-  /// conditions on p alone, put into the units of q: p >= low where p·extent + q >= low·extent.
-  void step_evenly(const Axis& p, const Axis& q) {
-    const auto scaled = [&](const kernel::Conditions& all) {
-      kernel::Conditions out = all;
-      for (ir::Condition& c : out)
-        if (ir::coefficient_of(c.expr, p.var) == 1 && ir::coefficient_of(c.expr, q.var) == 0)
-          c = {c.expr * Expr(q.extent) + Expr(q.var), c.low * q.extent, c.high * q.extent};
-      return out;
-    };
-    const std::function<Value(const Value&)> visit = [&](const Value& x) {
-      kernel::Mapper m;
-      m.value = visit;
-      m.conditions = scaled;
-      return kernel::map_children(x, m);
-    };
-    out_->a = visit(out_->a);
+      out_->a = in_units_of(channels, taps, out_->a);
   }
 
   void extents() {
@@ -528,59 +509,6 @@ Product::Product(const Request& r, Problem p)
     : request(r), problem(std::move(p)), values(r, kernel, problem.ranges()) {
   for (const Axis& axis : problem.axes)
     kernel.variables = std::max(kernel.variables, axis.var.index + 1);
-}
-
-bool chained(const std::vector<Expr>& exprs, const Axis& p, const Axis& q) {
-  for (const Expr& e : exprs) {
-    const auto outer = ir::coefficient_of(e, p.var), inner = ir::coefficient_of(e, q.var);
-    if (!outer || !inner || *outer != *inner * q.extent) return false;
-  }
-  return true;
-}
-
-std::vector<Axis> merged_reductions(const Product& p, const std::vector<Expr>& exprs) {
-  std::vector<Axis> out;
-  for (const KLoop& loop : p.k)
-    for (Axis axis : loop.axes) {
-      if (!out.empty() && chained(exprs, out.back(), axis)) {
-        axis.extent *= out.back().extent;
-        out.pop_back();
-      }
-      out.push_back(axis);
-    }
-  return out;
-}
-
-std::int64_t row_tasks(const Product& p, const Schedule& s) {
-  std::int64_t tasks = s.row_blocks(p.extents) * s.tile_blocks();
-  for (const Axis& axis : p.outer)
-    if (axis.role == Role::m) tasks *= axis.extent;
-  return tasks;
-}
-
-std::vector<Expr> expressions_of(const Value& v) {
-  std::vector<Expr> out;
-  kernel::for_each_value(v, [&](const Value& x) {
-    kernel::for_each_expr(*x, [&](const Expr& e) { out.push_back(e); });
-  });
-  return out;
-}
-
-Value replace_loads(const Value& v, const std::vector<std::pair<kernel::BufferId, Value>>& with) {
-  std::unordered_map<const kernel::ValueNode*, Value> memo;
-  const std::function<Value(const Value&)> visit = [&](const Value& x) -> Value {
-    if (const auto* load = std::get_if<kernel::Load>(&x->op))
-      for (const auto& [buffer, value] : with)
-        if (load->buffer == buffer) return value;
-    auto found = memo.find(x.get());
-    if (found != memo.end()) return found->second;
-    kernel::Mapper m;
-    m.value = visit;
-    Value out = kernel::map_children(x, m);
-    memo.emplace(x.get(), out);
-    return out;
-  };
-  return visit(v);
 }
 
 Result<std::unique_ptr<Product>> make_product(const Request& request, Form form) {

@@ -94,6 +94,10 @@ std::int64_t row_tasks(const Product& p, const Schedule& s);
 /// Every index expression in a value.
 std::vector<ir::Expr> expressions_of(const kernel::Value& v);
 
+/// Where memory has axes p (outer) and q one after the other (taps and channels of a window), so do
+/// conditions on p alone, put into the units of q: p >= low where p·extent + q >= low·extent.
+kernel::Value in_units_of(const Axis& q, const Axis& p, const kernel::Value& v);
+
 /// Replaces loads from stand-in buffers by other values.
 kernel::Value replace_loads(const kernel::Value& v,
                             const std::vector<std::pair<kernel::BufferId, kernel::Value>>& with);
