@@ -249,6 +249,7 @@ struct TileProduct {
   int height = kRows;           ///< rows of a tile; the last one's may be fewer
   std::int64_t depth = 32;      ///< a multiple of tile_depth
   std::vector<Term> terms;
+  bool ahead = false;  ///< a hint: each step asks for the rows of the step after the next
   /// One step of the product, a tile along t: the variable of the serial loop around it, whose
   /// first statement it is. Between the steps the sums are in registers; acc has them after the
   /// loop.
@@ -260,6 +261,7 @@ struct TileProduct {
     Expr offset = 0;
     std::int64_t rows = 1, pitch = 0;
     int lines = 1;
+    bool far = false;  ///< into the second-level cache, not the first
     /// In each step, the last ones of which may fetch what lies behind the rows.
     std::int64_t rows_of_step(std::int64_t steps) const { return (rows + steps - 1) / steps; }
   };

@@ -390,6 +390,7 @@ class Parser : Lexer {
       t.b = integer(0, INT32_MAX);
       x.terms.push_back(t);
     } while (accept(","));
+    x.ahead = accept("ahead");
     if (accept("along")) {
       prefix('d');
       x.along = variable();
@@ -403,6 +404,7 @@ class Parser : Lexer {
       f.pitch = integer(0, INT32_MAX);
       expect("lines");
       f.lines = static_cast<int>(integer(1, INT32_MAX));
+      f.far = accept("far");
       x.fetches.push_back(std::move(f));
     }
     return {std::move(x)};

@@ -136,10 +136,11 @@ class Printer {
                                    operand(x.a), operand(x.b), x.rows, rows, x.columns, x.depth);
     for (const TileProduct::Term& t : x.terms)
       text += fmt::format("{} {} {}", &t == &x.terms[0] ? "" : ",", t.a, t.b);
+    if (x.ahead) text += " ahead";
     if (x.along) text += fmt::format(" along d{}", x.along->index);
     for (const TileProduct::Fetch& f : x.fetches)
-      text += fmt::format(" fetch b{}[{}] rows {} by {} lines {}", f.buffer.value,
-                          ir::to_string(f.offset), f.rows, f.pitch, f.lines);
+      text += fmt::format(" fetch b{}[{}] rows {} by {} lines {}{}", f.buffer.value,
+                          ir::to_string(f.offset), f.rows, f.pitch, f.lines, f.far ? " far" : "");
     return text;
   }
 

@@ -138,21 +138,26 @@ void Emitter::step_of_tiles(const TileProduct& x, V a, V b, V step) {
         llvm::Intrinsic::x86_tileloadd64, {},
         {tile(number), bytes_from(base, offset), b_.getInt64(static_cast<std::uint64_t>(pitch))});
   };
-  std::vector<std::pair<V, std::int64_t>> lines;
-  // Rows far from each other, which the machine does not guess: those of the step after the next.
+  struct Line {
+    V from;
+    std::int64_t offset;
+    int locality;  // LLVM's: 3 for the first-level cache, 2 for the second
+  };
+  std::vector<Line> lines;
   constexpr std::int64_t kAhead = 2;
-  if (x.a_row * a_bytes > kRowBytes)
+  if (x.ahead)
     for (int row = 0; row < x.rows; ++row)
-      lines.emplace_back(a_here,
-                         kAhead * x.a.step * a_bytes +
-                             (row / x.height * x.a.block + row % x.height * x.a_row) * a_bytes);
+      lines.push_back({a_here,
+                       kAhead * x.a.step * a_bytes +
+                           (row / x.height * x.a.block + row % x.height * x.a_row) * a_bytes,
+                       3});
   for (const TileProduct::Fetch& f : x.fetches) {
     const std::int64_t rows = f.rows_of_step(x.steps()),
                        pitch = f.pitch * size_of(buffer(f.buffer.value).dtype);
     V first = at(address(f.buffer.value, bound(f.offset)), rows * pitch);
     for (std::int64_t row = 0; row < rows; ++row)
       for (int line = 0; line < f.lines; ++line)
-        lines.emplace_back(first, row * pitch + line * kRowBytes);
+        lines.push_back({first, row * pitch + line * kRowBytes, f.far ? 2 : 3});
   }
   const llvm::Intrinsic::ID multiply = product_of(x.a.type, x.b.type);
   std::size_t fetched = 0, done = 0;
@@ -168,7 +173,7 @@ void Emitter::step_of_tiles(const TileProduct& x, V a, V b, V step) {
       for (int i = 0; i < reg.rows; ++i)
         b_.CreateIntrinsic(multiply, {}, {tile(reg.acc(i, j)), tile(reg.a(i)), tile(reg.b(j))});
       for (++done; fetched < lines.size() * done / products; ++fetched)
-        prefetch(bytes_from(lines[fetched].first, lines[fetched].second), 3);
+        prefetch(bytes_from(lines[fetched].from, lines[fetched].offset), lines[fetched].locality);
     }
     last = &t;
   }

@@ -250,6 +250,7 @@ std::vector<Tuning> tuning_space(const Request& request) {
            {"strassen", s.strassen},
            {"pieces", s.pieces},
            {"depth", s.depth},
+           {"slices", s.slices},
            {"beside", s.beside},
            {"direct", s.pieces && s.a != ASource::matrix},
            {"mr", s.mr},

@@ -150,6 +150,7 @@ Body Emitter::task_body() {
   }
   body = without_tests(std::move(body));
   if (s_.depth > 1) body = pieces_by_depth();
+  const Body before = s_.slices > 1 ? slices_before() : Body{};
   Body tiles;
   if (overlap_ || (s_.beside && !direct_))
     tiles = turn();
@@ -160,6 +161,7 @@ Body Emitter::task_body() {
   Body rows{kernel::loop(tile_loop_, 0, s_.tiles_per_task, Binding::serial, std::move(tiles))};
   if (p_.row)
     rows = {kernel::loop(row_loop_, 0, s_.rows_per_task, Binding::serial, std::move(rows))};
+  rows.insert(rows.begin(), before.begin(), before.end());
   if (s_.b == BSource::task && pieces_) {
     // One panel at a time, which stays near until its tiles are done.
     Body copy;

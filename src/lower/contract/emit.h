@@ -171,6 +171,9 @@ class Emitter {
   void copy_rows_of_pieces(kernel::Body& body);
   kernel::Body pieces_tile(const Variant& v);
   kernel::Body pieces_by_depth();
+  kernel::Body slices_before();
+  kernel::Body products_in_loops(bool panels);
+  bool rows_from_afar() const;
   kernel::TileProduct pieces_product(const Variant& v) const;
   void place_rows(const Variant& v, kernel::TileProduct& x) const;
   std::int64_t rows_before(const Variant& v) const;
@@ -199,6 +202,7 @@ class Emitter {
   std::int64_t turns() const;
   std::vector<ir::Condition> idle_turns() const;
   bool can_overlap() const;
+  std::int64_t sums_in_turn() const;
   ir::Expr place_of_turn(const ir::Expr& number) const;
   kernel::Body results_of_turn(const ir::Expr& number, std::optional<ir::Var> step);
   ir::Expr number_of_turn() const;
@@ -236,10 +240,14 @@ class Emitter {
   std::optional<Pieces> pieces_;
   std::optional<DirectRows> direct_;  ///< of pieces: rows that are not copied one by one
   std::int64_t a_block_ = 0;          ///< of pieces: elements from 16 rows of a tile to the next
-  std::int64_t steps_ = 0;            ///< of pieces, in a block of the reduction
+  std::int64_t row_steps_ = 0;        ///< of pieces, in a block of the reduction
   ir::Expr block_ = 0;                ///< which
+  std::int64_t steps_ = 0;            ///< of pieces, in a slice of the block
+  ir::Expr slice_ = 0;                ///< which
+  bool first_slice_ = true, last_slice_ = true;
   std::vector<std::int64_t> blocks_;  ///< by axis of a_terms_
-  kernel::BufferId acc_;  ///< of pieces, of a tile, of two or (by blocks) of all the task's
+  kernel::BufferId
+      acc_;  ///< of pieces, of a tile, of two, (by slices) a panel's or (by blocks) all
   bool overlap_ = false;  ///< of pieces: results while the next tile's products are computed
   bool halves_ = false;   ///< Winograd's products are of bf16
   ir::Var place_;         ///< one of the A², or seven, products

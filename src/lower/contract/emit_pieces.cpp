@@ -22,8 +22,9 @@ void Emitter::plan_pieces() {
   plan_column_terms();
   slot_ = k_.new_var();
   const std::int64_t slots = s_.beside ? 2 : s_.rows_per_task * s_.tiles_per_task;
-  steps_ = pieces_->steps / s_.depth;
-  a_block_ = steps_ * pieces_->a * pieces_->elements();
+  row_steps_ = pieces_->steps / s_.depth;
+  steps_ = row_steps_ / s_.slices;
+  a_block_ = row_steps_ * pieces_->a * pieces_->elements();
   if (s_.a == ASource::in_place) {
     direct_ = rows_in_place(p_, *pieces_);
   } else if (s_.a == ASource::box) {
@@ -41,7 +42,10 @@ void Emitter::plan_pieces() {
   b_buffer_ = scratch("panels", (task ? 1 : batches * s_.panels) * panel_size_,
                       task ? Scope::block : Scope::grid, 1, DType::i32);
   overlap_ = can_overlap();
-  const std::int64_t tiles = s_.depth > 1 ? slots * s_.panels_per_task : overlap_ ? 2 : 1;
+  const std::int64_t tiles = s_.depth > 1    ? slots * s_.panels_per_task
+                             : overlap_      ? sums_in_turn()
+                             : s_.slices > 1 ? tiles_of_panel()
+                                             : 1;
   acc_ = scratch("tile", tiles * s_.mr * s_.nv * lanes_, Scope::block);
 }
 
@@ -161,10 +165,10 @@ void Emitter::copy_rows_of_pieces(Body& body) {
   const std::int64_t vectors = a_terms_.back().extent / kHalf,
                      rest = a_terms_.back().extent % kHalf;
   const auto zeros = [&](const Env& env, const Expr& slot) {
-    return split_terms(slot, Expr(pieces_->vectors() * steps_ - 1), env, 0);
+    return split_terms(slot, Expr(pieces_->vectors() * row_steps_ - 1), env, 0);
   };
   const std::int64_t terms = pieces_->place_of(p_.extents.k) / s_.depth;
-  const bool half = (terms + kHalf - 1) / kHalf < pieces_->vectors() * steps_;
+  const bool half = (terms + kHalf - 1) / kHalf < pieces_->vectors() * row_steps_;
   const PerTile plain = [](Env env, const Rows& inside) { return inside(std::move(env)); };
   if (!blocks_of_rows()) {
     return rows(plain, [&](const Env& env, const Expr& slot) {
@@ -236,7 +240,17 @@ void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
   const std::int64_t lines = (x.b.step / shares + kLine - 1) / kLine;
   Expr next = x.b.offset + Expr(panel_size_);
   if (shares > 1) next = next + tile * Expr(lines * kLine * steps_);
-  x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines)});
+  // A panel, or slice, that fills the first-level cache keeps it.
+  const bool far =
+      s_.slices > 1 || 3 * panel_size_ * size_of(DType::i32) > p_.request.target.l1_bytes;
+  x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines), far});
+}
+
+/// Whether rows lie apart, where the machine does not guess the next ones, and do not pass so often
+/// that it is for nothing most of the time.
+bool Emitter::rows_from_afar() const {
+  const std::int64_t bytes = size_of(k_.buffers[direct_->buffer].dtype);
+  return direct_->pitch * bytes > Tile::kRowBytes && s_.slices == 1;
 }
 
 /// All steps of a tile's products.
@@ -252,11 +266,13 @@ Body Emitter::products_of_tile(const Variant& v) const {
           kernel::when({{tile, 1, tiles}}, {kernel::Stmt{std::move(other)}})};
 }
 
-/// Blocks of the reduction add to the sums of all the task's tiles.
+/// Blocks of the reduction add to the sums of all the task's tiles, slices to those of a panel's.
 Expr Emitter::place_of_sums() const {
-  if (s_.depth == 1) return 0;
-  return (Expr(panel_loop_) * Expr(tiles_of_panel()) + tile_of_panel()) *
-         Expr(s_.mr * s_.nv * lanes_);
+  if (overlap_) return place_of_turn(number_of_turn());
+  if (s_.depth == 1 && s_.slices == 1) return 0;
+  Expr tile = tile_of_panel();
+  if (s_.depth > 1) tile = Expr(panel_loop_) * Expr(tiles_of_panel()) + tile;
+  return tile * Expr(s_.mr * s_.nv * lanes_);
 }
 
 /// The products of a register tile, in one block of the reduction.
@@ -264,7 +280,7 @@ Tile Emitter::pieces_product(const Variant& v) const {
   Tile x;
   x.acc = acc_;
   x.to = place_of_sums();
-  x.add = s_.depth > 1;
+  x.add = s_.depth > 1 || !first_slice_;
   const Expr tile = tile_of_panel();
   Expr panel(panel_loop_);
   if (s_.b == BSource::task) {
@@ -276,12 +292,16 @@ Tile Emitter::pieces_product(const Variant& v) const {
   }
   const std::int64_t blocks = (s_.mr + Tile::kRows - 1) / Tile::kRows;
   const std::int64_t step = pieces_->b * s_.nv * kWords;
-  const Expr before = block_ * Expr(steps_ * step);
+  const Expr done = slice_ * Expr(steps_);
+  const Expr before = (block_ * Expr(row_steps_) + done) * Expr(step);
   const Expr slot = s_.beside ? ir::floor_mod(tile, 2) : tile;
   x.a = {a_buffer_, slot * Expr(blocks * a_block_), pieces_->a * pieces_->elements(), a_block_};
   x.b = {b_buffer_, panel * Expr(panel_size_) + before, step, kWords};
   x.a_row = pieces_->depth();
   if (direct_) place_rows(v, x);
+  x.a.offset = x.a.offset + done * Expr(x.a.step);
+  for (const Tile::Operand::Run& run : x.a.runs)
+    x.a.offset = x.a.offset + ir::floor_div(done, run.steps) * Expr(run.further);
   if (pieces_->bytes) {
     x.a.type = (*p_.request.graph)[p_.problem.a].type.dtype;
     x.b.type = (*p_.request.graph)[p_.problem.b].type.dtype;
@@ -297,7 +317,7 @@ Tile Emitter::pieces_product(const Variant& v) const {
     fetch_columns(tile, x);
   else if (s_.panels > 1 && !panels_stay())
     fetch_panel(tile, x);
-  if (s_.depth == 1) {
+  if (s_.depth == 1 && last_slice_) {
     fetch_results(v, x);
     fetch_rows(v, x);
   }
@@ -325,6 +345,7 @@ void Emitter::place_rows(const Variant& v, Tile& x) const {
   x.height = static_cast<int>(height_of(p_));
   x.a.runs = direct_->runs;
   x.a_row = direct_->pitch;
+  x.ahead = rows_from_afar();
 }
 
 Body Emitter::pieces_tile(const Variant& v) {
@@ -349,6 +370,38 @@ void Emitter::fetch_results(const Variant& v, Tile& x) const {
   }
 }
 
+/// The products of all tiles of a panel, or of all panels.
+Body Emitter::products_in_loops(bool panels) {
+  Body tiles;
+  for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, products_of_tile(v)));
+  const auto around = [&](Var loop, std::int64_t count) {
+    const Var fresh = k_.new_var();
+    tiles = kernel::substitute(
+        tiles, [&](Var v) { return v == loop ? std::optional<Expr>(Expr(fresh)) : std::nullopt; });
+    tiles = {kernel::loop(fresh, 0, count, Binding::serial, std::move(tiles))};
+  };
+  around(tile_loop_, s_.tiles_per_task);
+  if (p_.row) around(row_loop_, s_.rows_per_task);
+  if (panels) around(panel_loop_, s_.panels_per_task);
+  return tiles;
+}
+
+/// The sums of a panel's tiles over all slices but the last.
+Body Emitter::slices_before() {
+  last_slice_ = false;
+  slice_ = Expr(0);
+  Body out = products_in_loops(false);
+  first_slice_ = false;
+  if (s_.slices > 2) {
+    const Var slice = k_.new_var();
+    slice_ = Expr(slice) + Expr(1);
+    out.push_back(kernel::loop(slice, 0, s_.slices - 2, Binding::serial, products_in_loops(false)));
+  }
+  last_slice_ = true;
+  slice_ = Expr(s_.slices - 1);
+  return out;
+}
+
 /// The sums of all tiles of the task, block by block of the reduction: its rows' pieces are then
 /// few enough for the second-level cache.
 Body Emitter::pieces_by_depth() {
@@ -362,18 +415,7 @@ Body Emitter::pieces_by_depth() {
   Body block;
   copy_rows_of_pieces(block);
   block = without_tests(std::move(block));
-  Body tiles;
-  for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, products_of_tile(v)));
-  const auto around = [&](Var loop, std::int64_t count, Body body) {
-    const Var fresh = k_.new_var();
-    body = kernel::substitute(
-        body, [&](Var v) { return v == loop ? std::optional<Expr>(Expr(fresh)) : std::nullopt; });
-    return Body{kernel::loop(fresh, 0, count, Binding::serial, std::move(body))};
-  };
-  tiles = around(tile_loop_, s_.tiles_per_task, std::move(tiles));
-  if (p_.row) tiles = around(row_loop_, s_.rows_per_task, std::move(tiles));
-  for (kernel::Stmt& s : around(panel_loop_, s_.panels_per_task, std::move(tiles)))
-    block.push_back(std::move(s));
+  for (kernel::Stmt& s : products_in_loops(true)) block.push_back(std::move(s));
   block_ = Expr(0);
   out.push_back(kernel::loop(depth, 0, s_.depth, Binding::serial, std::move(block)));
   return out;

@@ -34,8 +34,11 @@ bool Emitter::can_overlap() const {
          variants().size() <= kFewKinds && idle_turns().size() <= 1;
 }
 
+/// Tiles whose sums are kept: those of the panel, and the one before, whose results are made.
+std::int64_t Emitter::sums_in_turn() const { return s_.slices > 1 ? tiles_of_panel() + 1 : 2; }
+
 Expr Emitter::place_of_turn(const Expr& number) const {
-  return ir::floor_mod(number, 2) * Expr(s_.mr * s_.nv * lanes_);
+  return ir::floor_mod(number, sums_in_turn()) * Expr(s_.mr * s_.nv * lanes_);
 }
 
 /// The results of a turn, if there is one of that number: all rows, or those of a step.
@@ -132,7 +135,6 @@ Body Emitter::turn() {
   for (const Variant& v : variants()) {
     const Var step = k_.new_var();
     kernel::TileProduct x = pieces_product(v);
-    if (overlap_) x.to = place_of_turn(number);
     x.along = step;
     Body all, both{kernel::Stmt{std::move(x)}};
     if (overlap_)

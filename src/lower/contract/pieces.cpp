@@ -36,6 +36,10 @@ constexpr double kAhead = 0.3, kBeside = 0.3;
 
 constexpr std::int64_t kLeastBlock = 256;  // terms of a block
 
+/// A tile of sums that waits for the next slice; shares of the first-level cache: slices of columns
+/// that stay there for certain, and those that do not.
+constexpr double kSums = 60, kLeastSlice = 0.35, kMostSlice = 0.75;
+
 /// How often an element of an operand is copied: where rows or columns overlap (a convolution's
 /// windows), for each tap.
 double times_copied(const prim::Graph& g, NodeId operand, double rows, double terms) {
@@ -79,9 +83,9 @@ std::optional<Pieces> pieces_of(const prim::Graph& g, const Problem& p) {
 }
 
 /// Cycles of one step of a register tile: products, tiles from the first-level cache, and what of
-/// them comes from the second, unless all are `near`.
+/// them comes from the second: these shares of the rows and of the columns.
 double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height, std::int64_t columns,
-                   double fresh_rows, bool near) {
+                   double fresh_rows, double fresh_columns) {
   const std::int64_t rows = ceil_div(mr, height);
   const auto products = static_cast<double>(shape.products().size());
   const auto tiles = static_cast<double>(rows * columns);
@@ -89,9 +93,8 @@ double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height, st
   const double loads =
       static_cast<double>(rows) * (products > 1 ? 3 : 1) +
       static_cast<double>(columns) * (again ? products : static_cast<double>(shape.b));
-  const auto fresh = near ? 0
-                          : static_cast<double>(rows * shape.a) * fresh_rows +
-                                static_cast<double>(columns * shape.b);
+  const auto fresh = static_cast<double>(rows * shape.a) * fresh_rows +
+                     static_cast<double>(columns * shape.b) * fresh_columns;
   return std::max({products * static_cast<double>(height) * tiles, products * kLatency,
                    loads * kTileLoad, fresh * kTileBytes / kL2Bytes}) *
          (again ? 1.35 : 1.1);  // a product waits for its columns' tile
@@ -176,16 +179,28 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
                     s.b == BSource::constant && s.depth == 1 && !s.beside &&
                     a_bytes + (tiles * blocks > 1 ? b_bytes : all_b) <= l1;
   constexpr double kFreshInBox = 1.0 / 3;
-  const double fresh_rows =
-      s.a == ASource::box ? std::max(kFreshInBox, 1 / times_copied(p, p.problem.a, Role::m)) : 1;
+  const double fresh_rows = near ? 0
+                            : s.a == ASource::box
+                                ? std::max(kFreshInBox, 1 / times_copied(p, p.problem.a, Role::m))
+                                : 1;
+  // A slice of the columns stays for all tiles, if the rest leaves it there.
+  const auto slices = static_cast<double>(s.slices);
+  const double slice = b_bytes / slices / static_cast<double>(t.l1_bytes);
+  const double leaves = std::clamp((slice - kLeastSlice) / (kMostSlice - kLeastSlice), 0.0, 1.0);
+  const double fresh_columns = near           ? 0
+                               : s.slices > 1 ? leaves + (1 - leaves) / (tiles * blocks)
+                                              : 1;
   const std::int64_t height = height_of(p);
   const auto tile = [&](std::int64_t mr) {
-    const double products = steps * step_cycles(shape, mr, height, s.nv, fresh_rows, near),
+    const double products =
+                     steps * step_cycles(shape, mr, height, s.nv, fresh_rows, fresh_columns) +
+                     (slices - 1) * static_cast<double>(ceil_div(mr, height) * s.nv) * kSums,
                  each = shape.bytes ? 4 + 0.5 * e.epilogue
                                     : 2 + 0.7 * e.epilogue + (e.epilogue > kFewOperations ? 10 : 0),
                  results = static_cast<double>(mr * s.nv) * each;
     if (e.epilogue <= kFewOperations || s.depth > 1) return products + kAround + results;
-    return std::max(products, results) + kAround + 0.4 * std::min(products, results);
+    const double last = products / slices;  // the slice beside whose products results are made
+    return products - last + std::max(last, results) + kAround + 0.4 * std::min(last, results);
   };
   double panel = static_cast<double>(s.big) * tile(s.mr);
   if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
@@ -240,6 +255,40 @@ std::vector<std::int64_t> depths(const Product& p, const Pieces& shape, const Tu
   return out;
 }
 
+/// Whether slices of so many steps begin where runs of rows that are read where they lie do, or
+/// within one.
+bool can_slice(const Product& p, const Pieces& shape, const Schedule& s, std::int64_t steps) {
+  if (s.a == ASource::matrix) return true;
+  std::int64_t terms = 1;
+  for (std::size_t i = p.k.size(); i-- > 0;)
+    for (std::size_t j = p.k[i].axes.size(); j-- > 0;) {
+      terms *= p.k[i].axes[j].extent;
+      if (terms % shape.depth() != 0) continue;
+      const std::int64_t run = terms / shape.depth();
+      if (run % steps != 0 && steps % run != 0) return false;
+    }
+  return true;
+}
+
+/// Slices of the reduction: of those whose columns fit the first-level cache the two longest.
+std::vector<std::int64_t> slices(const Product& p, const Pieces& shape, const Schedule& s,
+                                 const Target& t, const Tuning& fixed) {
+  const auto pin =
+      pinned(fixed, "mr") ? pinned(fixed, "slices").value_or(1) : pinned(fixed, "slices");
+  std::vector<std::int64_t> out;
+  if (pin.value_or(1) == 1) out.push_back(1);
+  if (s.beside || s.depth > 1 || shape.a > 1 || s.b == BSource::task ||
+      s.tiles_per_task * s.rows_per_task < 2)
+    return out;
+  const std::int64_t bytes = shape.b * s.nv * Tile::kRows * Tile::kRowBytes;  // of a step
+  const std::size_t most = out.size() + 2;
+  for (std::int64_t n = 2; n <= shape.steps && out.size() < most; ++n)
+    if (shape.steps % n == 0 && pin.value_or(n) == n && can_slice(p, shape, s, shape.steps / n) &&
+        (pin || bytes * (shape.steps / n) <= t.l1_bytes / 2))
+      out.push_back(n);
+  return out;
+}
+
 /// Panels inside tiles: each task has as many, and rows are read alike everywhere.
 bool can_be_beside(const Product& p, const Pieces& shape, const Schedule& s) {
   bool tests = false;
@@ -271,10 +320,14 @@ void add_blockings(const Product& p, const Pieces& shape, Schedule s, const Targ
         s.panels_per_task = panels;
         for (const bool beside : {false, true}) {
           s.beside = beside;
+          s.slices = 1;
           if (pinned(fixed, "beside").value_or(beside) != beside) continue;
           if (beside && !can_be_beside(p, shape, s)) continue;
-          s.cycles = total_cycles(p, shape, s, target, lanes);
-          out.push_back(s);
+          for (const std::int64_t n : slices(p, shape, s, target, fixed)) {
+            s.slices = n;
+            s.cycles = total_cycles(p, shape, s, target, lanes);
+            out.push_back(s);
+          }
         }
       }
     }

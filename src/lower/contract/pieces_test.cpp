@@ -294,6 +294,64 @@ TEST(Pieces, OfBf16) {
       }
 }
 
+/// A slice of a panel's columns meets all rows before the next one does: rows that lie where they
+/// are, windows in a box, computed ones; results after the last slice or beside its products, tiles
+/// of two sizes, a last task or panel with less, columns that a phase packs.
+TEST(Pieces, Slices) {
+  struct Row {
+    std::int64_t slices;
+    Shape x, w;  // of an image, or a matrix
+    Tuning tuning;
+  };
+  const Row rows[] = {{2, {70, 192}, {192, 80}, {}},
+                      {3, {70, 192}, {192, 100}, {{"mr", 32}, {"nv", 2}, {"tiles", 2}}},
+                      {6, {64, 192}, {192, 96}, {{"mr", 16}, {"nv", 3}, {"panels", 1}}},
+                      {2, {40, 100}, {100, 64}, {{"mr", 17}, {"nv", 2}}},
+                      {4, {2, 64, 9, 7}, {40, 64, 2, 2}, {}},
+                      {3, {1, 64, 10, 8}, {33, 64, 3, 3}, {{"nv", 2}}},
+                      {9, {1, 32, 10, 8}, {70, 32, 3, 3}, {}},
+                      {2, {1, 128, 12, 8}, {64, 128, 1, 1}, {{"tiles", 3}}}};
+  for (const Row& row : rows)
+    for (const bool constant : {true, false})
+      for (const bool computed : {true, false})
+        for (const bool long_results : {true, false}) {
+          const bool image = row.x.size() > 2;
+          if (image && !constant) continue;
+          Case c;
+          const NodeId in = c.input(row.x, DType::bf16);
+          if (image) c.layouts[in] = ordered(row.x, {0, 2, 3, 1});
+          const NodeId x = computed ? c.b.relu(in) : in;
+          const NodeId w = constant ? c.constant(row.w, DType::bf16) : c.input(row.w, DType::bf16);
+          const int pad = image && row.w[2] > 1 ? 1 : 0;
+          const NodeId y = image ? c.b.conv(x, w, conv(2, 1, pad)) : c.b.matmul(x, w);
+          c.output(long_results ? c.b.mul(c.b.tanh(y), c.b.sigmoid(y)) : y);
+          c.tolerance = 2e-2;  // results are of bf16
+          Tuning tuning = row.tuning;
+          tuning.emplace_back("slices", row.slices);
+          on_tiles(c);
+          c.tuning = tuning;
+          c.tuning.emplace_back("pieces", 1);
+          SCOPED_TRACE(fmt::format("{} {} {} {} {}", to_string(row.x), to_string(row.w), constant,
+                                   computed, long_results));
+          const auto lowered = contract::lower(request_of(c));
+          if (!constant && lowered->schedule.find("b=phase") == std::string::npos) continue;
+          ASSERT_NO_FATAL_FAILURE(check_pieces(c, tuning));
+          EXPECT_NE(c.schedule.find(fmt::format(" slices={}", row.slices)), std::string::npos)
+              << c.schedule;
+        }
+}
+
+/// Slices begin where lines of windows do.
+TEST(Pieces, NoSlicesAcrossLines) {
+  Case c;
+  const NodeId x = c.input({1, 64, 10, 8}, DType::bf16);
+  c.layouts[x] = ordered({1, 64, 10, 8}, {0, 2, 3, 1});
+  c.output(c.b.conv(x, c.constant({33, 64, 3, 3}, DType::bf16), conv(2, 1, 1)));
+  on_tiles(c);
+  c.tuning = {{"pieces", 1}, {"direct", 1}, {"slices", 2}};
+  EXPECT_FALSE(contract::lower(request_of(c)).ok());
+}
+
 /// Bytes of either sign: convolutions whose channels are words, matrices, rows of several tasks.
 TEST(Pieces, OfBytes) {
   struct Row {
@@ -306,6 +364,7 @@ TEST(Pieces, OfBytes) {
                       {{1, 24, 9, 11}, {40, 24, 1, 1}, conv(2, 1, 0), {{"nv", 1}}},
                       {{1, 200, 10, 10}, {70, 200, 1, 1}, conv(2, 1, 0), {{"tiles", 1}}},
                       {{1, 2048, 6, 6}, {48, 2048, 1, 1}, conv(2, 1, 0), {{"depth", 2}}},
+                      {{1, 256, 9, 9}, {40, 256, 1, 1}, conv(2, 1, 0), {{"slices", 2}}},
                       {{1, 192, 16, 16}, {96, 192, 1, 1}, conv(2, 1, 0), {{"beside", 1}}}};
   for (const Row& row : rows)
     for (const DType a : {DType::u8, DType::i8})

@@ -56,6 +56,9 @@ struct Schedule {
   bool strassen = false;
   bool pieces = false;     ///< in tile registers (pieces.h)
   std::int64_t depth = 1;  ///< of pieces: blocks of the reduction, each over all tiles of the task
+  /// Of pieces: parts of the reduction within a panel, whose columns stay in the first-level cache
+  /// while all of the task's rows pass.
+  std::int64_t slices = 1;
   /// Of pieces: panels inside tiles; the next tile's rows are split beside the products of this
   /// one.
   bool beside = false;
