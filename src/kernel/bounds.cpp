@@ -57,6 +57,20 @@ class Normaliser {
     }
   }
 
+  /// Variables whose digits reach what they do not: 3 of 0..4 is 1 + 2·1, but 1 + 2·2 is none.
+  Conditions of_digits() const {
+    Conditions out;
+    for (const auto& [v, d] : digits_) {
+      if (d.vars.empty()) continue;
+      const Interval& range = *ranges_[static_cast<std::size_t>(v.index)];
+      const Expr sum = *quotient(Expr(v), 1);
+      const auto all = ir::bounds(sum, ranges_);
+      if (all && (all->low < range.low || all->high > range.high))
+        out.push_back({sum, range.low, range.high + 1});
+    }
+    return out;
+  }
+
   Expr operator()(const Expr& e) const {
     const IndexNode& node = e.node();
     switch (node.kind) {
@@ -234,6 +248,7 @@ std::optional<Interval> normal_bounds(const Expr& expr, const Conditions& given,
     const Expr condition = conditions[i].expr;
     quotients(condition, plain, ranges, conditions);
   }
+  for (const ir::Condition& c : normalise.of_digits()) add(conditions, c);
   // What quotients say of themselves brings them in, the conditions may then bound them; and where
   // a condition brings in a quotient, the other way round.
   const Conditions facts(conditions.begin() + static_cast<std::ptrdiff_t>(explicit_count),

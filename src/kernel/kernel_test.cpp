@@ -403,6 +403,17 @@ TEST(Bounds, UseConditionsOnRemainders) {
   EXPECT_LE(b->high, 494);
 }
 
+/// A variable that is divided is its digits, which together stay in its range.
+TEST(Bounds, DigitsTogether) {
+  const ir::Ranges ranges{ir::Interval{3, 4}, ir::Interval{0, 24}};
+  const Expr x{Var{0}}, y{Var{1}};
+  const Expr place = y * Expr(768) + ir::floor_div(x * Expr(3), 2) * Expr(1536) -
+                     ir::floor_mod(y, 16) * Expr(736) + ir::floor_mod(x, 2) * Expr(16);
+  const auto b = bounds_under(place, {}, ranges);
+  EXPECT_LE(b->high, 9216 + 16 + 24 * 768 - 8 * 736 + 7 * 32);
+  EXPECT_GE(b->low, 0);
+}
+
 TEST(Bounds, UnprovenAccessesAreKeptInside) {
   // The two remainders add up to 0 or 8.
   const Kernel k = parsed(R"(kernel "inverse" vars=2 {

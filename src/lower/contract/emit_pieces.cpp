@@ -12,6 +12,9 @@ using kernel::Scope;
 using kernel::Value;
 using Tile = kernel::TileProduct;
 
+/// Of a panel, where its tiles are done before the next one can come from memory.
+constexpr std::int64_t kFewRows = 64;
+
 /// Buffers: of a task's rows [tile of rows][step][piece] tiles; of all columns, or of one panel of
 /// them, [panel][step][piece][vector] tiles of words.
 void Emitter::plan_pieces() {
@@ -221,7 +224,6 @@ bool Emitter::panels_stay() const {
 /// them asks for what it reads itself, half a step ahead, which keeps the machine's own prefetching
 /// going (lines of the next panel come at half the speed of memory).
 bool Emitter::fetch_just_ahead() const {
-  constexpr std::int64_t kFewRows = 64;
   const std::int64_t tiles = tiles_of_panel();
   return !s_.beside && tiles * s_.mr <= kFewRows && (tiles == 1 || !overlap_);
 }
@@ -240,17 +242,18 @@ void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
   const std::int64_t lines = (x.b.step / shares + kLine - 1) / kLine;
   Expr next = x.b.offset + Expr(panel_size_);
   if (shares > 1) next = next + tile * Expr(lines * kLine * steps_);
-  // A panel, or slice, that fills the first-level cache keeps it.
-  const bool far =
-      s_.slices > 1 || 3 * panel_size_ * size_of(DType::i32) > p_.request.target.l1_bytes;
+  // A panel of many rows, or a slice, that fills the first-level cache keeps it.
+  const bool fills = 3 * panel_size_ * size_of(DType::i32) > p_.request.target.l1_bytes,
+             far = s_.slices > 1 || (fills && tiles_of_panel() * s_.mr > kFewRows);
   x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines), far});
 }
 
-/// Whether rows lie apart, where the machine does not guess the next ones, and do not pass so often
-/// that it is for nothing most of the time.
+/// Whether rows lie apart, where the machine does not guess the next ones, and come from afar:
+/// those of a box have just been written, and a step of few products has no room for hints.
 bool Emitter::rows_from_afar() const {
   const std::int64_t bytes = size_of(k_.buffers[direct_->buffer].dtype);
-  return direct_->pitch * bytes > Tile::kRowBytes && s_.slices == 1;
+  return direct_->pitch * bytes > Tile::kRowBytes && s_.slices == 1 &&
+         (s_.a != ASource::box || s_.nv > 1);
 }
 
 /// All steps of a tile's products.

@@ -1,6 +1,7 @@
 #include "lower/contract/pieces.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernel/bounds.h"
 #include "kernel/traverse.h"
@@ -38,7 +39,10 @@ constexpr std::int64_t kLeastBlock = 256;  // terms of a block
 
 /// A tile of sums that waits for the next slice; shares of the first-level cache: slices of columns
 /// that stay there for certain, and those that do not.
-constexpr double kSums = 60, kLeastSlice = 0.35, kMostSlice = 0.75;
+constexpr double kSums = 85, kLeastSlice = 0.33, kMostSlice = 0.85;
+
+/// Of the first-level cache: what may lie between two taps of a window that read the same rows.
+constexpr double kTapStays = 0.5;
 
 /// How often an element of an operand is copied: where rows or columns overlap (a convolution's
 /// windows), for each tap.
@@ -82,10 +86,15 @@ std::optional<Pieces> pieces_of(const prim::Graph& g, const Problem& p) {
   return out;
 }
 
+/// Shares of a step's tiles that come from the second-level cache, not the first.
+struct Fresh {
+  double rows = 1, columns = 1;
+};
+
 /// Cycles of one step of a register tile: products, tiles from the first-level cache, and what of
-/// them comes from the second: these shares of the rows and of the columns.
+/// them comes from the second.
 double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height, std::int64_t columns,
-                   double fresh_rows, double fresh_columns) {
+                   const Fresh& fresh_share) {
   const std::int64_t rows = ceil_div(mr, height);
   const auto products = static_cast<double>(shape.products().size());
   const auto tiles = static_cast<double>(rows * columns);
@@ -93,10 +102,14 @@ double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height, st
   const double loads =
       static_cast<double>(rows) * (products > 1 ? 3 : 1) +
       static_cast<double>(columns) * (again ? products : static_cast<double>(shape.b));
-  const auto fresh = static_cast<double>(rows * shape.a) * fresh_rows +
-                     static_cast<double>(columns * shape.b) * fresh_columns;
-  return std::max({products * static_cast<double>(height) * tiles, products * kLatency,
-                   loads * kTileLoad, fresh * kTileBytes / kL2Bytes}) *
+  const double fresh = static_cast<double>(rows * shape.a) * fresh_share.rows +
+                       static_cast<double>(columns * shape.b) * fresh_share.columns;
+  const double near = std::max({products * static_cast<double>(height) * tiles, products * kLatency,
+                                loads * kTileLoad}),
+               far = fresh * kTileBytes / kL2Bytes;
+  // What comes from afar is not hidden altogether: with 64 cycles of products 70 without, 97 where
+  // it takes 68 and 150 where it takes 136 were measured.
+  return std::cbrt(near * near * near + far * far * far) *
          (again ? 1.35 : 1.1);  // a product waits for its columns' tile
 }
 
@@ -155,6 +168,35 @@ double copy_cycles(const Product& p, const Pieces& shape, const Schedule& s, dou
   return terms / static_cast<double>(kHalf) * kBoxVector + terms * bytes / kCopiedBytes;
 }
 
+/// `a_bytes`, `b_bytes`: of the task's rows and of a panel's columns, in a block of the reduction.
+Fresh fresh_of(const Product& p, const Pieces& shape, const Schedule& s, const Target& t,
+               double a_bytes, double b_bytes) {
+  const auto l1 = static_cast<double>(t.l1_bytes);
+  const auto tiles = static_cast<double>(s.tiles_per_task * s.rows_per_task);
+  // Rows that a task has copied, and panels of a constant which it has for more than one tile, or
+  // all of which are near: what the first-level cache holds besides is little.
+  if (shape.a == 1 && !shape.bytes && s.a == ASource::matrix && s.b == BSource::constant &&
+      s.depth == 1 && !s.beside &&
+      a_bytes + b_bytes * (tiles > 1 ? 1 : static_cast<double>(s.panels)) <= 0.75 * l1)
+    return {0, 0};
+  Fresh out;
+  // The next tap of a line reads what this one did, if it does so soon.
+  if (s.a == ASource::box) {
+    const double tap = std::max(1.0, static_cast<double>(p.k.back().extent / shape.depth())),
+                 taps = static_cast<double>(shape.steps) / tap / static_cast<double>(s.slices),
+                 step = kTileBytes * static_cast<double>(ceil_div(s.mr, height_of(p)) + s.nv);
+    const double times = tap * step <= kTapStays * l1 ? std::min(3.0, taps) : 1;
+    out.rows = 1 / std::clamp(times_copied(p, p.problem.a, Role::m), 1.0, std::max(1.0, times));
+  }
+  // A slice of the columns stays for all tiles, if the rest leaves it there.
+  if (s.slices > 1 || s.a == ASource::box) {
+    const double slice = b_bytes / static_cast<double>(s.slices) / l1,
+                 leaves = std::clamp((slice - kLeastSlice) / (kMostSlice - kLeastSlice), 0.0, 1.0);
+    out.columns = leaves + (1 - leaves) / tiles;
+  }
+  return out;
+}
+
 double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, const Target& t,
                     int lanes) {
   const Extents& e = p.extents;
@@ -172,35 +214,20 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const double b_bytes =
       steps / depth * Tile::kRowBytes * static_cast<double>(s.nv * lanes) * shape.b;
   const double all_b = depth * b_bytes * static_cast<double>(s.panels);
-  // Rows that a task has copied, and panels of a constant which it has for more than one tile, or
-  // all of which are near: what the first-level cache holds besides is little.
-  const double l1 = 0.75 * static_cast<double>(t.l1_bytes);
-  const bool near = shape.a == 1 && !shape.bytes && s.a == ASource::matrix &&
-                    s.b == BSource::constant && s.depth == 1 && !s.beside &&
-                    a_bytes + (tiles * blocks > 1 ? b_bytes : all_b) <= l1;
-  constexpr double kFreshInBox = 1.0 / 3;
-  const double fresh_rows = near ? 0
-                            : s.a == ASource::box
-                                ? std::max(kFreshInBox, 1 / times_copied(p, p.problem.a, Role::m))
-                                : 1;
-  // A slice of the columns stays for all tiles, if the rest leaves it there.
+  const Fresh fresh = fresh_of(p, shape, s, t, a_bytes, b_bytes);
   const auto slices = static_cast<double>(s.slices);
-  const double slice = b_bytes / slices / static_cast<double>(t.l1_bytes);
-  const double leaves = std::clamp((slice - kLeastSlice) / (kMostSlice - kLeastSlice), 0.0, 1.0);
-  const double fresh_columns = near           ? 0
-                               : s.slices > 1 ? leaves + (1 - leaves) / (tiles * blocks)
-                                              : 1;
   const std::int64_t height = height_of(p);
   const auto tile = [&](std::int64_t mr) {
-    const double products =
-                     steps * step_cycles(shape, mr, height, s.nv, fresh_rows, fresh_columns) +
-                     (slices - 1) * static_cast<double>(ceil_div(mr, height) * s.nv) * kSums,
+    const double products = steps * step_cycles(shape, mr, height, s.nv, fresh) +
+                            (depth * slices - 1) *
+                                static_cast<double>(ceil_div(mr, height) * s.nv) * kSums,
                  each = shape.bytes ? 4 + 0.5 * e.epilogue
                                     : 2 + 0.7 * e.epilogue + (e.epilogue > kFewOperations ? 10 : 0),
                  results = static_cast<double>(mr * s.nv) * each;
     if (e.epilogue <= kFewOperations || s.depth > 1) return products + kAround + results;
     const double last = products / slices;  // the slice beside whose products results are made
-    return products - last + std::max(last, results) + kAround + 0.4 * std::min(last, results);
+    return products - last + std::max(last, results) + kAround +
+           (s.slices > 1 ? 0.6 : 0.4) * std::min(last, results);
   };
   double panel = static_cast<double>(s.big) * tile(s.mr);
   if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
@@ -223,10 +250,8 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   panel = std::max(panel, far) + (s.b == BSource::constant ? 0.5 * std::min(panel, far) : 0);
   // Rows of results are written strip by strip; of f32 this has not been seen to count, nor next
   // to the copies of rows.
-  if (!s.beside && s.panels_per_task > 1 && shape.a == 1 && s.a == ASource::in_place)
+  if (!s.beside && s.panels_per_task > 1 && shape.a == 1 && s.a != ASource::matrix)
     panel += rows * kStrip;
-  // Sums that are kept from block to block.
-  if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
   double copy = copy_cycles(p, shape, s, rows);
   if (a_bytes > 0.6 * l2 && s.a != ASource::in_place) copy += 2 * depth * a_bytes / kFarBytes;
   double task = copy + static_cast<double>(s.panels_per_task) * panel + 150;
