@@ -244,7 +244,7 @@ void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
   if (shares > 1) next = next + tile * Expr(lines * kLine * steps_);
   // A panel of many rows, or a slice, that fills the first-level cache keeps it.
   const bool fills = 3 * panel_size_ * size_of(DType::i32) > p_.request.target.l1_bytes,
-             far = s_.slices > 1 || (fills && tiles_of_panel() * s_.mr > kFewRows);
+             far = s_.slices > 1 || (fills && !s_.beside && tiles_of_panel() * s_.mr > kFewRows);
   x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines), far});
 }
 

@@ -108,9 +108,10 @@ double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height, st
                                 loads * kTileLoad}),
                far = fresh * kTileBytes / kL2Bytes;
   // What comes from afar is not hidden altogether: with 64 cycles of products 70 without, 97 where
-  // it takes 68 and 150 where it takes 136 were measured.
-  return std::cbrt(near * near * near + far * far * far) *
-         (again ? 1.35 : 1.1);  // a product waits for its columns' tile
+  // it takes 68 and 150 where it takes 136 were measured. With more products of f32's pieces it is.
+  const double both =
+      shape.a > 1 ? std::max(near, far) : std::cbrt(near * near * near + far * far * far);
+  return both * (again ? 1.35 : 1.1);  // a product waits for its columns' tile
 }
 
 /// Bytes of a term of the rows in memory; terms of bytes are words of four.
@@ -219,8 +220,7 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   const std::int64_t height = height_of(p);
   const auto tile = [&](std::int64_t mr) {
     const double products = steps * step_cycles(shape, mr, height, s.nv, fresh) +
-                            (depth * slices - 1) *
-                                static_cast<double>(ceil_div(mr, height) * s.nv) * kSums,
+                            (slices - 1) * static_cast<double>(ceil_div(mr, height) * s.nv) * kSums,
                  each = shape.bytes ? 4 + 0.5 * e.epilogue
                                     : 2 + 0.7 * e.epilogue + (e.epilogue > kFewOperations ? 10 : 0),
                  results = static_cast<double>(mr * s.nv) * each;
@@ -252,6 +252,8 @@ double total_cycles(const Product& p, const Pieces& shape, const Schedule& s, co
   // to the copies of rows.
   if (!s.beside && s.panels_per_task > 1 && shape.a == 1 && s.a != ASource::matrix)
     panel += rows * kStrip;
+  // Sums that are kept from block to block.
+  if (depth > 1) panel += rows * static_cast<double>(s.nv) * (depth * 2 + 1);
   double copy = copy_cycles(p, shape, s, rows);
   if (a_bytes > 0.6 * l2 && s.a != ASource::in_place) copy += 2 * depth * a_bytes / kFarBytes;
   double task = copy + static_cast<double>(s.panels_per_task) * panel + 150;
