@@ -142,8 +142,6 @@ def peer_table(rows):
 
 
 # Of the frameworks, these compute in bf16 on a CPU; these run quantised models in int8.
-LOW_MODELS = ["resnet50", "mobilenetv2", "squeezenet", "densenet121", "shufflenetv2",
-              "efficientnet-b0", "minilm-l6", "bert-base", "vit-b16"]
 LOW = {"bf16": "openvino,torch,torch-compile", "int8": "ort,openvino", "f32x8": "ort,openvino"}
 BATCH = 8
 BATCHED_MODELS = ["resnet50", "mobilenetv2", "segformer-b0", "candy", "squeezenet", "shufflenetv2",
@@ -151,12 +149,18 @@ BATCHED_MODELS = ["resnet50", "mobilenetv2", "segformer-b0", "candy", "squeezene
                   "efficientvit-b1", "yolox-nano", "yolov4"]
 
 
+def models_of(precision):
+    """All of the zoo, or those of it that zoo/quantise.py has made."""
+    made = sorted(p.name for p in (ROOT / ("build/int8" if precision == "int8" else "build/zoo")).iterdir())
+    return [name.removesuffix("-int8") for name in made]
+
+
 def measure_low(flags, data):
     """Each precision against the peers that have it, in place of older rows."""
     rows = data["low"]
     for name in flags.low.split(","):
         precision, batch = name.removesuffix("x8"), BATCH if name.endswith("x8") else 1
-        models = BATCHED_MODELS if batch > 1 else LOW_MODELS
+        models = BATCHED_MODELS if batch > 1 else models_of(precision)
         if flags.models != ",".join(MODELS):
             models = [m for m in models if m in flags.models.split(",")]
         for threads in map(int, flags.threads.split(",")):
