@@ -151,7 +151,7 @@ std::optional<Pieces> pieces_of(const Product& p) {
   if (!shape || !p.tile || !p.n || p.k.empty()) return std::nullopt;
   const std::vector<Axis> k = merged_reductions(p, expressions_of(p.a));
   if (k.size() == 1 || k.back().extent % kHalf == 0) return shape;
-  if (shape->bytes || p.base.b != BSource::constant) return std::nullopt;
+  if (p.base.b != BSource::constant) return std::nullopt;
   shape->line = k.back().extent;
   shape->padded = ceil_div(shape->line, kHalf) * kHalf;
   shape->steps = ceil_div(shape->place_of(p.extents.k), shape->depth());
