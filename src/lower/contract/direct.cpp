@@ -1,6 +1,7 @@
 #include "lower/contract/direct.h"
 
 #include "kernel/halves.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract {
 
@@ -11,6 +12,9 @@ std::int64_t height_of(const Product& p) {
 }
 
 namespace {
+
+/// The share of a box's terms that are no zeros.
+constexpr double kLeastFull = 0.3;
 
 /// From the first row of the tile axis to another.
 std::optional<std::int64_t> distance(const Expr& offset, ir::Var rows, std::int64_t row) {
@@ -33,12 +37,12 @@ std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
   const auto pitch = distance(offset, p.tile->var, 1),
              block = distance(offset, p.tile->var, height);
   if (pitch.value_or(0) < 1 || block.value_or(0) < 1 || terms.empty() ||
-      terms.back().extent % shape.depth() != 0 ||
+      (shape.line > 1 ? shape.padded : terms.back().extent) % shape.depth() != 0 ||
       ir::coefficient_of(offset, terms.back().var) != in_term)
     return std::nullopt;
   kernel::TileProduct::Operand o;
   o.step = shape.depth() * in_term;
-  std::int64_t steps = terms.back().extent / shape.depth();
+  std::int64_t steps = ceil_div(terms.back().extent, shape.depth());
   for (std::size_t i = terms.size() - 1; i-- > 0; steps *= terms[i].extent) {
     const auto apart = ir::coefficient_of(offset, terms[i].var);
     const std::int64_t further = apart.value_or(0) - o.place_of(steps);
@@ -77,9 +81,13 @@ bool rows_in_box(const Product& p, const Pieces& shape) {
       if (ir::coefficient_of(local, loop.axes[0].var).value_or(-1) < 0) return false;
   }
   const Axis& last = p.k.back().axes.back();
-  const auto inner = static_cast<std::size_t>(p.box->order.back());
-  return moving == (lines ? 2 : 1) && p.box->dims[inner].local == Expr(last.var) &&
-         last.extent % shape.depth() == 0;
+  const Box::Dim& inner = p.box->dims[static_cast<std::size_t>(p.box->order.back())];
+  if (moving != (lines ? 2 : 1) || inner.local != Expr(last.var)) return false;
+  if (last.extent % shape.depth() == 0) return true;
+  // Zeros are written behind whole lines.
+  return shape.line == last.extent && inner.low.constant() == 0 && inner.inside.low <= 0 &&
+         inner.inside.high >= last.extent - 1 &&
+         kLeastFull * static_cast<double>(shape.padded) <= static_cast<double>(shape.line);
 }
 
 }  // namespace heddle::lower::contract

@@ -89,6 +89,7 @@ class Emitter {
   kernel::Stmt box_zero(const Position& position);
   Env box_env() const;
   ir::Expr box_offset() const;
+  std::int64_t in_line(std::int64_t extent) const;
 
   // The register tile (emit_tile.cpp).
   kernel::Body tile(const Variant& v);

@@ -38,13 +38,18 @@ void Emitter::plan_box() {
     const auto d = static_cast<std::size_t>(order[i]);
     box_extents_[d] = ir::bounds(box.dims[d].local, ranges)->high + 1;
     box_strides_[d] = stride;
-    stride *= box_extents_[d];
+    stride *= i + 1 == order.size() ? in_line(box_extents_[d]) : box_extents_[d];
     // Rows of the box that lie a multiple of 1 KB apart would share few cache sets.
     if (stride > 1 && i > 0 && stride * p_.extents.element_bytes % 1024 == 0) stride += 2 * lanes_;
   }
   const bool halves = pieces_ && !pieces_->bytes;
   a_buffer_ = scratch("box", stride, Scope::block, 1, halves ? DType::bf16 : element_);
   a_main_ = kernel::load(a_buffer_, box_offset(), p_.problem.element());
+}
+
+/// Elements of the innermost dimension in the box: of pieces whole tiles, with zeros behind it.
+std::int64_t Emitter::in_line(std::int64_t extent) const {
+  return pieces_ && pieces_->line > 1 ? pieces_->padded : extent;
 }
 
 /// Where the box holds what the axes read.
@@ -149,6 +154,18 @@ void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t 
         kernel::loop(x, 0, vectors, Binding::serial,
                      {kernel::loop(l, 0, lanes_, Binding::vector, {box_element(position, {})})}));
   }
+  if (const std::int64_t line = in_line(box_extents_[d]); line > box_extents_[d]) {
+    HEDDLE_CHECK(begin == 0 && end == box_extents_[d], "{}: part of a line", to_string(s_));
+    for (std::int64_t first = vectors * lanes_; first < line; first += lanes_) {
+      const Var l = k_.new_var();
+      position[d] = Expr(first) + Expr(l);
+      std::vector<ir::Condition> some{{position[d], 0, end}};
+      body.push_back(kernel::loop(
+          l, 0, lanes_, Binding::vector,
+          {first < end ? box_element(position, std::move(some)) : box_zero(position)}));
+    }
+    return;
+  }
   if (rest > 0) {
     const Var x = k_.new_var();
     position[d] = Expr(x) + Expr(begin + vectors * lanes_);
@@ -163,8 +180,9 @@ void Emitter::zero_box(std::size_t level, Position position, Body& body) {
     return;
   }
   const auto d = static_cast<std::size_t>(p_.box->order[level]);
-  const std::int64_t extent = box_extents_[d];
-  if (level + 1 < p_.box->order.size()) {
+  const bool last = level + 1 == p_.box->order.size();
+  const std::int64_t extent = last ? in_line(box_extents_[d]) : box_extents_[d];
+  if (!last) {
     const Var x = k_.new_var();
     position[d] = Expr(x);
     Body inner;

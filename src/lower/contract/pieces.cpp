@@ -54,7 +54,7 @@ bool can_slice(const Product& p, const Pieces& shape, const Schedule& s, std::in
   std::int64_t terms = 1;
   for (std::size_t i = p.k.size(); i-- > 0;)
     for (std::size_t j = p.k[i].axes.size(); j-- > 0;) {
-      terms *= p.k[i].axes[j].extent;
+      terms = terms == 1 && shape.line > 1 ? shape.padded : terms * p.k[i].axes[j].extent;
       if (terms % shape.depth() != 0) continue;
       const std::int64_t run = terms / shape.depth();
       if (run % steps != 0 && steps % run != 0) return false;
@@ -149,11 +149,14 @@ std::optional<std::vector<std::int64_t>> blocks_of(const std::vector<Axis>& term
 std::optional<Pieces> pieces_of(const Product& p) {
   auto shape = pieces_of(*p.request.graph, p.problem);
   if (!shape || !p.tile || !p.n || p.k.empty()) return std::nullopt;
-  const std::vector<Axis> k = merged_reductions(p, expressions_of(p.a));
-  if (k.size() == 1 || k.back().extent % kHalf == 0) return shape;
+  // A box has whole tiles of terms at each place; rows that are copied begin in the middle of one.
+  const bool box = p.base.a == ASource::box;
+  const std::int64_t unit = box ? shape->depth() : kHalf;
+  const std::vector<Axis> k = box ? p.k.back().axes : merged_reductions(p, expressions_of(p.a));
+  if ((!box && k.size() == 1) || k.back().extent % unit == 0) return shape;
   if (p.base.b != BSource::constant) return std::nullopt;
   shape->line = k.back().extent;
-  shape->padded = ceil_div(shape->line, kHalf) * kHalf;
+  shape->padded = ceil_div(shape->line, unit) * unit;
   shape->steps = ceil_div(shape->place_of(p.extents.k), shape->depth());
   return shape;
 }

@@ -21,7 +21,7 @@ struct Pieces {
   std::int64_t steps = 1;  ///< tiles along the reduction, the last one padded with zeros
   bool bytes = false;
   /// Terms of the innermost reduction, and those with the zeros behind them that keep vectors of
-  /// terms from straddling it; 1 where that needs none.
+  /// terms from straddling it (in a box whole tiles); 1 where that needs none.
   std::int64_t line = 1, padded = 1;
   std::int64_t place_of(std::int64_t term) const { return term / line * padded + term % line; }
   /// Vectors of terms in a row of a tile, and terms in a word of b's tiles.

@@ -110,19 +110,20 @@ double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, doub
 }
 
 /// Terms of the operand that a task has in its box, of bytes words of four.
-double terms_of_box(const Product& p, const Schedule& s) {
+double terms_of_box(const Product& p, const Pieces& shape, const Schedule& s) {
   const Extents& e = p.extents;
+  const double wide = static_cast<double>(shape.padded) / static_cast<double>(shape.line);
   if (e.whole) {
     double terms = 1;
     ir::Ranges ranges = p.problem.ranges();
     kernel::set_range(ranges, p.tile->var, ir::Interval{0, e.tile - 1});
     for (const Box::Dim& dim : p.box->dims)
       terms *= static_cast<double>(ir::bounds(dim.local, ranges)->high + 1);
-    return terms;
+    return terms * wide;
   }
   const std::int64_t rows =
       e.rows > 1 ? s.rows_per_task : std::min(s.tiles_per_task * s.mr, e.tile);
-  return static_cast<double>(rows * e.a_row_bytes + e.a_halo_bytes) /
+  return wide * static_cast<double>(rows * e.a_row_bytes + e.a_halo_bytes) /
          static_cast<double>(e.element_bytes);
 }
 
@@ -132,7 +133,7 @@ double copy_cycles(const Product& p, const Pieces& shape, const Schedule& s, dou
   if (s.a == ASource::matrix) return row_cycles(p, shape, s, rows);
   if (s.a == ASource::in_place)  // the next ones come while products are computed
     return kAhead * rows * static_cast<double>(p.extents.k) * bytes / kCopiedBytes;
-  const double terms = terms_of_box(p, s);
+  const double terms = terms_of_box(p, shape, s);
   return terms / static_cast<double>(kHalf) * kBoxVector + terms * bytes / kCopiedBytes;
 }
 
@@ -145,7 +146,7 @@ class Cost {
     a_bytes_ = rows_ * steps * Tile::kRowBytes * shape.a *
                (s.beside ? std::min(1.0, 2 / static_cast<double>(s.tiles_per_task)) : 1);
     if (s.a == ASource::box)
-      a_bytes_ = terms_of_box(p, s) * Tile::kRowBytes / static_cast<double>(shape.depth());
+      a_bytes_ = terms_of_box(p, shape, s) * Tile::kRowBytes / static_cast<double>(shape.depth());
     b_bytes_ = steps * Tile::kRowBytes * static_cast<double>(s.nv * lanes) * shape.b;
     stay_ = a_bytes_ + depth_ * b_bytes_ * static_cast<double>(s.panels) <= 0.6 * l2_;
     fresh_ = fresh();
@@ -168,7 +169,7 @@ class Cost {
  private:
   /// Steps of a tap of a window.
   double tap() const {
-    return std::max(1.0, static_cast<double>(p_.k.back().extent / shape_.depth()));
+    return static_cast<double>(ceil_div(p_.k.back().axes.back().extent, shape_.depth()));
   }
 
   Fresh fresh() const {
