@@ -95,6 +95,8 @@ struct Dequantised {
   Interval range;
   std::optional<NodeId> scale;  ///< a view of what does not change along reductions
   Access over;                  ///< of its source, over the contraction's output
+  std::optional<View>
+      through;  ///< by which the operand reads what is dequantised (reflected borders)
 };
 
 /// How the output reads the source of an operand's scale, if it stays the same along reductions.
@@ -113,6 +115,16 @@ std::optional<Access> scale_over_output(RewriteContext& c, NodeId scale, const A
 
 std::optional<Dequantised> dequantised(RewriteContext& c, NodeId id, const Access& access,
                                        const Shape& out) {
+  if (const auto* v = std::get_if<View>(&c.g[id].op); v && v->pieces.size() == 1 && v->fill == 0) {
+    const View through = *v;
+    auto whole = dequantised(c, c.g[id].args[0], access, out);
+    if (!whole || whole->through || (whole->scale && element_count(c.b.shape(*whole->scale)) != 1))
+      return std::nullopt;
+    whole->range = {std::min<std::int64_t>(whole->range.low, 0),
+                    std::max<std::int64_t>(whole->range.high, 0)};
+    whole->through = through;
+    return whole;
+  }
   Dequantised d;
   if (is_map(c.g[id], ScalarFn::mul)) {
     const NodeId scale = c.g[id].args[1];
@@ -324,9 +336,13 @@ Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
   if (k == nullptr || n.type.dtype != DType::f32) return std::nullopt;
   Contract contract = *k;
   const NodeId lhs = n.args[0], rhs = n.args[1];
-  const auto a = dequantised(c, lhs, contract.lhs, n.type.shape);
+  auto a = dequantised(c, lhs, contract.lhs, n.type.shape);
   auto b = a ? dequantised(c, rhs, contract.rhs, n.type.shape) : std::nullopt;
   if (!b) return std::nullopt;
+  for (const auto& [d, id] : {std::pair{&*a, lhs}, {&*b, rhs}})
+    if (d->through)
+      d->integers = add_view(c.b, {d->integers}, d->through->pieces, 0,
+                             {c.b.dtype(d->integers), c.b.shape(id)});
   const auto extents = [&] {
     return extents_of(contract, n.type.shape, c.b.shape(a->integers), c.b.shape(b->integers));
   };
