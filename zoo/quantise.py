@@ -32,9 +32,23 @@ MODELS = {
     "densenet121": None,
     "efficientnet-b0": None,
     "inception-v3": None,
+    "unet": None,
+    "yolov4": None,
+    "yolox-nano": None,
+    "efficientvit-b1": None,
+    "segformer-b0": None,
+    "candy": None,
+    "dcgan": None,
     "bert-base": PRODUCTS,
     "minilm-l6": PRODUCTS,
     "vit-b16": PRODUCTS,
+    "swin-t": PRODUCTS,
+    "gpt2-prefill": PRODUCTS,
+    "gpt2-decode": PRODUCTS,
+    "t5-encoder": PRODUCTS,
+    "t5-decoder": PRODUCTS,
+    "dlrm": PRODUCTS,
+    "mlp": PRODUCTS,
 }
 SAMPLES = 3
 

@@ -269,12 +269,15 @@ TEST(Canonicalize, TransposedConvolutionsSumWhatCounts) {
   }
 }
 
-/// Dequantised u8 with a zero point by i8 weights: padded, strided, of three channels, shuffled.
+/// Dequantised u8 with a zero point by i8 weights: padded, strided, of three channels, shuffled,
+/// with reflected borders.
 TEST(Canonicalize, QuantisedConvolutionsAreProductsOfBytes) {
   struct Row {
     std::int64_t channels, stride, pad, shuffled;
+    bool reflected = false;
   };
-  for (const Row& row : {Row{8, 1, 1, 0}, Row{8, 2, 1, 0}, Row{3, 2, 3, 0}, Row{8, 1, 0, 2}}) {
+  for (const Row& row : {Row{8, 1, 1, 0}, Row{8, 2, 1, 0}, Row{3, 2, 3, 0}, Row{8, 1, 0, 2},
+                         Row{8, 1, 0, 0, true}, Row{3, 2, 0, 0, true}}) {
     Graph g;
     Builder b(g);
     std::mt19937 rng(3);
@@ -285,6 +288,13 @@ TEST(Canonicalize, QuantisedConvolutionsAreProductsOfBytes) {
       const std::int64_t s = row.shuffled;
       x = b.transpose(b.reshape(x, {1, s, row.channels / s, 9, 7}), {0, 2, 1, 3, 4});
       x = b.reshape(x, {1, row.channels, 9, 7});
+    }
+    if (row.reflected) {
+      const auto at = [](int d, std::int64_t extent) {
+        const ir::Expr from = ir::Expr(ir::Var{d}) - 1, e = ir::max(from, from * ir::Expr(-1));
+        return ir::min(e, ir::Expr(2 * extent - 2) - e);
+      };
+      x = b.view(x, {1, row.channels, 11, 9}, {{ir::Var{0}, ir::Var{1}, at(2, 9), at(3, 7)}, {}});
     }
     Tensor weights({DType::i8, {12, row.channels, 3, 3}});
     for (std::int64_t i = 0; i < weights.count(); ++i) weights.set_int(i, i * 37 % 255 - 127);

@@ -159,7 +159,7 @@ std::optional<Layout> Phases::followed_layout(NodeId output) {
       [&](Evaluator& values) { return std::vector<Value>{values.at(output, index)}; });
   Shape best;
   // Smaller inputs that decide every dimension are enlarged (resized), not repeated.
-  std::int64_t size = element_count(shape) / 32;
+  std::int64_t size = element_count(shape) / 256;  // sixteen times as high and wide
   for (const Touch& t : touches) {
     if (t.kind != Touch::Kind::load || out_.kernel.buffers[t.buffer].size < size) continue;
     if (out_.kernel.buffers[t.buffer].size == size && !best.empty()) continue;

@@ -97,6 +97,22 @@ TEST(Prefetch, TheNextTileOfATranspose) {
     EXPECT_EQ(buffer.scope, kernel::Scope::grid) << "a tile in scratch memory";
 }
 
+/// An image is stored as what it is enlarged from: tokens by channels, eight times as high and
+/// wide.
+TEST(Layouts, OfEnlargedImages) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {1, 4 * 4, 32}});
+  const auto at = [](int d) { return ir::floor_div(ir::Expr(ir::Var{d}), 8); };
+  const NodeId y = b.view(x, {1, 32, 32, 32},
+                          {{ir::Expr(0), at(2) * ir::Expr(4) + at(3), ir::Expr(ir::Var{1})}, {}});
+  g.outputs.push_back({"y", b.relu(y)});
+  Request r;
+  r.graph = &g;
+  r.cluster = whole(g);
+  EXPECT_EQ(stitch::lower(r)->output_layouts[0], ordered({1, 32, 32, 32}, {0, 2, 3, 1}));
+}
+
 /// A sigmoid of each channel is computed once in a task, not in each row; what is different in each
 /// row, or the same in all lanes, stays where it is.
 TEST(Kept, GatesThatRowsShare) {
