@@ -117,9 +117,8 @@ std::optional<Dequantised> dequantised(RewriteContext& c, NodeId id, const Acces
                                        const Shape& out) {
   if (const auto* v = std::get_if<View>(&c.g[id].op); v && v->pieces.size() == 1 && v->fill == 0) {
     const View through = *v;
-    auto whole = dequantised(c, c.g[id].args[0], access, out);
-    if (!whole || whole->through || (whole->scale && element_count(c.b.shape(*whole->scale)) != 1))
-      return std::nullopt;
+    auto whole = dequantised(c, c.g[id].args[0], compose(access, through.pieces[0]), out);
+    if (!whole || whole->through) return std::nullopt;
     whole->range = {std::min<std::int64_t>(whole->range.low, 0),
                     std::max<std::int64_t>(whole->range.high, 0)};
     whole->through = through;
