@@ -247,8 +247,8 @@ class Emitter {
   ir::Expr slice_ = 0;                ///< which
   bool first_slice_ = true, last_slice_ = true;
   std::vector<std::int64_t> blocks_;  ///< by axis of a_terms_
-  kernel::BufferId
-      acc_;  ///< of pieces, of a tile, of two, (by slices) a panel's or (by blocks) all
+  /// Of pieces: sums of a tile, of two, (by slices) of a panel's tiles or (by blocks) of all.
+  kernel::BufferId acc_;
   bool overlap_ = false;  ///< of pieces: results while the next tile's products are computed
   bool halves_ = false;   ///< Winograd's products are of bf16
   ir::Var place_;         ///< one of the A², or seven, products
