@@ -23,6 +23,8 @@ constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, 
 constexpr double kStridedNs = 0.4;
 /// Of an element of a main loop's result that is stored far from its neighbours.
 constexpr double kScatteredNs = 2.5;
+/// What bytes cost that are computed where they are multiplied, four to a word.
+constexpr double kWords = 4;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
@@ -227,7 +229,10 @@ struct CostModel::State : Loops {
     const double blocks = std::ceil((side == 0 ? s.n : s.m) / 256);
     const double iterations = product(in.mask());
     const double once = std::min(1.0, 1.3 * f.elements_of(arg) / std::max(1.0, iterations));
-    return once * blocks;
+    // Each of four bytes of a word is computed by itself, from every fourth element.
+    const bool words = !m.gpu && m.quads && size_of(f[arg].type.dtype) == 1 &&
+                       local[static_cast<std::size_t>(arg.value)] >= 0;
+    return once * blocks * (words ? kWords : 1);
   }
 
   /// Tiles of about 6×32 results (64×64 on a GPU) are the units that threads share. On a GPU few
