@@ -151,8 +151,8 @@ BATCHED_MODELS = ["resnet50", "mobilenetv2", "segformer-b0", "candy", "squeezene
 
 def models_of(precision):
     """All of the zoo, or those of it that zoo/quantise.py has made."""
-    made = sorted(p.name for p in (ROOT / ("build/int8" if precision == "int8" else "build/zoo")).iterdir())
-    return [name.removesuffix("-int8") for name in made]
+    folder = ROOT / ("build/int8" if precision == "int8" else "build/zoo")
+    return sorted(made.name.removesuffix("-int8") for made in folder.iterdir())
 
 
 def measure_low(flags, data):

@@ -95,8 +95,7 @@ struct Dequantised {
   Interval range;
   std::optional<NodeId> scale;  ///< a view of what does not change along reductions
   Access over;                  ///< of its source, over the contraction's output
-  std::optional<View>
-      through;  ///< by which the operand reads what is dequantised (reflected borders)
+  std::optional<View> through;  ///< reads what is dequantised (reflected borders)
 };
 
 /// How the output reads the source of an operand's scale, if it stays the same along reductions.

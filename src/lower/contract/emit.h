@@ -245,7 +245,6 @@ class Emitter {
   ir::Expr block_ = 0;                ///< which
   std::int64_t steps_ = 0;            ///< of pieces, in a slice of the block
   ir::Expr slice_ = 0;                ///< which
-  bool first_slice_ = true, last_slice_ = true;
   std::vector<std::int64_t> blocks_;  ///< by axis of a_terms_
   /// Of pieces: sums of a tile, of two, (by slices) of a panel's tiles or (by blocks) of all.
   kernel::BufferId acc_;

@@ -283,7 +283,7 @@ Tile Emitter::pieces_product(const Variant& v) const {
   Tile x;
   x.acc = acc_;
   x.to = place_of_sums();
-  x.add = s_.depth > 1 || !first_slice_;
+  x.add = s_.depth > 1 || slice_.constant() != 0;
   const Expr tile = tile_of_panel();
   Expr panel(panel_loop_);
   if (s_.b == BSource::task) {
@@ -320,7 +320,7 @@ Tile Emitter::pieces_product(const Variant& v) const {
     fetch_columns(tile, x);
   else if (s_.panels > 1 && !panels_stay())
     fetch_panel(tile, x);
-  if (s_.depth == 1 && last_slice_) {
+  if (s_.depth == 1 && slice_.constant() == s_.slices - 1) {
     fetch_results(v, x);
     fetch_rows(v, x);
   }
@@ -391,16 +391,12 @@ Body Emitter::products_in_loops(bool panels) {
 
 /// The sums of a panel's tiles over all slices but the last.
 Body Emitter::slices_before() {
-  last_slice_ = false;
-  slice_ = Expr(0);
   Body out = products_in_loops(false);
-  first_slice_ = false;
   if (s_.slices > 2) {
     const Var slice = k_.new_var();
     slice_ = Expr(slice) + Expr(1);
     out.push_back(kernel::loop(slice, 0, s_.slices - 2, Binding::serial, products_in_loops(false)));
   }
-  last_slice_ = true;
   slice_ = Expr(s_.slices - 1);
   return out;
 }

@@ -112,7 +112,6 @@ void add_blockings(const Product& p, const Pieces& shape, Schedule s, const Targ
         s.panels_per_task = panels;
         for (const bool beside : {false, true}) {
           s.beside = beside;
-          s.slices = 1;
           if (pinned(fixed, "beside").value_or(beside) != beside) continue;
           if (beside && !can_be_beside(p, shape, s)) continue;
           for (const std::int64_t n : slices(p, shape, s, target, fixed)) {
