@@ -144,15 +144,14 @@ def peer_table(rows):
 # Of the frameworks, these compute in bf16 on a CPU; these run quantised models in int8.
 LOW = {"bf16": "openvino,torch,torch-compile", "int8": "ort,openvino", "f32x8": "ort,openvino"}
 BATCH = 8
-BATCHED_MODELS = ["resnet50", "mobilenetv2", "segformer-b0", "candy", "squeezenet", "shufflenetv2",
-                  "efficientnet-b0", "densenet121", "dcgan", "unet", "inception-v3",
-                  "efficientvit-b1", "yolox-nano", "yolov4"]
 
 
-def models_of(precision):
-    """All of the zoo, or those of it that zoo/quantise.py has made."""
-    folder = ROOT / ("build/int8" if precision == "int8" else "build/zoo")
-    return sorted(made.name.removesuffix("-int8") for made in folder.iterdir())
+def folders_of(precision, batch):
+    """{model: folder}: all of the zoo, or what zoo/quantise.py or zoo/batched.py has made of it."""
+    folder, suffix = (("batched", f"-b{batch}") if batch > 1 else
+                      ("int8", "-int8") if precision == "int8" else ("zoo", ""))
+    return {made.name.removesuffix(suffix): f"build/{folder}/{made.name}"
+            for made in sorted((ROOT / "build" / folder).iterdir())}
 
 
 def measure_low(flags, data):
@@ -160,13 +159,11 @@ def measure_low(flags, data):
     rows = data["low"]
     for name in flags.low.split(","):
         precision, batch = name.removesuffix("x8"), BATCH if name.endswith("x8") else 1
-        models = BATCHED_MODELS if batch > 1 else models_of(precision)
+        folders = folders_of(precision, batch)
         if flags.models != ",".join(MODELS):
-            models = [m for m in models if m in flags.models.split(",")]
+            folders = {m: path for m, path in folders.items() if m in flags.models.split(",")}
         for threads in map(int, flags.threads.split(",")):
-            for model in models:
-                path = (f"build/batched/{model}-b{batch}" if batch > 1 else
-                        f"build/int8/{model}-int8" if precision == "int8" else f"build/zoo/{model}")
+            for model, path in folders.items():
                 asked = [] if precision == "int8" else ["--precision", precision]
                 result = json.loads(call(HEDDLE, "bench", path, "--threads", threads, "--json",
                                          "--duration", flags.duration, "--vs",

@@ -5,7 +5,7 @@
     OUT_DIR/<name>-b<BATCH>/model.onnx
     OUT_DIR/<name>-b<BATCH>/test_data_set_0/{input_0.pb,output_K.pb}    ONNX Runtime's, image by image
 
-Exporters leave the batch in constants of Reshape; those whose result begins with it are made anew.
+Exporters leave the batch in constants of Reshape and Expand; those whose result begins with it are made anew.
 A model whose results are then not those of each image alone is an error.
 """
 
@@ -17,10 +17,11 @@ import onnx
 import onnxruntime as ort
 from onnx import numpy_helper
 
-# Not ViT and Swin, whose constants hold the batch in other places.
 MODELS = ["resnet50", "mobilenetv2", "segformer-b0", "candy", "squeezenet", "shufflenetv2",
           "efficientnet-b0", "densenet121", "dcgan", "unet", "inception-v3", "efficientvit-b1",
-          "yolox-nano", "yolov4"]
+          "yolox-nano", "yolov4", "vit-b16", "swin-t"]
+# Which input of what makes a shape says its first extent.
+LEADS = {"Concat": 0, "Where": 2}
 
 
 def with_batch(model, batch):
@@ -28,14 +29,22 @@ def with_batch(model, batch):
     constants = {c.name: numpy_helper.to_array(c) for c in graph.initializer}
     constants |= {n.output[0]: numpy_helper.to_array(n.attribute[0].t) for n in graph.node
                   if n.op_type == "Constant" and n.attribute[0].name == "value"}
-    for k, node in enumerate(graph.node):
-        shape = constants.get(node.input[1]) if node.op_type == "Reshape" else None
-        if shape is None or shape.size == 0 or shape[0] < 1:
-            continue
-        name = f"batched/{k}"
-        shape = np.concatenate([[shape[0] * batch], shape[1:]]).astype(np.int64)
-        graph.initializer.append(numpy_helper.from_array(shape, name))
-        node.input[1] = name
+    makers = {name: node for node in graph.node for name in node.output}
+
+    def enlarge(node, index):
+        """Multiplies the first extent of the shape that `node` reads, where a constant says it."""
+        shape, maker = constants.get(node.input[index]), makers.get(node.input[index])
+        if shape is not None and shape.size and shape[0] >= 1:
+            name = f"batched/{len(graph.initializer)}"
+            shape = np.concatenate([[shape[0] * batch], shape[1:]]).astype(np.int64)
+            graph.initializer.append(numpy_helper.from_array(shape, name))
+            node.input[index] = name
+        elif maker is not None and maker.op_type in LEADS:
+            enlarge(maker, LEADS[maker.op_type])
+
+    for node in list(graph.node):
+        if node.op_type in ("Reshape", "Expand"):
+            enlarge(node, 1)
     graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
     for value in graph.output:
         del value.type.tensor_type.shape.dim[:]

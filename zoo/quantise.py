@@ -49,6 +49,7 @@ MODELS = {
     "t5-decoder": PRODUCTS,
     "dlrm": PRODUCTS,
     "mlp": PRODUCTS,
+    "lstm-tagger": PRODUCTS,
 }
 SAMPLES = 3
 
