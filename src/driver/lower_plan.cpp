@@ -7,6 +7,7 @@
 #include "driver/cuda_code.h"
 #include "driver/source_map.h"
 #include "plan/tuning_db.h"
+#include "support/tensor_store.h"
 
 namespace heddle::driver {
 
@@ -208,7 +209,7 @@ class PlanLowering {
   }
 
   /// Lowers once more, now with the bytes: what is made of them is not kept where it is not needed.
-  Status pack(std::size_t k, CompiledKernel& kernel) const {
+  Status pack(std::size_t k, CompiledKernel& kernel) {
     auto& arguments = kernel.lowered.arguments;
     const auto packed = [](const lower::Argument& a) {
       return a.kind == lower::Argument::Kind::packed;
@@ -219,7 +220,7 @@ class PlanLowering {
         whole.arguments.size() == arguments.size() && whole.schedule == kernel.lowered.schedule,
         "lowered again, '{}' is '{}'", kernel.lowered.schedule, whole.schedule);
     for (std::size_t i = 0; i < arguments.size(); ++i)
-      if (packed(arguments[i])) arguments[i].packed = std::move(whole.arguments[i].packed);
+      if (packed(arguments[i])) arguments[i].packed = store_.keep(whole.arguments[i].packed);
     return Ok{};
   }
 
@@ -228,6 +229,7 @@ class PlanLowering {
   const Platform& platform_;
   const Tunings& tunings_;
   LoweredPlan lowered_;
+  TensorStore store_;  ///< of packed constants
   std::unordered_map<NodeId, NodeId> instead_;
   std::unordered_set<NodeId> is_output_;
   std::unordered_map<NodeId, lower::Layout> required_;

@@ -262,6 +262,8 @@ struct TileProduct {
     std::int64_t rows = 1, pitch = 0;
     int lines = 1;
     bool far = false;  ///< into the second-level cache, not the first
+    /// The first line of the page behind, too, from which the machine fetches ahead by itself.
+    bool page = false;
     /// In each step, the last ones of which may fetch what lies behind the rows.
     std::int64_t rows_of_step(std::int64_t steps) const { return (rows + steps - 1) / steps; }
   };

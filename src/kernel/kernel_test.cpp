@@ -245,7 +245,7 @@ std::string product_of_tiles(std::string_view statement, int acc = 320) {
 TEST(TileProduct, IsASumOverTermsAndDepth) {
   const Kernel k = parsed(product_of_tiles(
       "tiles b3[0] = b0[0 by 1024, 2048] * b1[0 by 512, 256] rows 20 columns 16 depth 64 terms "
-      "512 256, 0 0 ahead fetch b1[512] rows 2 by 32 lines 2 far"));
+      "512 256, 0 0 ahead fetch b1[512] rows 2 by 32 lines 2 far page"));
   ASSERT_TRUE(verify(k).ok()) << verify(k).error().message;
   EXPECT_EQ(to_string(*parse_kernel(to_string(k))), to_string(k));
   std::vector<std::uint16_t> a(4096);

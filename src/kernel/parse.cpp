@@ -405,6 +405,7 @@ class Parser : Lexer {
       expect("lines");
       f.lines = static_cast<int>(integer(1, INT32_MAX));
       f.far = accept("far");
+      f.page = accept("page");
       x.fetches.push_back(std::move(f));
     }
     return {std::move(x)};

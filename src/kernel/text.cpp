@@ -139,8 +139,9 @@ class Printer {
     if (x.ahead) text += " ahead";
     if (x.along) text += fmt::format(" along d{}", x.along->index);
     for (const TileProduct::Fetch& f : x.fetches)
-      text += fmt::format(" fetch b{}[{}] rows {} by {} lines {}{}", f.buffer.value,
-                          ir::to_string(f.offset), f.rows, f.pitch, f.lines, f.far ? " far" : "");
+      text += fmt::format(" fetch b{}[{}] rows {} by {} lines {}{}{}", f.buffer.value,
+                          ir::to_string(f.offset), f.rows, f.pitch, f.lines, f.far ? " far" : "",
+                          f.page ? " page" : "");
     return text;
   }
 

@@ -11,8 +11,11 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <numeric>
 #include <utility>
 #include <vector>
+
+#include "support/tensor.h"
 
 namespace heddle::plan {
 namespace {
@@ -38,19 +41,29 @@ double best_of(int repeats, F&& work) {
   return best;
 }
 
+/// For each thread bytes that it has touched, on huge pages as what programs read and write.
+std::vector<Tensor> blocks_of(ThreadPool& pool, std::size_t bytes) {
+  std::vector<Tensor> blocks(static_cast<std::size_t>(pool.threads()));
+  pool.run([&](int t) {
+    Tensor& block = blocks[static_cast<std::size_t>(t)];
+    block = Tensor::workspace(static_cast<std::int64_t>(bytes));
+    std::memset(block.mutable_data(), 1, bytes);
+  });
+  return blocks;
+}
+
 /// GB/s (read plus written, all threads) of copying `bytes` per thread back and forth.
 double copy_gbs(ThreadPool& pool, std::size_t bytes) {
   const auto threads = static_cast<std::size_t>(pool.threads());
   // One block for both: a copy to some bytes further within a page runs at a twentieth on a Zen 3.
-  std::vector<std::vector<char>> blocks(threads);
-  pool.run([&](int t) { blocks[static_cast<std::size_t>(t)].assign(2 * bytes, 1); });
+  std::vector<Tensor> blocks = blocks_of(pool, 2 * bytes);
   const int rounds =
       static_cast<int>(std::clamp<std::size_t>((std::size_t{4} << 20) / bytes, 1, 64));
   // Each thread times itself, so that one that has to wait for a core does not spoil the others.
   std::vector<double> best(threads, 1e30);
   best_of(12, [&] {
     pool.run([&](int t) {
-      char* const from = blocks[static_cast<std::size_t>(t)].data();
+      std::byte* const from = blocks[static_cast<std::size_t>(t)].mutable_data();
       double& mine = best[static_cast<std::size_t>(t)];
       mine = std::min(mine, seconds_of([&] {
                         for (int r = 0; r < rounds; ++r) {
@@ -233,17 +246,13 @@ double reading_gbs(ThreadPool& pool, double bytes) {
   constexpr double kMost = 512 << 20;
   const auto words =
       static_cast<std::size_t>(std::clamp(bytes, 4096.0, kMost) / 8 / pool.threads());
-  std::vector<std::vector<std::uint64_t>> blocks(static_cast<std::size_t>(pool.threads()));
+  const std::vector<Tensor> blocks = blocks_of(pool, 8 * words);
   std::vector<std::uint64_t> sums(blocks.size());
-  const auto each = [&](const auto& work) {
-    pool.run([&](int t) { work(static_cast<std::size_t>(t)); });
-  };
-  each([&](std::size_t t) { blocks[t].assign(words, 1); });
   const double seconds = best_of(5, [&] {
-    each([&](std::size_t t) {
-      std::uint64_t sum = 0;
-      for (const std::uint64_t word : blocks[t]) sum += word;
-      sums[t] += sum;
+    pool.run([&](int thread) {
+      const auto t = static_cast<std::size_t>(thread);
+      const auto* const begin = reinterpret_cast<const std::uint64_t*>(blocks[t].data());
+      sums[t] += std::accumulate(begin, begin + words, std::uint64_t{0});
     });
   });
   asm volatile("" ::"r"(sums.data()) : "memory");  // keeps them

@@ -83,22 +83,40 @@ Status check_section(const std::byte* data, const Section& s, std::size_t index)
 
 }  // namespace
 
-Result<std::pair<std::shared_ptr<const void>, std::size_t>> map_file(const std::string& path) {
+namespace {
+
+struct OpenFile {
+  std::shared_ptr<const int> descriptor;  ///< closes it
+  std::size_t bytes = 0;
+};
+
+Result<OpenFile> open_file(const std::string& path) {
   // Opening a pipe that nobody writes to would wait for ever.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return fail("{}: {}", path, std::strerror(errno));
+  const std::shared_ptr<const int> descriptor(new int(fd), [](const int* d) {
+    ::close(*d);
+    delete d;
+  });
   struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
-    ::close(fd);
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0)
     return fail("{}: found an empty or special file, want an artefact", path);
+  return OpenFile{descriptor, static_cast<std::size_t>(info.st_size)};
+}
+
+}  // namespace
+
+Result<Tensor> read_file(const std::string& path) {
+  const OpenFile file = HEDDLE_TRY(open_file(path));
+  Tensor bytes = Tensor::workspace(static_cast<std::int64_t>(file.bytes));
+  for (std::size_t at = 0; at < file.bytes;) {
+    const ssize_t count = ::read(*file.descriptor, bytes.mutable_data() + at, file.bytes - at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return fail("{}: {}", path, std::strerror(errno));
+    if (count == 0) return fail("{}: cut while it was read", path);
+    at += static_cast<std::size_t>(count);
   }
-  const std::size_t size = static_cast<std::size_t>(info.st_size);
-  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  ::close(fd);
-  if (memory == MAP_FAILED) return fail("{}: cannot map: {}", path, std::strerror(errno));
-  return std::pair{std::shared_ptr<const void>(
-                       memory, [size](const void* p) { ::munmap(const_cast<void*>(p), size); }),
-                   size};
+  return bytes;
 }
 
 Result<Tensor> tensor_of(const json& j, const Section& s, const std::byte* data,
@@ -214,11 +232,17 @@ std::string format_of(const std::string& path) {
   return j->at("format").get<std::string>();
 }
 
-Result<Program> read_artefact(const std::string& path) { return read_mapped(path, parse_artefact); }
+Result<Program> read_artefact(const std::string& path) { return read_whole(path, parse_artefact); }
 
 Result<std::string> read_manifest(const std::string& path) {
-  auto [owner, size] = HEDDLE_TRY(map_file(path));
-  return std::string(HEDDLE_TRY(split(static_cast<const std::byte*>(owner.get()), size)).manifest);
+  const OpenFile file = HEDDLE_TRY(open_file(path));
+  // Mapped, as sections are not touched.
+  void* memory = ::mmap(nullptr, file.bytes, PROT_READ, MAP_PRIVATE, *file.descriptor, 0);
+  if (memory == MAP_FAILED) return fail("{}: cannot map: {}", path, std::strerror(errno));
+  const std::shared_ptr<const void> unmap(memory,
+                                          [&](const void*) { ::munmap(memory, file.bytes); });
+  const Parts parts = HEDDLE_TRY(split(static_cast<const std::byte*>(memory), file.bytes));
+  return std::string(parts.manifest);
 }
 
 bool is_artefact(const std::string& path) {

@@ -14,8 +14,8 @@ constexpr std::uint32_t kArtefactVersion = 5;
 /// offset, size, XXH3 checksum), then page-aligned sections: object code and constants.
 Status write_artefact(const Program& program, const std::string& path);
 
-/// Maps the file; constants stay in the mapping. Everything is checked before it is believed: the
-/// error says what was found and what was wanted.
+/// Reads the file; constants stay where it is read to, on huge pages. Everything is checked before it
+/// is believed: the error says what was found and what was wanted.
 Result<Program> read_artefact(const std::string& path);
 enum class Checksums { compared, ignored };
 /// The same from memory that `owner` keeps alive. Fuzzing ignores checksums, to reach what is

@@ -138,7 +138,7 @@ Result<Chain> parse_chain_artefact(const std::byte* data, std::size_t size,
 }
 
 Result<Chain> read_chain_artefact(const std::string& path) {
-  return read_mapped(path, parse_chain_artefact);
+  return read_whole(path, parse_chain_artefact);
 }
 
 bool is_chain_artefact(const std::string& path) { return format_of(path) == kChainFormat; }

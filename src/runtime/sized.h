@@ -59,7 +59,7 @@ std::shared_ptr<Session> size_session(std::shared_ptr<const SizedProgram> sized,
 /// Writes all programs into one file; what several of them hold (weights) is there once. See
 /// artefact.h for the format.
 Status write_sized_artefact(const SizedProgram& program, const std::string& path);
-/// Maps the file, as read_artefact does.
+/// Reads the file, as read_artefact does.
 Result<SizedProgram> read_sized_artefact(const std::string& path);
 Result<SizedProgram> parse_sized_artefact(const std::byte* data, std::size_t size,
                                           std::shared_ptr<const void> owner,

@@ -144,7 +144,7 @@ Result<SizedProgram> parse_sized_artefact(const std::byte* data, std::size_t siz
 }
 
 Result<SizedProgram> read_sized_artefact(const std::string& path) {
-  return read_mapped(path, parse_sized_artefact);
+  return read_whole(path, parse_sized_artefact);
 }
 
 bool is_sized_artefact(const std::string& path) { return format_of(path) == kSizedFormat; }

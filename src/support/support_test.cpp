@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <random>
@@ -9,6 +10,7 @@
 #include "support/json.h"
 #include "support/options.h"
 #include "support/tensor.h"
+#include "support/tensor_store.h"
 #include "support/thread_pool.h"
 
 namespace heddle {
@@ -58,6 +60,24 @@ TEST(Tensor, LargeOnesAreStaggered) {
   }
   EXPECT_EQ(places.size(), all.size());
   for (int i = 0; i < 6; ++i) EXPECT_EQ(all[static_cast<std::size_t>(i)].at(kCount - 1), i);
+}
+
+/// Neighbours in the store are neighbours in memory; small tensors are not moved.
+TEST(TensorStore, KeepsOneBehindAnother) {
+  TensorStore store;
+  std::vector<Tensor> given, kept;
+  for (const std::int64_t count : {70'001, 100, 90'000}) {
+    given.emplace_back(TensorType{DType::u8, {count}});
+    for (std::int64_t i = 0; i < count; ++i) given.back().set_int(i, i % 251);
+    kept.push_back(store.keep(given.back()));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(kept.back().data()) % 64, 0U);
+  }
+  EXPECT_EQ(kept[1].data(), given[1].data());
+  EXPECT_NE(kept[0].data(), given[0].data());
+  EXPECT_EQ(kept[2].data() - kept[0].data(), (70'001 + 63) / 64 * 64);
+  store = {};  // what is kept outlives it
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    EXPECT_TRUE(std::ranges::equal(kept[i].as<std::uint8_t>(), given[i].as<std::uint8_t>()));
 }
 
 TEST(Tensor, SaturatesAndTruncates) {

@@ -150,7 +150,7 @@ TEST(TileProduct, AsTheInterpreterHasIt) {
   buffer b4 "acc" f32[{2}] block
   for grid d0 in 0..1 {{
     for serial d1 in 0..384 {{ for vector d2 in 0..16 {{ b3[d1*16 + d2] = load.f32 b0[d1*16 + d2] }} }}
-    tiles b4[0] = b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 96 terms 512 1536, 0 0 fetch b1[64] rows 3 by 48 lines 3 fetch b2[0] rows 20 by 16 lines 1
+    tiles b4[0] = b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 96 terms 512 1536, 0 0 fetch b1[64] rows 3 by 48 lines 3 far page fetch b2[0] rows 20 by 16 lines 1
     tiles b4[0] += b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 64 terms 0 0
     for serial d5 in 0..3 {{
       tiles b4[0] += b3[64 by 512, 2048] * b1[256 by 1536, 256] rows {0} columns {1} depth 96 terms 0 0, 128 0 along d5 fetch b0[32] rows 7 by 16 lines 1

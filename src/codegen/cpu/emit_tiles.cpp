@@ -118,6 +118,14 @@ Emitter::V Emitter::bytes_from(V from, std::int64_t count) {
   return b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), from, static_cast<std::uint64_t>(count));
 }
 
+/// The first line of the page behind this one's. Later steps ask for it again, which costs nothing.
+Emitter::V Emitter::page_behind(V line) {
+  constexpr std::int64_t kPage = 4096;
+  return b_.CreateIntrinsic(
+      llvm::Intrinsic::ptrmask, {b_.getPtrTy(), b_.getInt64Ty()},
+      {bytes_from(line, kPage), b_.getInt64(static_cast<std::uint64_t>(-kPage))});
+}
+
 /// One step along the depth: every term of it. `a` and `b`: where the operands begin.
 void Emitter::step_of_tiles(const TileProduct& x, V a, V b, V step) {
   const Registers reg{x.tile_rows(), x.tile_columns()};
@@ -155,6 +163,7 @@ void Emitter::step_of_tiles(const TileProduct& x, V a, V b, V step) {
     const std::int64_t rows = f.rows_of_step(x.steps()),
                        pitch = f.pitch * size_of(buffer(f.buffer.value).dtype);
     V first = at(address(f.buffer.value, bound(f.offset)), rows * pitch);
+    if (f.page) lines.push_back({page_behind(first), 0, 2});
     for (std::int64_t row = 0; row < rows; ++row)
       for (int line = 0; line < f.lines; ++line)
         lines.push_back({first, row * pitch + line * kRowBytes, f.far ? 2 : 3});

@@ -183,6 +183,7 @@ class Emitter {
   void move_sums(const kernel::TileProduct& x, bool load);
   void step_of_tiles(const kernel::TileProduct& x, V a, V b, V step);
   V bytes_from(V from, std::int64_t count);
+  V page_behind(V line);
   void prepare_tiles(const kernel::Body& body);
   void configure_tiles(const kernel::TileProduct& x);
   void release_tiles();

@@ -234,8 +234,10 @@ void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
   constexpr std::int64_t kLine = 16;
   if (fetch_just_ahead()) {
     const std::int64_t lines = x.b.step / kLine;
-    x.fetches.push_back(
-        {b_buffer_, x.b.offset + Expr(x.b.step / 2), steps_, x.b.step, static_cast<int>(lines)});
+    // In pieces it is more products for each byte, which the machine's own fetching keeps up with.
+    const bool page = pieces_->b == 1;
+    x.fetches.push_back({b_buffer_, x.b.offset + Expr(x.b.step / 2), steps_, x.b.step,
+                         static_cast<int>(lines), false, page});
     return;
   }
   const std::int64_t shares = s_.beside ? 1 : tiles_of_panel();
@@ -245,7 +247,7 @@ void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
   // A panel of many rows, or a slice, that fills the first-level cache keeps it.
   const bool fills = 3 * panel_size_ * size_of(DType::i32) > p_.request.target.l1_bytes,
              far = s_.slices > 1 || (fills && !s_.beside && tiles_of_panel() * s_.mr > kFewRows);
-  x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines), far});
+  x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines), far, far});
 }
 
 /// Whether rows lie apart, where the machine does not guess the next ones, and come from afar:
