@@ -145,7 +145,8 @@ void Trainer::take_values(const onnx::TrainingModel& model) {
   // Buffers change hands: none may be shared with the model's file.
   for (const auto* list : {&model.parameters, &model.statistics})
     for (const auto& named : *list)
-      values_.push_back({named.port, copy_of(named.value), Value::Kind::weight, named.name});
+      values_.push_back(
+          {named.port, store_.keep(copy_of(named.value)), Value::Kind::weight, named.name});
 }
 
 Status Trainer::add_part(const Step& step, const std::vector<std::string>& sums,
@@ -159,7 +160,8 @@ Status Trainer::add_part(const Step& step, const std::vector<std::string>& sums,
   // An output replaces the value of its name; the first one is the loss of the gradients' part.
   for (const runtime::Port& port : program.outputs)
     part.outputs.push_back(port.name == "loss" ? std::nullopt : find(port.name));
-  for (const runtime::Port& port : program.outputs) part.results.emplace_back(port.type);
+  for (const runtime::Port& port : program.outputs)
+    part.results.push_back(store_.keep(Tensor(port.type)));
   parts_.push_back(std::move(part));
   return Ok{};
 }
@@ -174,7 +176,7 @@ std::optional<std::size_t> Trainer::find(std::string_view name) const {
 std::size_t Trainer::value_named(const runtime::Port& port, const Step& step,
                                  const std::vector<std::string>& sums) {
   if (const auto known = find(port.name)) return *known;
-  Value value{port.name, Tensor(port.type), Value::Kind::batch};
+  Value value{port.name, store_.keep(Tensor(port.type)), Value::Kind::batch};
   if (std::ranges::find(sums, port.name) != sums.end()) {
     value.kind = Value::Kind::sum;
   } else if (const Step::State* state = state_named(step, port.name)) {
@@ -352,7 +354,9 @@ Status Trainer::resume(const std::string& path) {
   const auto [rest, error] = std::from_chars(begin, end, number);
   if (error != std::errc() || rest != end || number < 0 || number > (std::int64_t{1} << 53))
     return fail("{}: found '{}' steps, want their number", path, steps);
-  for (auto& [value, tensor] : fresh) value->tensor = copy_of(*tensor);
+  for (auto& [value, tensor] : fresh)
+    std::memcpy(value->tensor.mutable_data(), tensor->data(),
+                static_cast<std::size_t>(tensor->bytes()));
   steps_ = number;
   return Ok{};
 }

@@ -8,6 +8,7 @@
 #include "grad/step.h"
 #include "onnx/training.h"
 #include "runtime/communicator.h"
+#include "support/tensor_store.h"
 
 namespace heddle::driver {
 
@@ -99,6 +100,7 @@ class Trainer {
   std::shared_ptr<runtime::Communicator> group_;
   std::vector<Part> parts_;
   std::vector<Value> values_;
+  TensorStore store_;  ///< of values and results
   std::vector<runtime::Port> batch_;
   std::vector<std::size_t> batch_values_;
   std::int64_t steps_ = 0;

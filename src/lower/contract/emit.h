@@ -179,7 +179,6 @@ class Emitter {
   void place_rows(const Variant& v, kernel::TileProduct& x) const;
   std::int64_t rows_before(const Variant& v) const;
   ir::Expr results_from(const Variant& v, const ir::Expr& place) const;
-  kernel::Body products_of_tile(const Variant& v) const;
   ir::Expr place_of_sums() const;
   bool fetch_just_ahead() const;
   void fetch_panel(const ir::Expr& tile, kernel::TileProduct& x) const;

@@ -12,9 +12,6 @@ using kernel::Scope;
 using kernel::Value;
 using Tile = kernel::TileProduct;
 
-/// Of a panel, where its tiles are done before the next one can come from memory.
-constexpr std::int64_t kFewRows = 64;
-
 /// Buffers: of a task's rows [tile of rows][step][piece] tiles; of all columns, or of one panel of
 /// them, [panel][step][piece][vector] tiles of words.
 void Emitter::plan_pieces() {
@@ -220,12 +217,10 @@ bool Emitter::panels_stay() const {
          s_.tiles() > 2 * p_.request.target.threads;
 }
 
-/// Whether a panel's tiles are done before the next one can come from memory: then the first of
-/// them asks for what it reads itself, half a step ahead, which keeps the machine's own prefetching
-/// going (lines of the next panel come at half the speed of memory).
+/// Whether a panel is done before the next one can come from memory: then it asks for what it reads
+/// itself, a little ahead, which keeps the machine's own prefetching going.
 bool Emitter::fetch_just_ahead() const {
-  const std::int64_t tiles = tiles_of_panel();
-  return !s_.beside && tiles * s_.mr <= kFewRows && (tiles == 1 || !overlap_);
+  return !s_.beside && tiles_of_panel() == 1 && s_.mr <= 2 * Tile::kRows;
 }
 
 /// What comes from memory while a tile computes: its own panel's columns, or its share of the next
@@ -234,10 +229,10 @@ void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
   constexpr std::int64_t kLine = 16;
   if (fetch_just_ahead()) {
     const std::int64_t lines = x.b.step / kLine;
-    // In pieces it is more products for each byte, which the machine's own fetching keeps up with.
-    const bool page = pieces_->b == 1;
-    x.fetches.push_back({b_buffer_, x.b.offset + Expr(x.b.step / 2), steps_, x.b.step,
-                         static_cast<int>(lines), false, page});
+    // In pieces a step is longer, with more products for each byte.
+    const bool whole = pieces_->b == 1;
+    x.fetches.push_back({b_buffer_, x.b.offset + Expr(x.b.step / (whole ? 1 : 2)), steps_, x.b.step,
+                         static_cast<int>(lines), false, whole});
     return;
   }
   const std::int64_t shares = s_.beside ? 1 : tiles_of_panel();
@@ -246,7 +241,7 @@ void Emitter::fetch_panel(const Expr& tile, Tile& x) const {
   if (shares > 1) next = next + tile * Expr(lines * kLine * steps_);
   // A panel of many rows, or a slice, that fills the first-level cache keeps it.
   const bool fills = 3 * panel_size_ * size_of(DType::i32) > p_.request.target.l1_bytes,
-             far = s_.slices > 1 || (fills && !s_.beside && tiles_of_panel() * s_.mr > kFewRows);
+             far = s_.slices > 1 || (fills && !s_.beside);
   x.fetches.push_back({b_buffer_, next, steps_, lines * kLine, static_cast<int>(lines), far, far});
 }
 
@@ -256,19 +251,6 @@ bool Emitter::rows_from_afar() const {
   const std::int64_t bytes = size_of(k_.buffers[direct_->buffer].dtype);
   return direct_->pitch * bytes > Tile::kRowBytes && s_.slices == 1 &&
          (s_.a != ASource::box || s_.nv > 1);
-}
-
-/// All steps of a tile's products.
-Body Emitter::products_of_tile(const Variant& v) const {
-  Tile x = pieces_product(v);
-  const Expr tile = tile_of_panel();
-  const std::int64_t tiles = tiles_of_panel();
-  if (tiles == 1 || s_.b == BSource::task || x.fetches.empty() || !fetch_just_ahead())
-    return {kernel::Stmt{std::move(x)}};
-  Tile other = x;
-  other.fetches.erase(other.fetches.begin());
-  return {kernel::when({{tile, 0, 1}}, {kernel::Stmt{std::move(x)}}),
-          kernel::when({{tile, 1, tiles}}, {kernel::Stmt{std::move(other)}})};
 }
 
 /// Blocks of the reduction add to the sums of all the task's tiles, slices to those of a panel's.
@@ -354,7 +336,8 @@ void Emitter::place_rows(const Variant& v, Tile& x) const {
 }
 
 Body Emitter::pieces_tile(const Variant& v) {
-  Body body = s_.depth > 1 ? Body{} : products_of_tile(v);
+  Body body;
+  if (s_.depth == 1) body.push_back({pieces_product(v)});
   for (kernel::Stmt& s : epilogue(v, acc_, results_from(v, place_of_sums())))
     body.push_back(std::move(s));
   return body;
@@ -378,7 +361,8 @@ void Emitter::fetch_results(const Variant& v, Tile& x) const {
 /// The products of all tiles of a panel, or of all panels.
 Body Emitter::products_in_loops(bool panels) {
   Body tiles;
-  for (const Variant& v : variants()) tiles.push_back(kernel::when(v.when, products_of_tile(v)));
+  for (const Variant& v : variants())
+    tiles.push_back(kernel::when(v.when, {kernel::Stmt{pieces_product(v)}}));
   const auto around = [&](Var loop, std::int64_t count) {
     const Var fresh = k_.new_var();
     tiles = kernel::substitute(
