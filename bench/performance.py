@@ -151,7 +151,7 @@ def folders_of(precision, batch):
     folder, suffix = (("batched", f"-b{batch}") if batch > 1 else
                       ("int8", "-int8") if precision == "int8" else ("zoo", ""))
     return {made.name.removesuffix(suffix): f"build/{folder}/{made.name}"
-            for made in sorted((ROOT / "build" / folder).iterdir())}
+            for made in sorted((ROOT / "build" / folder).glob(f"*{suffix}"))}
 
 
 def measure_low(flags, data):

@@ -5,7 +5,8 @@
     OUT_DIR/<name>-b<BATCH>/model.onnx
     OUT_DIR/<name>-b<BATCH>/test_data_set_0/{input_0.pb,output_K.pb}    ONNX Runtime's, image by image
 
-Exporters leave the batch in constants of Reshape and Expand; those whose result begins with it are made anew.
+Exporters leave the batch in constants that make the shapes of Reshape and Expand; those whose
+result begins with it are made anew.
 A model whose results are then not those of each image alone is an error.
 """
 
@@ -34,7 +35,7 @@ def with_batch(model, batch):
     def enlarge(node, index):
         """Multiplies the first extent of the shape that `node` reads, where a constant says it."""
         shape, maker = constants.get(node.input[index]), makers.get(node.input[index])
-        if shape is not None and shape.size and shape[0] >= 1:
+        if shape is not None and shape.ndim and shape.size and shape[0] >= 1:
             name = f"batched/{len(graph.initializer)}"
             shape = np.concatenate([[shape[0] * batch], shape[1:]]).astype(np.int64)
             graph.initializer.append(numpy_helper.from_array(shape, name))

@@ -27,7 +27,7 @@ int verify_cache(const std::string& folder);
 /// Removes entries not read or written for `days`; returns how many.
 int prune_cache(const std::string& folder, int days);
 /// Removes the programs not used for longest until the others take at most `bytes`; the one used
-/// last stays. Returns how many went. Sessions that have one mapped are not disturbed.
+/// last stays. Returns how many went. Sessions made from one are not disturbed.
 int bound_programs(const std::string& folder, std::int64_t bytes);
 
 }  // namespace heddle::driver

@@ -1,12 +1,15 @@
 #include "driver/lower_plan.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "driver/constant_bytes.h"
 #include "driver/cuda_code.h"
 #include "driver/source_map.h"
 #include "plan/tuning_db.h"
+#include "support/hash.h"
 #include "support/tensor_store.h"
 
 namespace heddle::driver {
@@ -220,8 +223,18 @@ class PlanLowering {
         whole.arguments.size() == arguments.size() && whole.schedule == kernel.lowered.schedule,
         "lowered again, '{}' is '{}'", kernel.lowered.schedule, whole.schedule);
     for (std::size_t i = 0; i < arguments.size(); ++i)
-      if (packed(arguments[i])) arguments[i].packed = store_.keep(whole.arguments[i].packed);
+      if (packed(arguments[i]))
+        arguments[i].packed = kept(std::exchange(whole.arguments[i].packed, {}));
     return Ok{};
+  }
+
+  /// The same constant in the store, each content once.
+  Tensor kept(const Tensor& packed) {
+    const std::string_view bytes(reinterpret_cast<const char*>(packed.data()),
+                                 static_cast<std::size_t>(packed.bytes()));
+    Tensor& known = kept_[hash_bytes(bytes)];
+    if (known.type() != packed.type()) known = store_.keep(packed);
+    return known;
   }
 
   const prim::Graph& graph_;
@@ -230,6 +243,7 @@ class PlanLowering {
   const Tunings& tunings_;
   LoweredPlan lowered_;
   TensorStore store_;  ///< of packed constants
+  std::unordered_map<Hash, Tensor> kept_;
   std::unordered_map<NodeId, NodeId> instead_;
   std::unordered_set<NodeId> is_output_;
   std::unordered_map<NodeId, lower::Layout> required_;

@@ -257,10 +257,15 @@ Result<std::unique_ptr<plan::TuningDb>> open_tuning_db(const std::string& cache_
 
 namespace {
 
+/// The machine's name among rates; those under the name alone are of small pages.
+std::string name_of_rates(const Platform& platform) {
+  return platform.machine_name() + ", huge pages";
+}
+
 /// What was measured, with what the processor is known to have.
 Result<std::optional<plan::MachineModel>> known_machine(const plan::TuningDb& db,
                                                         const Platform& platform) {
-  auto known = HEDDLE_TRY(db.machine(platform.machine_name()));
+  auto known = HEDDLE_TRY(db.machine(name_of_rates(platform)));
   if (known) platform.add_instructions(*known);
   return known;
 }
@@ -272,7 +277,7 @@ Result<plan::MachineModel> calibrated_machine(plan::TuningDb& db, ThreadPool& po
   if (platform.cuda) return platform.model();
   if (const auto known = HEDDLE_TRY(known_machine(db, platform))) return *known;
   plan::MachineModel model = plan::calibrate(pool, platform.cpu.vector_bytes);
-  HEDDLE_TRY(db.store_machine(platform.machine_name(), model));
+  HEDDLE_TRY(db.store_machine(name_of_rates(platform), model));
   platform.add_instructions(model);
   return model;
 }
@@ -325,7 +330,7 @@ Result<plan::MachineModel> locked_machine(const plan::TuningDb& db, const Platfo
   if (platform.cuda) return platform.model();
   if (const auto known = HEDDLE_TRY(known_machine(db, platform))) return *known;
   return fail("--locked: {}: found nothing measured on this machine, want '{}'", path,
-              platform.machine_name());
+              name_of_rates(platform));
 }
 
 /// The plan that a file of measurements decides, whenever it is read again.

@@ -176,7 +176,7 @@ std::optional<std::size_t> Trainer::find(std::string_view name) const {
 std::size_t Trainer::value_named(const runtime::Port& port, const Step& step,
                                  const std::vector<std::string>& sums) {
   if (const auto known = find(port.name)) return *known;
-  Value value{port.name, store_.keep(Tensor(port.type)), Value::Kind::batch};
+  Value value{port.name, Tensor(port.type), Value::Kind::batch};
   if (std::ranges::find(sums, port.name) != sums.end()) {
     value.kind = Value::Kind::sum;
   } else if (const Step::State* state = state_named(step, port.name)) {
@@ -189,6 +189,8 @@ std::size_t Trainer::value_named(const runtime::Port& port, const Step& step,
   if (value.kind == Value::Kind::batch) {
     batch_.push_back(port);
     batch_values_.push_back(values_.size());
+  } else {
+    value.tensor = store_.keep(value.tensor);
   }
   values_.push_back(std::move(value));
   return values_.size() - 1;
@@ -354,7 +356,7 @@ Status Trainer::resume(const std::string& path) {
   const auto [rest, error] = std::from_chars(begin, end, number);
   if (error != std::errc() || rest != end || number < 0 || number > (std::int64_t{1} << 53))
     return fail("{}: found '{}' steps, want their number", path, steps);
-  for (auto& [value, tensor] : fresh)
+  for (auto& [value, tensor] : fresh)  // in place: what is in the store stays there
     std::memcpy(value->tensor.mutable_data(), tensor->data(),
                 static_cast<std::size_t>(tensor->bytes()));
   steps_ = number;

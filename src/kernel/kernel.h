@@ -261,9 +261,7 @@ struct TileProduct {
     Expr offset = 0;
     std::int64_t rows = 1, pitch = 0;
     int lines = 1;
-    bool far = false;  ///< into the second-level cache, not the first
-    /// The first line of the page behind, too, from which the machine fetches ahead by itself.
-    bool page = false;
+    bool far = false, page = false;  ///< as of Prefetch
     /// In each step, the last ones of which may fetch what lies behind the rows.
     std::int64_t rows_of_step(std::int64_t steps) const { return (rows + steps - 1) / steps; }
   };
@@ -289,6 +287,9 @@ struct TileProduct {
 struct Prefetch {
   BufferId buffer;
   Expr offset;
+  bool far = false;  ///< into the second-level cache, not the first
+  /// The first line of the page behind, too, from which the machine fetches ahead by itself.
+  bool page = false;
 };
 
 /// Waits until at most `left` products by the thread's warpgroup are on their way.

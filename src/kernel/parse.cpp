@@ -413,6 +413,8 @@ class Parser : Lexer {
   Stmt prefetch() {
     Prefetch x;
     x.offset = element(x.buffer);
+    x.far = accept("far");
+    x.page = accept("page");
     return {std::move(x)};
   }
   Stmt routine() {

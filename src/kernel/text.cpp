@@ -116,7 +116,8 @@ class Printer {
           }
         },
         [&](const Prefetch& x) {
-          line(depth, fmt::format("prefetch b{}[{}]", x.buffer.value, ir::to_string(x.offset)));
+          line(depth, fmt::format("prefetch b{}[{}]{}{}", x.buffer.value, ir::to_string(x.offset),
+                                  x.far ? " far" : "", x.page ? " page" : ""));
         },
         [&](const TileProduct& x) { line(depth, product(x)); });
   }

@@ -130,7 +130,7 @@ Stmt map_children(const Stmt& s, const Mapper& m) {
         return Stmt{std::move(out)};
       },
       [&](const Prefetch& x) {
-        return Stmt{Prefetch{map_buffer(x.buffer, m), map_expr(x.offset, m)}};
+        return Stmt{Prefetch{map_buffer(x.buffer, m), map_expr(x.offset, m), x.far, x.page}};
       },
       [&](const TileProduct& x) {
         TileProduct out = x;

@@ -18,11 +18,6 @@ double added_us(const MachineModel& m, const MatmulShape& s, double written_us) 
 
 }  // namespace
 
-double cores_for(const MachineModel& m, double tasks) {
-  const double all = static_cast<double>(m.threads);
-  return tasks >= 16 * all ? all : tasks / std::ceil(tasks / all);
-}
-
 void finish_loop(const MachineModel& m, Cost& cost) {
   constexpr double kOverlapLoss = 0.15;
   const double scale = scale_of(KernelKind::loop, m);

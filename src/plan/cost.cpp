@@ -6,21 +6,16 @@
 #include <optional>
 
 #include "lower/contract/depthwise.h"
-#include "plan/loops.h"
+#include "plan/moves.h"
 
 namespace heddle::plan {
 namespace {
 
 /// Extra time of the shorter of memory and compute, which do not overlap perfectly.
 constexpr double kOverlapLoss = 0.15;
-/// Share of DRAM's bandwidth that the update of a weight reaches in the epilogue of its gradient's
-/// product, which goes from tile to tile; nothing overlaps with it.
-constexpr double kTileShare = 0.45;
 /// Share of the vector peak that maps reach, a scalar loop of a small contraction, a convolution of
 /// each channel alone in a kernel of its own, and one among others.
 constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, kChannelwise = 0.05;
-/// Nanoseconds of an element that cannot be loaded as part of a vector.
-constexpr double kStridedNs = 0.4;
 /// Of an element of a main loop's result that is stored far from its neighbours.
 constexpr double kScatteredNs = 2.5;
 /// What bytes cost that are computed where they are multiplied, four to a word.
@@ -39,19 +34,14 @@ constexpr double kSortNs = 4, kScatterNs = 2, kScanNs = 0.7, kRandomFlops = 40;
 
 }  // namespace
 
-struct CostModel::State : Loops {
-  MachineModel m;
+struct CostModel::State : Moves {
   // Scratch of one evaluation.
-  double vector_ops = 0, scalar_ns = 0, loop_us = 0, bytes = 0, memory_us = 0, flops = 0;
-  double update_us = 0;    // of the epilogue's memory, after the products
-  bool is_update = false;  // whether a main loop's epilogue stores what the next run reads
-  double tasks = 0;
-  double kernel_bytes = 0;  // of what it reads and writes
-  double longest = 0;       // terms of all results of a reduction
-  int barriers = 0;         // of the grid, inside the kernel
+  double vector_ops = 0, loop_us = 0, flops = 0;
+  double longest = 0;  // terms of all results of a reduction
+  int barriers = 0;    // of the grid, inside the kernel
   bool main_loop = false, depthwise = false;
 
-  State(const Facts& facts, const MachineModel& machine) : Loops(facts), m(machine) {}
+  using Moves::Moves;
 
   double rate_factor(NodeId id) const {
     const double size = static_cast<double>(size_of(compute_type(f[id].type.dtype)));
@@ -351,100 +341,6 @@ struct CostModel::State : Loops {
       const double n = use.scale * product(use.mask());
       vector_ops += n * (std::holds_alternative<prim::Random>(op) ? kRandomFlops : 1.0);
     }
-  }
-
-  double parallel(double units) const {
-    const auto t = static_cast<double>(m.threads);
-    if (units >= 16 * t) return t;
-    return units / std::ceil(units / t);  // the last round may leave threads idle
-  }
-
-  /// Many constants, inputs (weights and moments of a training step) or outputs do not stay in the
-  /// last cache from one run to the next.
-  bool is_cold(double all_bytes) const { return all_bytes > static_cast<double>(m.l3_bytes) / 2; }
-
-  /// `footprint` decides which memory holds it, unless it is cold; `traffic` is what moves.
-  double move_us(double footprint, double traffic, bool cold = false) const {
-    const double t = parallel(std::max(1.0, tasks));
-    if (!cold && footprint <= static_cast<double>(m.l2_bytes) * t / 4) {
-      return traffic / (m.l2_gbs * 1e3 * t);
-    }
-    if (!cold && footprint <= static_cast<double>(m.l3_bytes) / 2) {
-      return traffic / (m.l3_gbs * 1e3 * t);
-    }
-    return traffic / (std::min(m.dram_gbs, 0.6 * m.dram_gbs * t) * 1e3);
-  }
-
-  void move(double footprint, double traffic, bool cold, bool epilogue) {
-    const double us = move_us(footprint, traffic, cold);
-    if (is_update && cold && epilogue) {
-      update_us += us / kTileShare;
-    } else {
-      memory_us += us;
-    }
-  }
-  double between(NodeId leaf) const {
-    return f.as<prim::Constant>(leaf) ? f.between[static_cast<std::size_t>(leaf.value)]
-                                      : f.input_bytes;
-  }
-  bool is_cold_output(NodeId o) const { return f.is_output(o) && is_cold(f.output_bytes); }
-
-  /// What lies between two uses of a value: of a constant or input, at the least its like.
-  double footprint(NodeId id) const {
-    const double others =
-        f.is_leaf(id) ? between(id) : f.made_among[static_cast<std::size_t>(id.value)];
-    return std::max(others, kernel_bytes);
-  }
-  double touched(const Read& r, const Use& use) const {
-    return std::min(f.elements_of(r.node), use.scale * product(use.mask())) *
-           static_cast<double>(size_of(f[r.node].type.dtype));
-  }
-  double bytes_of_kernel(const Cluster& c) const {
-    double sum = 0;
-    for (NodeId o : c.outputs) sum += f.bytes_of(o);
-    for (const Read& r : reads) {
-      double most = 0;
-      for (const Use& use : r.uses) most = std::max(most, touched(r, use));
-      sum += most;
-    }
-    return sum;
-  }
-
-  /// What a task reads of a value: whole vectors, where tasks are neighbours in memory.
-  double block_bytes(NodeId id, const Use& use) const {
-    const std::uint64_t outer = outermost() & use.mask(),
-                        along = use.dims.empty() ? 0 : outer & use.dims.back().unit;
-    const double lanes = m.vector_bytes / static_cast<double>(size_of(f[id].type.dtype));
-    return f.bytes_of(id) / std::max(1.0, product(outer)) * std::min(lanes, product(along));
-  }
-
-  void add_read(const Read& r) {
-    const bool cold = f.is_leaf(r.node) && is_cold(between(r.node));
-    std::vector<std::uint64_t> passes;
-    for (const Use& use : r.uses) {
-      const std::uint64_t mask = use.mask();
-      const double moved = touched(r, use);
-      const bool again = !passes.empty();
-      if (!again) bytes += moved;
-      // A later pass finds the rows of one task in the core's cache, if they fit.
-      const double block = block_bytes(r.node, use);
-      if (again && block <= static_cast<double>(m.l2_bytes) / 2) {
-        memory_us += moved / (m.l2_gbs * 1e3 * parallel(std::max(1.0, tasks)));
-      } else {
-        if (again) bytes += moved;
-        move(footprint(r.node), moved, cold, use.operand == 0);
-      }
-      passes.push_back(mask);
-      if (strided(use)) scalar_ns += kStridedNs * use.scale * product(mask);
-    }
-  }
-
-  static bool strided(const Use& use) {
-    if (use.dims.empty()) return false;
-    const std::uint64_t inner = bit(use.innermost);
-    if (!(use.mask() & inner)) return false;  // one value for the whole vector
-    const std::uint64_t instead = use.instead < 0 ? 0 : bit(use.instead);
-    return !(use.dims.back().unit & (inner | instead));
   }
 
   /// A convolution of each channel alone, its filter constant; the image is the argument returned.

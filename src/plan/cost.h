@@ -27,8 +27,6 @@ Cost chain_cost(const Facts& facts, const MachineModel& machine, const Cluster& 
 /// Of layers of an image band by band (lower/bands/bands.h); nullopt: the cluster is no such chain.
 std::optional<Cost> band_cost(const Facts& facts, const MachineModel& machine,
                               const Cluster& cluster);
-/// Cores that this many equal tasks keep busy: the last round may leave some idle.
-double cores_for(const MachineModel& machine, double tasks);
 /// The time of a kernel with a main loop from its parts, which do not overlap perfectly.
 void finish_loop(const MachineModel& machine, Cost& cost);
 

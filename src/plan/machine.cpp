@@ -92,6 +92,11 @@ KernelKind kind_of_kernel(const Facts& f, const Cluster& c) {
   return kind;
 }
 
+double cores_for(const MachineModel& m, double tasks) {
+  const double all = static_cast<double>(m.threads);
+  return tasks >= 16 * all ? all : tasks / std::ceil(tasks / all);
+}
+
 double scale_of(KernelKind kind, const MachineModel& m) {
   switch (kind) {
     case KernelKind::loop:

@@ -31,6 +31,8 @@ struct MachineModel {
   bool operator==(const MachineModel&) const = default;
 };
 std::string to_string(const MachineModel& m);
+/// Cores that this many equal tasks keep busy: the last round may leave some idle.
+double cores_for(const MachineModel& machine, double tasks);
 
 /// A GPU of this compute capability times ten, from vendors' tables scaled to the number of
 /// multiprocessors: what plans are made for where nothing was measured.

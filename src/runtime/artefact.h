@@ -11,11 +11,12 @@ constexpr std::uint32_t kArtefactVersion = 5;
 
 /// Writes `program` to `path` (atomically: a temporary file, then rename). Layout: a fixed header
 /// (magic, version, manifest and table sizes), the JSON manifest, a table of sections (kind,
-/// offset, size, XXH3 checksum), then page-aligned sections: object code and constants.
+/// offset, size, XXH3 checksum), then sections from lines of 64 bytes on: object code and
+/// constants.
 Status write_artefact(const Program& program, const std::string& path);
 
-/// Reads the file; constants stay where it is read to, on huge pages. Everything is checked before it
-/// is believed: the error says what was found and what was wanted.
+/// Constants stay where the file is read to, on huge pages; a GPU's in the mapped file. Everything
+/// is checked before it is believed: the error says what was found and what was wanted.
 Result<Program> read_artefact(const std::string& path);
 enum class Checksums { compared, ignored };
 /// The same from memory that `owner` keeps alive. Fuzzing ignores checksums, to reach what is

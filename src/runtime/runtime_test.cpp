@@ -295,6 +295,41 @@ TEST_F(ArtefactTest, EveryTruncationIsRefused) {
     EXPECT_FALSE(parse(bytes.substr(0, size)).ok()) << size;
 }
 
+/// Files, not bytes: what they say, and that little is read of what is no artefact.
+TEST_F(ArtefactTest, FilesThatAreNoneAreRefused) {
+  const auto error_of = [&] { return read_artefact(path).error().message; };
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{39}, std::size_t{60},
+                                 bytes.size() / 2, bytes.size() - 1}) {
+    std::filesystem::resize_file(path, size);
+    ASSERT_FALSE(read_artefact(path)) << size;
+    EXPECT_TRUE(error_of().starts_with(path + ": ")) << error_of();
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);  // a hole behind the last section
+  EXPECT_TRUE(read_artefact(path));
+  std::ofstream(path, std::ios::binary) << "something else";
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);
+  EXPECT_EQ(error_of(), path + ": artefact: the file does not start like one");
+  EXPECT_EQ(read_manifest(path).error().message, error_of());
+  const std::string folder = testing::TempDir();
+  EXPECT_EQ(read_artefact(folder).error().message,
+            folder + ": found an empty or special file, want an artefact");
+}
+
+/// Neighbours begin at different places of their pages.
+TEST_F(ArtefactTest, LargeConstantsAreStaggered) {
+  Program program = small_program();
+  for (int i = 0; i < 4; ++i)
+    program.constants.emplace_back(TensorType{DType::f32, {std::int64_t{1024} * (i + 1)}});
+  ASSERT_TRUE(write_artefact(program, path));
+  const auto read = read_artefact(path);
+  ASSERT_TRUE(read) << read.error().message;
+  std::set<std::uintptr_t> places;
+  for (const Tensor& c : read->constants)
+    if (c.bytes() >= 4096) places.insert(reinterpret_cast<std::uintptr_t>(c.data()) % 4096);
+  EXPECT_EQ(places.size(), 4U);
+}
+
 TEST_F(ArtefactTest, DamageIsRefused) {
   std::mt19937 random(3);
   // Padding between sections is the only place where a flipped bit does no harm.

@@ -7,8 +7,11 @@ namespace heddle {
 /// within a page, and page tables are walked for each.
 class TensorStore {
  public:
+  TensorStore() = default;
+  TensorStore(TensorStore&&) = default;
+  TensorStore& operator=(TensorStore&&) = default;
   /// The same values here. A small tensor stays where it is, and a very large one, which has huge
-  /// pages of its own.
+  /// pages of its own if it was made as one.
   Tensor keep(const Tensor& tensor);
 
  private:

@@ -8,7 +8,7 @@
 #include "runtime/sized.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // Constants are used in place, so the bytes must be aligned as a mapping is.
+  // Constants are used in place, so the bytes must be aligned as those of a file.
   const heddle::Tensor copy({heddle::DType::u8, {static_cast<std::int64_t>(size)}});
   std::memcpy(const_cast<std::byte*>(copy.data()), data, size);
   using heddle::runtime::Checksums;

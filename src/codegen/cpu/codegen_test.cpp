@@ -128,12 +128,14 @@ TEST(Prefetch, ChangesNothingEvenOutsideTheBuffer) {
   for grid d0 in 0..4 { for serial d1 in 0..8 {
     for vector d2 in 0..8 { b1[d0*64 + d1*8 + d2] = load.f32 b0[d0*64 + d1*8 + d2] }
     prefetch b0[d0*640000 - d1*1000 - 5]
+    prefetch b0[d0*640000 - d1*1000 - 5] far page
   } }
 })");
   for (const Machine& m : machines()) {
     check(k, m, 0);
 #if defined(__x86_64__)
-    EXPECT_NE(to_assembly_text(k, m)->find("prefetcht0"), std::string::npos);
+    for (const char* hint : {"prefetcht0", "prefetcht1"})
+      EXPECT_NE(to_assembly_text(k, m)->find(hint), std::string::npos);
 #endif
   }
 }

@@ -121,9 +121,9 @@ Emitter::V Emitter::bytes_from(V from, std::int64_t count) {
 /// The first line of the page behind this one's. Later steps ask for it again, which costs nothing.
 Emitter::V Emitter::page_behind(V line) {
   constexpr std::int64_t kPage = 4096;
-  return b_.CreateIntrinsic(
-      llvm::Intrinsic::ptrmask, {b_.getPtrTy(), b_.getInt64Ty()},
-      {bytes_from(line, kPage), b_.getInt64(static_cast<std::uint64_t>(-kPage))});
+  V behind = b_.CreateConstGEP1_64(b_.getInt8Ty(), line, kPage);  // or outside the buffer
+  return b_.CreateIntrinsic(llvm::Intrinsic::ptrmask, {b_.getPtrTy(), b_.getInt64Ty()},
+                            {behind, b_.getInt64(static_cast<std::uint64_t>(-kPage))});
 }
 
 /// One step along the depth: every term of it. `a` and `b`: where the operands begin.

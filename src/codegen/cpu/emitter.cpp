@@ -110,7 +110,11 @@ void Emitter::statement(const Stmt& s) {
       [&](const If& x) { when(x); }, [&](const Let& x) { let(x); },
       [&](const Barrier&) { HEDDLE_CHECK(false, "'{}': barrier inside a phase", k_.name); },
       [&](const Routine& x) { routine(x); },
-      [&](const Prefetch& x) { prefetch(address(x.buffer.value, bound(x.offset)), 3); },
+      [&](const Prefetch& x) {
+        V line = address(x.buffer.value, bound(x.offset));
+        prefetch(line, x.far ? 2 : 3);
+        if (x.page) prefetch(page_behind(line), 2);
+      },
       [&](const TileProduct& x) { tiles(x); },
       [&](const auto&) { HEDDLE_CHECK(false, "'{}': a GPU's statement on a CPU", k_.name); });
 }

@@ -166,9 +166,11 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   Expr batch(0);
   for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
   const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(panel_size_);
+  // A panel that fills the first-level cache keeps it.
+  const bool far = 3 * panel_size_ * kLineBytes / line > p_.request.target.l1_bytes;
   Body out;
   for (const Expr& l : lines_of_turn((panel_size_ + line - 1) / line, all, done, steps))
-    out.push_back({kernel::Prefetch{b_buffer_, next + l * Expr(line)}});
+    out.push_back({kernel::Prefetch{b_buffer_, next + l * Expr(line), far, far && out.empty()}});
   return out;
 }
 
