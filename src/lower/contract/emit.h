@@ -102,6 +102,8 @@ class Emitter {
   std::vector<ir::Expr> lines_of_turn(std::int64_t lines, std::int64_t all, const ir::Expr& done,
                                       std::int64_t steps) const;
   kernel::Body fetch_ahead(const ir::Expr& done, std::int64_t steps) const;
+  kernel::Body fetch_columns(const ir::Expr& done, std::int64_t steps) const;
+  ir::Expr start_of_panel(const ir::Expr& panel) const;
   kernel::Body fetch_operand(const ir::Expr& done, std::int64_t steps) const;
   kernel::Body fetch_rows(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
   bool next_is_other_product() const;

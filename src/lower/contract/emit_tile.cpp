@@ -154,18 +154,39 @@ std::vector<Expr> Emitter::lines_of_turn(std::int64_t lines, std::int64_t all, c
   return out;
 }
 
+/// What a few rows read next of a constant operand that no core's cache keeps: their products wait
+/// for memory, of which a core's loads alone do not take all.
+Body Emitter::fetch_columns(const Expr& done, std::int64_t steps) const {
+  constexpr std::int64_t kAhead = 2048;  // bytes
+  if (s_.b != BSource::constant || strassen_ || tiles_of_panel() > 1) return {};
+  const std::int64_t bytes = size_of(k_.buffers[b_buffer_].dtype), width = s_.nv * lanes_;
+  if (s_.panels * panel_size_ * bytes <= p_.request.target.l2_bytes) return {};
+  Body out;
+  for (std::int64_t at = 0; at < steps * width; at += kLineBytes / bytes)
+    out.push_back({kernel::Prefetch{
+        b_buffer_, start_of_panel(panel_) + done * Expr(width) + Expr(at + kAhead / bytes)}});
+  return out;
+}
+
+/// Where the constant operand's panel begins.
+Expr Emitter::start_of_panel(const Expr& panel) const {
+  Expr batch(0);
+  for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
+  return (batch * Expr(s_.panels) + panel) * Expr(panel_size_);
+}
+
 /// The next panel of the constant operand comes from memory while the tiles of this one compute, a
 /// share in each turn of `steps` steps.
 Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   constexpr std::int64_t kFewRows = 16;
-  if (winograd_ || s_.panels == 1 || tiles_of_panel() * s_.mr < kFewRows) return {};
+  if (winograd_) return {};
+  if (tiles_of_panel() * s_.mr < kFewRows) return fetch_columns(done, steps);
+  if (s_.panels == 1) return {};
   if (s_.b == BSource::task) return fetch_operand(done, steps);
   if (s_.b != BSource::constant) return {};
   const std::int64_t line = kLineBytes / size_of(k_.buffers[b_buffer_].dtype);
   const std::int64_t all = strassen_ ? kStrassenProducts * strassen_->terms : p_.extents.k;
-  Expr batch(0);
-  for (const Axis& axis : b_batch_) batch = batch * Expr(axis.extent) + at(Expr(axis.var), env_);
-  const Expr next = (batch * Expr(s_.panels) + panel_ + Expr(1)) * Expr(panel_size_);
+  const Expr next = start_of_panel(panel_ + Expr(1));
   // A panel that fills the first-level cache keeps it.
   const bool far = 3 * panel_size_ * kLineBytes / line > p_.request.target.l1_bytes;
   Body out;

@@ -148,6 +148,26 @@ TEST(Products, FetchTheNextTasksColumns) {
     }
 }
 
+/// Columns that no cache keeps are asked for: by a few rows themselves a little ahead, by many a
+/// panel ahead with the page behind it. What the second-level cache keeps, few rows only read.
+TEST(Products, FetchConstantsFromMemory) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t rows : {1, 3, 40})
+      for (const bool kept : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} {} rows, kept {}", name_of(dtype), rows, kept));
+        Case c;
+        c.target.l1_bytes = 4 << 10;
+        c.target.l2_bytes = kept ? 1 << 20 : 16 << 10;
+        const NodeId columns = c.b.constant(c.random_tensor({dtype, {130, 331}}));
+        c.output(c.b.matmul(c.input({rows, 130}), c.b.cast(columns, DType::f32)));
+        ASSERT_NO_FATAL_FAILURE(check(c));
+        const std::string text = kernel::to_string(contract::lower(request_of(c))->kernel);
+        const std::string hint = fmt::format("prefetch b{}[", text[text.find(" \"panels\"") - 1]);
+        EXPECT_EQ(text.find(hint) != std::string::npos, rows > 16 || !kept) << text;
+        EXPECT_EQ(text.find(" far page") != std::string::npos, rows > 16) << text;
+      }
+}
+
 /// A panel of a constant that is less than a line of memory, and is fetched ahead all the same.
 TEST(Products, FetchShortPanels) {
   Case c;
