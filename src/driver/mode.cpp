@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <random>
+#include <thread>
 
 #include "driver/locked_mode.h"
 #include "driver/measure.h"
@@ -88,6 +90,29 @@ Status time_in_turns(std::vector<Contender>& list, runtime::Session& session,
   return Ok{};
 }
 
+/// Whether no layout is much faster than all stages on one worker.
+bool threads_gain_nothing(std::vector<Contender>& list, const runtime::Program& program) {
+  constexpr double kMuch = 0.75;
+  double alone = 0, best = 1e30;
+  for (const runtime::Launch& launch : program.launches) alone += launch.seconds;
+  for (Contender& c : list) best = std::min(best, median(c.seconds));
+  return best > kMuch * alone;
+}
+
+/// Where threads seem to gain nothing, somebody else may have had a processor meanwhile: some more
+/// turns, a little later.
+Status time_until_sure(std::vector<Contender>& list, runtime::Session& session,
+                       const std::vector<Tensor>& inputs, double seconds, int runs,
+                       const runtime::Program& program) {
+  constexpr int kAgain = 3;
+  constexpr std::chrono::milliseconds kPause(200);
+  for (int i = 0; i < kAgain && threads_gain_nothing(list, program); ++i) {
+    std::this_thread::sleep_for(kPause);
+    HEDDLE_TRY(time_in_turns(list, session, inputs, seconds, runs, false));
+  }
+  return Ok{};
+}
+
 std::vector<Tensor> plain_inputs(const runtime::Program& program) {
   std::mt19937_64 random(1);
   std::vector<Tensor> inputs;
@@ -140,6 +165,8 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   }
   const int runs = platform.cuda ? kTimedRuns : run_seconds < kLongRun ? kWarmRuns : 1;
   HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds, runs, platform.cuda));
+  if (!platform.cuda && platform.threads > 1 && !request.layout)
+    HEDDLE_TRY(time_until_sure(list, *running, inputs, seconds, runs, program));
   for (Contender& c : list)
     report.measured.emplace_back(to_string(c.layout), 1e6 * median(c.seconds));
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
