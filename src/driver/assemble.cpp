@@ -21,10 +21,8 @@ class ConstantPool {
  public:
   explicit ConstantPool(std::vector<Tensor>& constants) : constants_(constants) {}
   Slot add(const Tensor& tensor) {
-    const std::string_view bytes(reinterpret_cast<const char*>(tensor.data()),
-                                 static_cast<std::size_t>(tensor.bytes()));
     const auto [entry, fresh] =
-        index_.try_emplace(hash_bytes(bytes), static_cast<std::int64_t>(constants_.size()));
+        index_.try_emplace(hash_bytes(tensor.view()), static_cast<std::int64_t>(constants_.size()));
     if (fresh) constants_.push_back(tensor);
     return {Slot::Kind::constant, entry->second};
   }

@@ -8,6 +8,7 @@
 #include "driver/code_cache.h"
 #include "driver/platform.h"
 #include "runtime/artefact.h"
+#include "support/file.h"
 #include "support/hash.h"
 #include "support/log.h"
 
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 Result<Hash> content_of(const std::string& path) {
   std::string hashes;
   for (const std::string& file : onnx::model_files(path)) {
-    const auto bytes = HEDDLE_TRY(onnx::map_file(file));
+    const auto bytes = HEDDLE_TRY(map_file(file));
     hashes += to_string(hash_bytes({reinterpret_cast<const char*>(bytes.data), bytes.size}));
   }
   return hash_bytes(hashes);

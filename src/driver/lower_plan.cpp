@@ -230,11 +230,9 @@ class PlanLowering {
 
   /// The same constant in the store, each content once.
   Tensor kept(const Tensor& packed) {
-    const std::string_view bytes(reinterpret_cast<const char*>(packed.data()),
-                                 static_cast<std::size_t>(packed.bytes()));
-    Tensor& known = kept_[hash_bytes(bytes)];
-    if (known.type() != packed.type()) known = store_.keep(packed);
-    return known;
+    const auto [known, fresh] = kept_.try_emplace(hash_of(packed));
+    if (fresh) known->second = store_.keep(packed);
+    return known->second;
   }
 
   const prim::Graph& graph_;

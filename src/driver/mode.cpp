@@ -91,11 +91,11 @@ Status time_in_turns(std::vector<Contender>& list, runtime::Session& session,
 }
 
 /// Whether no layout is much faster than all stages on one worker, which take long enough for that.
-bool threads_gain_nothing(std::vector<Contender>& list, const runtime::Program& program) {
+bool threads_gain_nothing(const std::vector<Contender>& list, const runtime::Program& program) {
   constexpr double kMuch = 0.75, kLong = 1e-3;
   double alone = 0, best = 1e30;
   for (const runtime::Launch& launch : program.launches) alone += launch.seconds;
-  for (Contender& c : list) best = std::min(best, median(c.seconds));
+  for (const Contender& c : list) best = std::min(best, median(c.seconds));
   return alone > kLong && best > kMuch * alone;
 }
 

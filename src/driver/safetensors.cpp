@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "onnx/reader.h"
+#include "support/file.h"
 #include "support/json.h"
 
 namespace heddle::driver {
@@ -40,8 +40,7 @@ Status write_file(const std::string& path, const std::string& head,
   return Ok{};
 }
 
-Result<Tensor> tensor_at(const nlohmann::json& entry, const onnx::FileBytes& file,
-                         std::size_t start) {
+Result<Tensor> tensor_at(const nlohmann::json& entry, const FileBytes& file, std::size_t start) {
   TensorType type;
   const std::string name = entry.at("dtype").get<std::string>();
   const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes),
@@ -88,7 +87,7 @@ Status write_safetensors(const std::string& path, const std::map<std::string, Te
 }
 
 Result<Safetensors> read_safetensors(const std::string& path) {
-  const onnx::FileBytes file = HEDDLE_TRY(onnx::map_file(path));
+  const FileBytes file = HEDDLE_TRY(map_file(path));
   std::uint64_t length = 0;
   if (file.size < 8) return fail("{}: {} bytes, too short for safetensors", path, file.size);
   std::memcpy(&length, file.data, 8);

@@ -36,10 +36,7 @@ double SizeCompiler::lap() {
 }
 
 std::size_t SizeCompiler::value(const Tensor& tensor) {
-  const Hash key = hash_bytes(to_string(tensor.type()) +
-                              std::string(reinterpret_cast<const char*>(tensor.data()),
-                                          static_cast<std::size_t>(tensor.bytes())));
-  const auto [at, fresh] = values_.try_emplace(key, out_.program.values.size());
+  const auto [at, fresh] = values_.try_emplace(hash_of(tensor), out_.program.values.size());
   if (fresh) out_.program.values.push_back(tensor);
   return at->second;
 }

@@ -33,9 +33,7 @@ const Step::State* state_named(const Step& step, std::string_view name) {
 std::string checksum(const std::map<std::string, Tensor>& tensors, const std::string& steps,
                      const std::string& kind) {
   std::string all = steps + "\n" + kind + "\n";
-  for (const auto& [name, t] : tensors)
-    all += name + to_string(hash_bytes({reinterpret_cast<const char*>(t.data()),
-                                        static_cast<std::size_t>(t.bytes())}));
+  for (const auto& [name, t] : tensors) all += name + to_string(hash_bytes(t.view()));
   return to_string(hash_bytes(all));
 }
 
@@ -316,9 +314,7 @@ std::int64_t Trainer::kind_hash() const {
   std::string all = kind_;
   for (const Value& v : values_) {
     all += "\n" + v.name + " " + to_string(v.tensor.type());
-    if (v.saved())
-      all += to_string(hash_bytes({reinterpret_cast<const char*>(v.tensor.data()),
-                                   static_cast<std::size_t>(v.tensor.bytes())}));
+    if (v.saved()) all += to_string(hash_bytes(v.tensor.view()));
   }
   return static_cast<std::int64_t>(hash_bytes(all).low);
 }

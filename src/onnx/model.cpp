@@ -1,14 +1,10 @@
 #include "onnx/model.h"
 
-#include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -19,31 +15,6 @@
 namespace heddle::onnx {
 
 namespace fs = std::filesystem;
-
-Result<FileBytes> map_file(const std::string& path) {
-  // Opening a pipe that nobody writes to would wait for ever.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return fail("{}: {}", path, std::strerror(errno));
-  struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return fail("{}: not a regular file", path);
-  }
-  FileBytes file;
-  file.size = static_cast<std::size_t>(info.st_size);
-  if (file.size > 0) {
-    void* memory = ::mmap(nullptr, file.size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (memory == MAP_FAILED) {
-      ::close(fd);
-      return fail("{}: cannot map: {}", path, std::strerror(errno));
-    }
-    file.owner = std::shared_ptr<const void>(
-        memory, [size = file.size](const void* p) { ::munmap(const_cast<void*>(p), size); });
-    file.data = static_cast<const std::byte*>(memory);
-  }
-  ::close(fd);
-  return file;
-}
 
 std::string model_file(const std::string& path) {
   std::error_code error;

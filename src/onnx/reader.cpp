@@ -7,11 +7,9 @@
 namespace heddle::onnx {
 Result<Loaded> load_model(const std::string& path) {
   const std::string file_path = model_file(path);
-  HEDDLE_TRY(map_file(file_path));  // what cannot be read says so itself
-  auto model = parse_model_file(file_path);
-  if (!model) return fail(model.error().code, "{}: {}", file_path, model.error().message);
+  auto model = HEDDLE_TRY(parse_model_file(file_path));
   const std::filesystem::path parent = std::filesystem::path(file_path).parent_path();
-  return Loaded{*std::move(model), parent.empty() ? "." : parent.string()};
+  return Loaded{std::move(model), parent.empty() ? "." : parent.string()};
 }
 
 Result<prim::Graph> import(const std::string& path, const ImportOptions& options) {

@@ -78,13 +78,6 @@ struct CheckReport {
 /// Everything that stands in the way of importing the model, not only the first thing.
 Result<CheckReport> check(const std::string& path, const ImportOptions& options = {});
 
-/// A mapped file; `owner` keeps it alive.
-struct FileBytes {
-  const std::byte* data = nullptr;
-  std::size_t size = 0;
-  std::shared_ptr<const void> owner;
-};
-Result<FileBytes> map_file(const std::string& path);
 /// The path of the model inside a test-data folder, or the path itself.
 std::string model_file(const std::string& path);
 /// A declared input or output. A sequence, or an optional value, of anything else than tensors is

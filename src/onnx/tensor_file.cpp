@@ -297,8 +297,7 @@ Result<std::string> npy_bytes(const Tensor& tensor) {
   bytes += static_cast<char>(header.size() & 0xff);
   bytes += static_cast<char>(header.size() >> 8);
   bytes += header;
-  return bytes.append(reinterpret_cast<const char*>(tensor.data()),
-                      static_cast<std::size_t>(tensor.bytes()));
+  return bytes.append(tensor.view());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "onnx/reader.h"
 #include "ops/format.h"
+#include "support/file.h"
 #include "support/result.h"
 #include "support/tensor.h"
 

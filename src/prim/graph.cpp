@@ -106,9 +106,7 @@ NodeId Graph::add_input(std::string name, TensorType type) {
 }
 
 NodeId Graph::add_constant(const Tensor& value) {
-  const Hash bytes = hash_bytes(
-      {reinterpret_cast<const char*>(value.data()), static_cast<std::size_t>(value.bytes())});
-  const Hash content = hash_bytes(fmt::format("{}{}", to_string(value.type()), to_string(bytes)));
+  const Hash content = heddle::hash_of(value);
   constants_.try_emplace(content, value);
   return add(Constant{content}, {}, value.type());
 }

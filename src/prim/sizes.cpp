@@ -55,10 +55,7 @@ bool SizeMerger::varies(const std::vector<std::int64_t>& numbers) {
 
 NodeId SizeMerger::given(std::vector<Tensor> values) {
   std::vector<Hash> key;
-  for (const Tensor& v : values)
-    key.push_back(
-        hash_bytes(to_string(v.type()) + std::string(reinterpret_cast<const char*>(v.data()),
-                                                     static_cast<std::size_t>(v.bytes()))));
+  for (const Tensor& v : values) key.push_back(hash_of(v));
   const auto [found, fresh] = tensors_.try_emplace(std::move(key));
   if (!fresh) return found->second;
   for (const Tensor& v : values) given_bytes_ += v.bytes();

@@ -167,7 +167,7 @@ Status save_constants(const ConstantTable& constants, const std::string& path) {
   for (const Hash& hash : order) {
     const Tensor& t = constants.at(hash);
     out << to_string(hash) << ' ' << to_string(t.type()) << '\n';
-    out.write(reinterpret_cast<const char*>(t.data()), t.bytes());
+    out << t.view();
   }
   out.close();
   if (!out) return fail("cannot write constants to '{}'", path);

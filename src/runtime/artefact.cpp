@@ -32,14 +32,10 @@ Result<Tensor> tensor_of(const json& j, const Section& s, const std::byte* data,
   return tensor;
 }
 
-std::string_view bytes_of(const Tensor& t) {
-  return view_of(t.data(), static_cast<std::size_t>(t.bytes()));
-}
-
 Status write_artefact(const Program& program, const std::string& path) {
   std::vector<std::string_view> bodies;
   for (const std::string& object : program.objects) bodies.push_back(object);
-  for (const Tensor& c : program.constants) bodies.push_back(bytes_of(c));
+  for (const Tensor& c : program.constants) bodies.push_back(c.view());
   return write_file(manifest_json(program).dump(), bodies, path);
 }
 

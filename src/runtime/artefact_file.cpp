@@ -1,16 +1,11 @@
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <new>
-#include <utility>
 
 #include "runtime/artefact_parts.h"
 #include "support/hash.h"
@@ -34,52 +29,6 @@ static_assert(sizeof(Header) == 40 && sizeof(Section) == 32);
 
 std::uint64_t lines(std::uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-class File {
- public:
-  static Result<File> open(const std::string& path) {
-    // Opening a pipe that nobody writes to would wait for ever.
-    File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (file.descriptor_ < 0) return fail("{}: {}", path, std::strerror(errno));
-    struct stat info {};
-    if (::fstat(file.descriptor_, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0)
-      return fail("{}: found an empty or special file, want an artefact", path);
-    file.bytes = static_cast<std::size_t>(info.st_size);
-    return file;
-  }
-  File(File&& other) noexcept
-      : bytes(other.bytes), descriptor_(std::exchange(other.descriptor_, -1)) {}
-  File& operator=(File&&) = delete;
-  ~File() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-
-  Status read(void* to, std::size_t from, std::size_t count) const {
-    for (std::size_t done = 0; done < count;) {
-      const ssize_t some = ::pread(descriptor_, static_cast<char*>(to) + done, count - done,
-                                   static_cast<off_t>(from + done));
-      if (some < 0 && errno == EINTR) continue;
-      if (some <= 0)
-        return fail("artefact: cannot be read: {}",
-                    some < 0 ? std::strerror(errno) : "it was cut meanwhile");
-      done += static_cast<std::size_t>(some);
-    }
-    return Ok{};
-  }
-
-  Result<std::shared_ptr<const void>> map() const {
-    void* memory = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor_, 0);
-    if (memory == MAP_FAILED) return fail("artefact: cannot be mapped: {}", std::strerror(errno));
-    return std::shared_ptr<const void>(
-        memory, [size = bytes](const void* p) { ::munmap(const_cast<void*>(p), size); });
-  }
-
-  std::size_t bytes = 0;
-
- private:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  int descriptor_;
-};
-
 /// Header, manifest and table as they are in the file; `parts` views `text`.
 struct Head {
   std::string text;
@@ -89,18 +38,18 @@ struct Head {
 /// Reads no section, and no more than a sound header says.
 Result<Head> head_of(const File& file) {
   Head head;
-  head.text.resize(std::min(file.bytes, sizeof(Header)));
+  head.text.resize(std::min(file.size(), sizeof(Header)));
   HEDDLE_TRY(file.read(head.text.data(), 0, head.text.size()));
-  if (file.bytes >= sizeof(Header)) {
+  if (file.size() >= sizeof(Header)) {
     Header header;
     std::memcpy(&header, head.text.data(), sizeof header);
     const std::uint64_t rest =
         std::min(header.manifest_bytes, kMaxManifest) +
         std::min<std::uint64_t>(header.sections, kMaxSections) * sizeof(Section);
-    head.text.resize(std::min<std::uint64_t>(file.bytes, sizeof header + rest));
+    head.text.resize(std::min<std::uint64_t>(file.size(), sizeof header + rest));
     HEDDLE_TRY(file.read(head.text.data(), 0, head.text.size()));
   }
-  head.parts = HEDDLE_TRY(split(reinterpret_cast<const std::byte*>(head.text.data()), file.bytes));
+  head.parts = HEDDLE_TRY(split(reinterpret_cast<const std::byte*>(head.text.data()), file.size()));
   return head;
 }
 
@@ -114,7 +63,7 @@ Result<FileBytes> read_sections(const File& file, std::size_t bytes) {
   try {
     const auto copy = std::make_shared<Tensor>(Tensor::workspace(static_cast<std::int64_t>(bytes)));
     HEDDLE_TRY(file.read(copy->mutable_data(), 0, bytes));
-    return FileBytes{copy, copy->data(), bytes};
+    return FileBytes{copy->data(), bytes, copy};
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::out_of_memory, "no memory for {} MB of the program", bytes >> 20);
   }
@@ -156,10 +105,7 @@ Result<FileBytes> artefact_bytes(const std::string& path) {
   const auto of_file = [&]() -> Result<FileBytes> {
     const Head head = HEDDLE_TRY(head_of(file));
     // What goes to a device once may leave memory again.
-    if (head.parts.manifest.find("\"device\":\"cuda") != std::string_view::npos) {
-      const auto mapped = HEDDLE_TRY(file.map());
-      return FileBytes{mapped, static_cast<const std::byte*>(mapped.get()), file.bytes};
-    }
+    if (head.parts.manifest.find("\"device\":\"cuda") != std::string_view::npos) return file.map();
     std::uint64_t end = head.text.size();
     for (const Section& s : head.parts.sections) end = std::max(end, s.offset + s.bytes);
     return read_sections(file, end);

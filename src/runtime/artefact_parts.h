@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/artefact.h"
+#include "support/file.h"
 
 /// What files of one program, of several sizes and of chains have in common.
 namespace heddle::runtime {
@@ -31,11 +32,6 @@ class SectionTable {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> known_;
 };
 
-struct FileBytes {
-  std::shared_ptr<const void> owner;
-  const std::byte* data = nullptr;
-  std::size_t size = 0;
-};
 /// Of a file whose header and table are sound. A CPU's lie on huge pages, from which memory is read
 /// up to 1.6 times as fast as from a mapped file's, a GPU's in the mapped file.
 Result<FileBytes> artefact_bytes(const std::string& path);
@@ -68,7 +64,6 @@ Result<StageLayout> layout_from(const nlohmann::json& j);
 /// That it is for a program of these stages.
 Status check_layout(const Program& p, const StageLayout& layout);
 std::string_view view_of(const void* data, std::size_t size);
-std::string_view bytes_of(const Tensor& t);
 Result<TensorType> type_from(const nlohmann::json& j);
 /// Fills in what the manifest says; constants and objects are in `p` already.
 Result<Program> program_from(const nlohmann::json& j, Program p);

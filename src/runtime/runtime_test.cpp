@@ -312,8 +312,7 @@ TEST_F(ArtefactTest, FilesThatAreNoneAreRefused) {
   EXPECT_EQ(error_of(), path + ": artefact: the file does not start like one");
   EXPECT_EQ(read_manifest(path).error().message, error_of());
   const std::string folder = testing::TempDir();
-  EXPECT_EQ(read_artefact(folder).error().message,
-            folder + ": found an empty or special file, want an artefact");
+  EXPECT_EQ(read_artefact(folder).error().message, folder + ": not a regular file");
 }
 
 /// Neighbours begin at different places of their pages.

@@ -83,14 +83,12 @@ json sized_json(const SizedProgram& sized, SectionTable& sections) {
     entry["sections"] = json::array();
     for (const std::string& object : program->objects)
       entry["sections"].push_back(sections.add(object));
-    for (const Tensor& c : program->constants)
-      entry["sections"].push_back(sections.add(bytes_of(c)));
+    for (const Tensor& c : program->constants) entry["sections"].push_back(sections.add(c.view()));
     j["programs"].push_back(std::move(entry));
   }
   for (const Tensor& v : sized.values)
-    j["values"].push_back({{"dtype", name_of(v.dtype())},
-                           {"shape", v.shape()},
-                           {"section", sections.add(bytes_of(v))}});
+    j["values"].push_back(
+        {{"dtype", name_of(v.dtype())}, {"shape", v.shape()}, {"section", sections.add(v.view())}});
   for (const SizeCase& row : sized.cases) j["cases"].push_back(case_json(row));
   if (!sized.dimensions.empty()) {
     j["dimensions"] = sized.dimensions;

@@ -207,4 +207,8 @@ void Tensor::set_int(std::int64_t i, std::int64_t value) {
   }
 }
 
+Hash hash_of(const Tensor& tensor) {
+  return hash_bytes(to_string(tensor.type()) + to_string(hash_bytes(tensor.view())));
+}
+
 }  // namespace heddle

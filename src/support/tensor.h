@@ -3,9 +3,11 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "support/dtype.h"
+#include "support/hash.h"
 #include "support/result.h"
 
 namespace heddle {
@@ -36,6 +38,9 @@ class Tensor {
   std::int64_t count() const { return element_count(type_.shape); }
   std::int64_t bytes() const { return count() * size_of(type_.dtype); }
   const std::byte* data() const { return data_; }
+  std::string_view view() const {
+    return {reinterpret_cast<const char*>(data_), static_cast<std::size_t>(bytes())};
+  }
   /// For the one who made the tensor, before it is shared.
   std::byte* mutable_data() { return data_; }
   template <class T>
@@ -62,5 +67,8 @@ class Tensor {
   std::shared_ptr<const void> owner_;
   std::byte* data_ = nullptr;
 };
+
+/// Of type and values.
+Hash hash_of(const Tensor& tensor);
 
 }  // namespace heddle
