@@ -150,7 +150,7 @@ Result<Platform> find_platform(const CompileOptions& options) {
   Platform p;
   p.cpu = HEDDLE_TRY(machine_for(options.options));
   p.threads = options.threads > 0 ? options.threads : machine_threads();
-  p.strict = options.options.accuracy == "strict";
+  p.strict = p.cpu.exact_functions = options.options.accuracy == "strict";
   if (options.tf32 && options.device == "cpu")
     return fail(ErrorCode::usage, "--precision tf32: found --device cpu, want cuda or cuda:N");
   if (options.device == "cpu") {

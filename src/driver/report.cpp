@@ -17,6 +17,7 @@ json cost_json(const plan::Cost& cost) {
           {"bound", cost.bound()},
           {"bytes", cost.bytes},
           {"flops", cost.flops},
+          {"tiles", cost.tiles},
           {"provenance", plan::name_of(cost.provenance)}};
 }
 

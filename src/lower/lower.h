@@ -148,6 +148,8 @@ bool worth_main_loop(const prim::Graph& g, NodeId contract);
 struct Algorithm {
   double work = 1;            ///< time of the main loop, transforms included
   double constant_bytes = 1;  ///< memory of the constant operand as it is stored
+  double flops = 1;           ///< operations
+  bool tiles = false;         ///< they are products of bf16 or of bytes in tile registers
 };
 /// What lower() chooses among where the operand lies channels-last; as written comes first.
 std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const Target& target);

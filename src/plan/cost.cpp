@@ -39,7 +39,7 @@ struct CostModel::State : Moves {
   double vector_ops = 0, loop_us = 0, flops = 0;
   double longest = 0;  // terms of all results of a reduction
   int barriers = 0;    // of the grid, inside the kernel
-  bool main_loop = false, depthwise = false;
+  bool main_loop = false, depthwise = false, tiles = false;
 
   using Moves::Moves;
 
@@ -277,7 +277,8 @@ struct CostModel::State : Moves {
     const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
     const lower::contract::Algorithm best = best_algorithm(all, written_us, constant_us);
     loop_us += best.work * written_us;
-    flops += best.work * 2 * multiplications;
+    flops += best.flops * 2 * multiplications;
+    tiles = tiles || best.tiles;
     memory_us += (best.constant_bytes - 1) * constant_us;
   }
   /// True if neighbours in memory of an operand are neighbours in the sum; constants are packed so.
@@ -376,6 +377,7 @@ struct CostModel::State : Moves {
     vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = update_us = 0;
     tasks = longest = 0;
     barriers = 0;
+    tiles = false;
     main_loop =
         std::any_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) { return f.is_main_loop(id); });
   }
@@ -446,6 +448,7 @@ struct CostModel::State : Moves {
     cost.launch_us = m.launch_us + barriers * kBarrierUs;
     cost.bytes = bytes;
     cost.flops = flops;
+    cost.tiles = tiles;
     const double scale = scale_of(kind_of_kernel(f, c), m);
     cost.compute_us *= scale;
     cost.memory_us *= scale;

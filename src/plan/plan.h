@@ -29,8 +29,8 @@ struct Legality {
   /// Ways to compute such a Contract; may be empty: as it is written.
   std::function<std::vector<lower::contract::Algorithm>(const prim::Graph&, NodeId)> algorithms =
       {};
-  /// Kernels of several contractions (attention, layers band by band) over some of these live nodes;
-  /// may be empty: there are none.
+  /// Kernels of several contractions (attention, layers band by band) over some of these live
+  /// nodes; may be empty: there are none.
   std::function<std::vector<Cluster>(const prim::Graph&, const std::vector<NodeId>&)> chains = {};
 };
 /// Rules on the structure of the graph alone; what the planner's tests use.
@@ -57,8 +57,9 @@ std::string_view name_of(Provenance p);
 struct Cost {
   double us = 0;
   double memory_us = 0, compute_us = 0, launch_us = 0;
-  double bytes = 0;  ///< moved to and from memory beyond the core's own caches
-  double flops = 0;  ///< executed, recomputation included
+  double bytes = 0;    ///< moved to and from memory beyond the core's own caches
+  double flops = 0;    ///< executed, recomputation included
+  bool tiles = false;  ///< its products are made in tile registers, of bf16 or of bytes
   Provenance provenance = Provenance::modelled;
   /// "memory", "compute" or "launch", whichever is largest.
   std::string_view bound() const;

@@ -94,7 +94,8 @@ constexpr OptionRow kRows[] = {
      set_text<&Options::cpu>, get_text<&Options::cpu>},
     {"accuracy", "HEDDLE_ACCURACY",
      "standard: algorithms that err by less than 1e-5 of the scale of a result, or of its row and "
-     "column of a product; strict: sums as written, denormals kept",
+     "column of a product, functions no more exact than the type that keeps them; strict: sums and "
+     "functions as written, denormals kept",
      set_accuracy, get_text<&Options::accuracy>},
     {"schedules", "HEDDLE_SCHEDULES",
      "file of schedules that `heddle tune --save` wrote, used in place of those that this build "

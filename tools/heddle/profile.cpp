@@ -167,8 +167,12 @@ struct Roofline {
   };
   Floor floor_of(const json& kernel) const {
     const double values = kernel["value_bytes"], constants = kernel["constant_bytes"];
-    const double peak = peak_gflops(kernel.value("multiplies", "")) * 1e3;
-    const double compute = kernel["cost"]["flops"].get<double>() / peak;
+    const std::string multiplies = kernel.value("multiplies", "");
+    const double peak = peak_gflops(multiplies) * 1e3;
+    // Tile registers multiply f32 as several products of bf16.
+    const bool pieces = multiplies == "f32" && kernel["cost"]["tiles"].get<bool>();
+    const double compute =
+        kernel["cost"]["flops"].get<double>() / (pieces ? peak_gflops("bf16") * 1e3 : peak);
     // Two vector instructions a cycle, as multiply-adds of f32, which are counted as two.
     const double functions = kernel.value("function_ops", 0.0) / (peak_gflops("f32") / 2 * 1e3);
     // A gather reads less than its table: never more than the plan says is moved.

@@ -54,6 +54,11 @@ const std::vector<std::int32_t>& Analysis::writes(const Body& body) {
   return writes_.emplace(&body, std::move(out)).first->second;
 }
 
+const NarrowValues& Analysis::narrow(const Kernel& k) {
+  if (!narrow_) narrow_ = narrow_values(k);
+  return *narrow_;
+}
+
 std::vector<std::int32_t> Analysis::reads(const Body& body) {
   std::vector<std::int32_t> out;
   for_each_stmt(body, [&](const Stmt& s) {

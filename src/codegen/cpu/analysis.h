@@ -1,7 +1,9 @@
 #pragma once
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "codegen/cpu/narrow.h"
 #include "kernel/kernel.h"
 
 namespace heddle::codegen::cpu {
@@ -19,6 +21,8 @@ class Analysis {
   const Dependence& of(const kernel::Value& v);
   /// Buffers that a loop body (with all it contains) may write, sorted.
   const std::vector<std::int32_t>& writes(const kernel::Body& body);
+  /// narrow_values() of the kernel.
+  const NarrowValues& narrow(const kernel::Kernel& k);
   /// Buffers that a body touches in any way, sorted.
   static std::vector<std::int32_t> touched(const kernel::Body& body);
   /// Buffers that a body reads or passes to routines, sorted.
@@ -27,6 +31,7 @@ class Analysis {
  private:
   std::unordered_map<const kernel::ValueNode*, Dependence> values_;
   std::unordered_map<const kernel::Body*, std::vector<std::int32_t>> writes_;
+  std::optional<NarrowValues> narrow_;
 };
 
 }  // namespace heddle::codegen::cpu

@@ -45,7 +45,7 @@ void initialize_llvm() {
 namespace {
 
 /// Bumped when the same kernel gives other code.
-constexpr int kGeneration = 10;
+constexpr int kGeneration = 11;
 
 Result<std::unique_ptr<llvm::TargetMachine>> make_target(const Machine& m) {
   initialize_llvm();
@@ -283,9 +283,9 @@ Result<Object> compile(std::span<const Kernel> kernels, const Machine& m,
 }
 
 std::string cache_key(std::span<const Kernel> kernels, const Machine& m) {
-  std::string text =
-      fmt::format("cpu {} {} {} {} {} {} {} {}\n", kGeneration, LLVM_VERSION_STRING, m.triple,
-                  m.cpu, m.features, m.vector_bytes, m.vector_registers, m.stream_bytes);
+  std::string text = fmt::format("cpu {} {} {} {} {} {} {} {} {}\n", kGeneration,
+                                 LLVM_VERSION_STRING, m.triple, m.cpu, m.features, m.vector_bytes,
+                                 m.vector_registers, m.stream_bytes, m.exact_functions);
   for (const Kernel& k : kernels) text += to_string(k) + "\n";
   return to_string(hash_bytes(text));
 }

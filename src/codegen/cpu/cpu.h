@@ -25,6 +25,8 @@ struct Machine {
   /// Matrices of bf16 are multiplied in tile registers (AMX-BF16), and the system lets this process
   /// use them.
   bool tiles = false;
+  /// Functions are as exact as f32 even where bf16 is all that is kept of them.
+  bool exact_functions = false;
   /// Outputs of at least this many bytes are written past the caches, where that is possible: they
   /// would not be there when read again. 0: never.
   std::int64_t stream_bytes = 0;

@@ -102,17 +102,20 @@ Emitter::V Emitter::make_value(const ValueNode& v) {
   return match(
       v.op, [&](const Imm& x) -> V { return ops_.constant(v.dtype, x.real, x.integer); },
       [&](const Load& x) { return load(x, v.dtype); },
-      [&](const Apply& x) { return make_apply(x, v.dtype); },
+      [&](const Apply& x) {
+        return make_apply(x, v.dtype,
+                          !machine_.exact_functions && analysis_.narrow(k_).contains(&v));
+      },
       [&](const Index& x) { return index_data(bound(x.expr), v.dtype); },
       [&](const Guard& x) { return make_guard(x); },
       [&](const LaneReduce& x) { return lane_reduce(x, v.dtype); },
       [&](const RandomBits& x) { return make_random(x); });
 }
 
-Emitter::V Emitter::make_apply(const Apply& x, DType dtype) {
+Emitter::V Emitter::make_apply(const Apply& x, DType dtype, bool narrow) {
   if (V word = load_parts(x)) return word;
   if (V sum = add_product(x)) return sum;
-  if (V s = dtype == DType::f32 ? make_logistic(x) : nullptr) return s;
+  if (V s = dtype == DType::f32 ? make_logistic(x, narrow) : nullptr) return s;
   llvm::SmallVector<V> args;
   bool varying = false;
   for (const Value& arg : x.args) {
@@ -122,6 +125,7 @@ Emitter::V Emitter::make_apply(const Apply& x, DType dtype) {
   if (varying) {
     for (V& arg : args) arg = ops_.splat(arg, vector_->width);
   }
+  if (V out = narrow && varying ? ops_.narrow_function(x.fn, args[0]) : nullptr) return out;
   return ops_.apply(x.fn, args, x.args.back()->dtype, dtype);
 }
 
@@ -143,7 +147,7 @@ Emitter::V Emitter::add_product(const Apply& x) {
 }
 
 /// Sigmoid, and x·sigmoid(c·x) (SiLU), which is one division; null where it is something else.
-Emitter::V Emitter::make_logistic(const Apply& x) {
+Emitter::V Emitter::make_logistic(const Apply& x, bool narrow) {
   const auto made = [&](const Value* numerator, Value y) -> V {
     const Apply* minus = application(y, ir::ScalarFn::neg);
     if (minus) y = minus->args[0];
@@ -151,7 +155,7 @@ Emitter::V Emitter::make_logistic(const Apply& x) {
     V argument = value(y);
     if (!argument->getType()->isVectorTy()) return nullptr;
     V above = numerator ? ops_.splat(value(*numerator), vector_->width) : nullptr;
-    return ops_.logistic(above, argument, minus != nullptr);
+    return ops_.logistic(above, argument, minus != nullptr, narrow);
   };
   if (x.fn == ir::ScalarFn::mul)
     for (const std::size_t side : {0, 1})

@@ -132,7 +132,7 @@ class Emitter {
   }
   int level_of(const kernel::Value& v);
   V make_value(const kernel::ValueNode& v);
-  V make_apply(const kernel::Apply& x, DType dtype);
+  V make_apply(const kernel::Apply& x, DType dtype, bool narrow);
   V make_guard(const kernel::Guard& x);
   V make_choice(const kernel::Guard& x, const std::vector<ir::Condition>& left);
   V masked_guard(const std::vector<ir::Condition>& conditions, const kernel::Guard& x);
@@ -144,7 +144,7 @@ class Emitter {
   V load_parts(const kernel::Apply& x);
   V load_table(const kernel::Load& x);
   V add_product(const kernel::Apply& x);
-  V make_logistic(const kernel::Apply& x);
+  V make_logistic(const kernel::Apply& x, bool narrow);
   void store(const kernel::Store& x);
   void store_uniform(std::int32_t buffer, const Expr& offset, V v);
   std::optional<Expr> neighbours(const Expr& offset);

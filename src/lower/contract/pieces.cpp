@@ -195,9 +195,9 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
                                         (apart > 1 ? kGatheredBlock : 0));
   const double work = (multiply + copy_a + copy_b) / written;
   if (work > 0.95) return std::nullopt;
-  if (shape->bytes) return Algorithm{work, 1};
+  const auto products = static_cast<double>(shape->products().size());
   const auto stored = static_cast<double>(size_of(g[p.b].type.dtype));
-  return Algorithm{work, 2.0 * shape->b / stored};
+  return Algorithm{work, shape->bytes ? 1 : 2.0 * shape->b / stored, products, true};
 }
 
 std::vector<Schedule> pieces_schedules(const Product& p, Form form, const Target& target, int lanes,

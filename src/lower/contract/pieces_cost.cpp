@@ -26,13 +26,24 @@ constexpr double kGatheredPiece = 8;
 /// A row of a panel's results that is not written with its neighbours of the next panel.
 constexpr double kStrip = 6;
 
+/// The first row of a task from each line of a window.
+constexpr double kLineStart = 200;
+
 /// What is left of copying rows where they are fetched while the products before them are computed,
 /// and of splitting them where that is done meanwhile, too.
 constexpr double kAhead = 0.3, kBeside = 0.3;
 
-/// A tile of sums that waits for the next slice; shares of the first-level cache: slices of columns
-/// that stay there for certain, and those that do not.
-constexpr double kSums = 85, kLeastSlice = 0.33, kMostSlice = 0.85;
+/// A tile of sums that waits for the next slice in the first-level cache, and in the second; shares
+/// of the first: sums and slices that stay there for certain, and those that do not; slices of
+/// columns beside all else.
+constexpr double kSums = 35, kFarSums = 110, kLeastSums = 0.6, kMostSums = 1, kLeastSlice = 0.67,
+                 kMostSlice = 1.67;
+
+/// Rows that lie apart in memory come slower than tiles of neighbours from the second-level cache.
+constexpr double kApart = 1.2;
+
+/// Shares of the second-level cache: what is read again and again that stays, and that does not.
+constexpr double kLeastStays = 0.75, kMostStays = 1.35;
 
 /// Of the first-level cache: what may lie between two taps of a window that read the same rows.
 constexpr double kTapStays = 0.5;
@@ -65,7 +76,8 @@ double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height, st
   const std::int64_t rows = ceil_div(mr, height);
   const auto products = static_cast<double>(shape.products().size());
   const auto tiles = static_cast<double>(rows * columns);
-  const bool again = columns > Tile::kRegisters - rows * columns - rows;  // columns' registers
+  const std::int64_t left = Tile::kRegisters - rows * columns - rows;  // columns' registers
+  const bool again = columns > left;
   const double loads =
       static_cast<double>(rows) * (products > 1 ? 3 : 1) +
       static_cast<double>(columns) * (again ? products : static_cast<double>(shape.b));
@@ -78,7 +90,9 @@ double step_cycles(const Pieces& shape, std::int64_t mr, std::int64_t height, st
   // it takes 68 and 150 where it takes 136 were measured. With more products of f32's pieces it is.
   const double both =
       shape.a > 1 ? std::max(near, far) : std::cbrt(near * near * near + far * far * far);
-  return both * (again ? 1.35 : 1.1);  // a product waits for its columns' tile
+  // A product waits for its columns' tile, long where all take turns in one register.
+  const double waits = !again ? 1.1 : left >= 2 ? 1.3 : shape.steps > 1 ? 2.5 : 1.35;
+  return both * waits;
 }
 
 /// Bytes of a term of the rows in memory; terms of bytes are words of four.
@@ -106,7 +120,12 @@ double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, doub
   } else if (s.tiles_per_task == 1 && e.rows == 1 && s.panel_blocks() == 1 && !p.a_across) {
     come *= kAhead;
   }
-  return split + come;
+  double lines = 0;
+  if (const std::vector<Axis> k = merged_reductions(p, expressions_of(p.a)); k.size() > 1) {
+    lines = 1;
+    for (std::size_t i = 0; i + 1 < k.size(); ++i) lines *= static_cast<double>(k[i].extent);
+  }
+  return split + come + lines * kLineStart;
 }
 
 /// Terms of the operand that a task has in its box, of bytes words of four.
@@ -154,8 +173,10 @@ class Cost {
 
   double total() const {
     double copy = copy_cycles(p_, shape_, s_, rows_);
-    if (a_bytes_ > 0.6 * l2_ && s_.a != ASource::in_place)
-      copy += 2 * depth_ * a_bytes_ / kFarBytes;
+    if (s_.a != ASource::in_place) {
+      if (a_bytes_ > 0.6 * static_cast<double>(t_.l1_bytes)) copy += depth_ * a_bytes_ / kL2Bytes;
+      if (a_bytes_ > 0.6 * l2_) copy += 2 * depth_ * a_bytes_ / kFarBytes;
+    }
     double each = panel();
     if (s_.b == BSource::task) each += columns();
     const double task = copy + static_cast<double>(s_.panels_per_task) * each + kTask;
@@ -179,8 +200,10 @@ class Cost {
     if (shape_.a == 1 && !shape_.bytes && s_.a == ASource::matrix && s_.b == BSource::constant &&
         s_.depth == 1 && !s_.beside &&
         a_bytes_ + b_bytes_ * (tiles_ > 1 ? 1 : static_cast<double>(s_.panels)) <= 0.75 * l1)
-      return {0, 0};
+      return {0, tiles_ > 1 ? 1 / tiles_ : 0};
     Fresh out;
+    if (s_.beside) return out;  // a tile's rows stay while all panels pass
+    if (s_.a == ASource::in_place) out.rows = kApart;
     // The next tap of a line reads what this one did, if it does so soon.
     if (s_.a == ASource::box) {
       const double taps = static_cast<double>(shape_.steps) / tap() / slices_,
@@ -189,13 +212,22 @@ class Cost {
       out.rows = 1 / std::clamp(copies_of(p_, p_.problem.a, Role::m), 1.0, std::max(1.0, times));
     }
     // A slice of the columns stays for all tiles, if the rest leaves it there.
-    if (s_.slices > 1 || s_.a == ASource::box) {
-      const double slice = b_bytes_ / slices_ / l1;
-      const double leaves =
-          std::clamp((slice - kLeastSlice) / (kMostSlice - kLeastSlice), 0.0, 1.0);
+    if (shape_.a == 1 || s_.a == ASource::box) {
+      const double rows = static_cast<double>(s_.mr * Tile::kRowBytes) * out.rows *
+                          static_cast<double>(shape_.steps * shape_.a) / depth_;
+      const double leaves = std::clamp(
+          ((b_bytes_ + rows) / slices_ / l1 - kLeastSlice) / (kMostSlice - kLeastSlice), 0.0, 1.0);
       out.columns = leaves + (1 - leaves) / tiles_;
     }
     return out;
+  }
+
+  /// Loading and storing a tile of sums for another slice.
+  double sums() const {
+    const double near = (rows_ * static_cast<double>(s_.nv * lanes_ * 4) + b_bytes_ / slices_) /
+                        static_cast<double>(t_.l1_bytes);
+    const double far = std::clamp((near - kLeastSums) / (kMostSums - kLeastSums), 0.0, 1.0);
+    return kSums + far * (kFarSums - kSums);
   }
 
   /// A register tile of so many rows: products and results.
@@ -204,7 +236,7 @@ class Cost {
     const std::int64_t height = height_of(p_);
     const double products =
         static_cast<double>(shape_.steps) * step_cycles(shape_, mr, height, s_.nv, fresh_) +
-        (slices_ - 1) * static_cast<double>(ceil_div(mr, height) * s_.nv) * kSums;
+        (slices_ - 1) * static_cast<double>(ceil_div(mr, height) * s_.nv) * sums();
     const double each = shape_.bytes ? 4 + 0.5 * epilogue
                                      : 2 + 0.7 * epilogue + (epilogue > kFewOperations ? 10 : 0),
                  results = static_cast<double>(mr * s_.nv) * each;
@@ -215,8 +247,8 @@ class Cost {
   }
 
   /// What comes from behind the second-level cache for a panel: rows and one panel stay there, or
-  /// come anew for every panel; panels come for every task, those of a constant from memory, while
-  /// the tiles of the one before compute.
+  /// come anew for every panel, as far as they do not fit; panels come for every task, those of a
+  /// constant from memory, while the tiles of the one before compute.
   double far() const {
     double out = 0;
     const double results = rows_ * static_cast<double>(s_.nv * lanes_ * 4);
@@ -225,8 +257,7 @@ class Cost {
         s_.a == ASource::box
             ? std::min(slices_, std::max(1.0, static_cast<double>(shape_.steps) / tap()))
             : 1;
-    if (a_bytes_ + 2 * b_bytes_ + 2 * results > 0.6 * l2_)
-      out += passes * depth_ * a_bytes_ / kFarBytes;
+    out += beyond(a_bytes_ + 2 * b_bytes_ + 2 * results) * passes * depth_ * a_bytes_ / kFarBytes;
     // A panel that does not stay either comes anew for every tile of rows.
     if (b_bytes_ > 0.7 * l2_) out += (tiles_ - 1) * depth_ * b_bytes_ / kFarBytes;
     if (s_.b == BSource::constant)
@@ -249,9 +280,21 @@ class Cost {
     // to the copies of rows.
     if (!s_.beside && s_.panels_per_task > 1 && shape_.a == 1 && s_.a != ASource::matrix)
       out += rows_ * kStrip;
-    // Sums that are kept from block to block.
-    if (s_.depth > 1) out += rows_ * static_cast<double>(s_.nv) * (depth_ * 2 + 1);
-    return out;
+    return out + kept();
+  }
+
+  /// Sums of a panel that are kept from block to block of the reduction, as those of all panels
+  /// are.
+  double kept() const {
+    if (s_.depth == 1) return 0;
+    const double bytes = rows_ * static_cast<double>(s_.nv * lanes_ * 4);
+    const double all = static_cast<double>(s_.panels_per_task) * bytes;
+    return 2 * depth_ * bytes * (1 / kL2Bytes + beyond(a_bytes_ + 2 * b_bytes_ + all) / kFarBytes);
+  }
+
+  /// The share of as many bytes that does not stay in the second-level cache.
+  double beyond(double bytes) const {
+    return std::clamp((bytes / l2_ - kLeastStays) / (kMostStays - kLeastStays), 0.0, 1.0);
   }
 
   /// Splitting a panel's columns.

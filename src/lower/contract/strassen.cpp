@@ -88,7 +88,7 @@ std::optional<Algorithm> strassen_algorithm(const prim::Graph& g, const Problem&
   const double beside = pairs * terms / 2 / lanes * kRowCycles + pairs * columns * kResultCycles;
   const double work = (products + 2 * beside) / written;
   if (work > 0.98) return std::nullopt;
-  return Algorithm{work, 7.0 / 4};
+  return Algorithm{work, 7.0 / 4, work};
 }
 
 std::array<std::array<int, 4>, kStrassenProducts> column_shares() {

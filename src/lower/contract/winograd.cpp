@@ -156,7 +156,8 @@ std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& 
     // Two multiplications and additions of vectors a cycle, each for all filters or channels.
     const double transforms =
         2 * (transform_cycles(m, true) / filters + transform_cycles(m, false) / channels);
-    out.push_back({work * waste * (a * a + transforms) / written, bytes * a * a / 9});
+    const double flops = waste * (a * a + transforms) / written;
+    out.push_back({work * flops, bytes * a * a / 9, flops});
   }
   return out;
 }
