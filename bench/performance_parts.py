@@ -73,8 +73,8 @@ def roofline_table(rows):
     out = ["\n### Roofline\n",
            "`heddle profile --roofline`: a kernel's floor is its arithmetic at the measured peak, or its tensors\n"
            "once at the measured bandwidth of the cache that holds them, constants at the rate at which all of the program's\n"
-           "can be read; peaks are those of multiply-adds, and of bf16 and bytes those of tile registers where there are any\n"
-           "(f32 in pieces of bf16 may exceed its own). Below: kernels under 85 % of it, and the\n"
+           "can be read; peaks are those of multiply-adds, and of tile registers where there are any\n"
+           "(for bf16, bytes, and f32 in pieces of bf16). Below: kernels under 85 % of it, and the\n"
            "dearest of them. Functions bound a kernel where an estimate of their vector instructions takes longer than\n"
            "its floor. As written: of those below, what is below 85 % of the peak by the products' own arithmetic, too\n"
            "(Winograd's and Strassen's do with less).\n",

@@ -22,7 +22,7 @@ Result<Hash> content_of(const std::string& path) {
   std::string hashes;
   for (const std::string& file : onnx::model_files(path)) {
     const auto bytes = HEDDLE_TRY(map_file(file));
-    hashes += to_string(hash_bytes({reinterpret_cast<const char*>(bytes.data), bytes.size}));
+    hashes += to_string(hash_bytes(bytes.view()));
   }
   return hash_bytes(hashes);
 }

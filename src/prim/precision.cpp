@@ -9,13 +9,17 @@
 namespace heddle::prim {
 namespace {
 
-/// Nothing overflows, and nothing but 0 becomes 0.
+/// Nothing overflows.
+bool fits(const Tensor& value, const Tensor& stored) {
+  for (std::int64_t i = 0; i < value.count(); ++i)
+    if (std::isfinite(value.at(i)) != std::isfinite(stored.at(i))) return false;
+  return true;
+}
+/// And nothing but 0 becomes 0.
 bool survives(const Tensor& value, const Tensor& stored) {
   for (std::int64_t i = 0; i < value.count(); ++i)
-    if (std::isfinite(value.at(i)) != std::isfinite(stored.at(i)) ||
-        (value.at(i) != 0) != (stored.at(i) != 0))
-      return false;
-  return true;
+    if ((value.at(i) != 0) != (stored.at(i) != 0)) return false;
+  return fits(value, stored);
 }
 
 /// One node at a time: its arguments already have the types that they are stored in.
@@ -30,7 +34,7 @@ class Lowering {
       return constant(n, out_.constant(*c));
     if (const auto* m = std::get_if<Map>(&n.op)) return map(n, *m);
     if (std::holds_alternative<Contract>(n.op) && real)
-      return out_.add(n.op, all_as(n.args, low_), {low_, n.type.shape});
+      return out_.add(n.op, operands(n.args), {low_, n.type.shape});
     const auto* scatter = std::get_if<Scatter>(&n.op);
     const bool assigns = scatter != nullptr && scatter->combine == Scatter::Combine::assign;
     if (std::holds_alternative<View>(n.op) || std::holds_alternative<Gather>(n.op) || assigns)
@@ -55,6 +59,17 @@ class Lowering {
     for (std::size_t i = 0; i < args.size(); ++i)
       if (was_f32(i)) args[i] = b_.cast(args[i], type);
     return args;
+  }
+  /// Of a product, in which what is too small for `low_` counts for nothing: constants, too, are
+  /// stored so, some of which become 0.
+  std::vector<NodeId> operands(std::vector<NodeId> args) {
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      const Tensor* value = was_f32(i) ? out_.constant_of(args[i]) : nullptr;
+      if (value == nullptr || value->dtype() != DType::f32) continue;
+      const Tensor stored = rounded(*value);
+      if (fits(*value, stored)) args[i] = out_.add_constant(stored);
+    }
+    return all_as(std::move(args), low_);
   }
   Tensor rounded(const Tensor& value) const { return from_reference(to_reference(value), low_); }
 

@@ -95,6 +95,28 @@ TEST(Precision, WeightsAreStoredLowAndWhatCannotBeIsNot) {
   }
 }
 
+/// A number that f16 takes for 0 among a product's weights, which a sum reads as well, and one that
+/// it takes for infinite among others'.
+TEST(Precision, WeightsOfProductsMayLoseWhatIsTiny) {
+  std::mt19937 rng(4);
+  for (const double odd : {1e-9, 1e6}) {
+    Graph g;
+    Builder b(g);
+    Tensor weights = random_tensor({DType::f32, {8, 16}}, rng);
+    weights.set(3, odd);
+    const NodeId x = g.add_input("x", {DType::f32, {3, 8}}), w = b.constant(weights);
+    g.outputs = {{"y", b.matmul(x, w)}, {"z", b.div(b.reduce_sum(x, {1}), b.reduce_max(w, {0}))}};
+    const Graph stored = with_storage(g, DType::f16);
+    ASSERT_TRUE(verify(stored));
+    int low = 0, whole = 0;
+    for (const NodeId id : live_nodes(stored))
+      if (const Tensor* c = stored.constant_of(id); c != nullptr && c->count() > 1)
+        ++(c->dtype() == DType::f16 ? low : whole);
+    EXPECT_EQ(low, odd < 1 ? 1 : 0);
+    EXPECT_EQ(whole, 1);
+  }
+}
+
 TEST(Precision, WhatIsNotF32IsLeftAlone) {
   Graph g;
   Builder b(g);

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "support/result.h"
 
@@ -12,6 +13,7 @@ struct FileBytes {
   const std::byte* data = nullptr;
   std::size_t size = 0;
   std::shared_ptr<const void> owner;
+  std::string_view view() const { return {reinterpret_cast<const char*>(data), size}; }
 };
 
 /// A regular file that is open for reading. Only errors of opening it tell the path.

@@ -170,7 +170,7 @@ struct Roofline {
     const std::string multiplies = kernel.value("multiplies", "");
     const double peak = peak_gflops(multiplies) * 1e3;
     // Tile registers multiply f32 as several products of bf16.
-    const bool pieces = multiplies == "f32" && kernel["cost"]["tiles"].get<bool>();
+    const bool pieces = multiplies == "f32" && kernel["cost"].value("tiles", false);
     const double compute =
         kernel["cost"]["flops"].get<double>() / (pieces ? peak_gflops("bf16") * 1e3 : peak);
     // Two vector instructions a cycle, as multiply-adds of f32, which are counted as two.

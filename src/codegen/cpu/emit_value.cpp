@@ -125,7 +125,8 @@ Emitter::V Emitter::make_apply(const Apply& x, DType dtype, bool narrow) {
   if (varying) {
     for (V& arg : args) arg = ops_.splat(arg, vector_->width);
   }
-  if (V out = narrow && varying ? ops_.narrow_function(x.fn, args[0]) : nullptr) return out;
+  if (narrow && varying && x.fn == ir::ScalarFn::exp)
+    if (V out = ops_.narrow_exp(args[0])) return out;
   return ops_.apply(x.fn, args, x.args.back()->dtype, dtype);
 }
 

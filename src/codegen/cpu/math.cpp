@@ -185,16 +185,16 @@ V Ops::erf_f32(V x) {
       {0.0009637675830163062, 0.014425930567085743, 0.11535723507404327, 0.5112817883491516, 1.0});
 }
 
-/// e^(±x) within 2^-16 of it: 2^floor(t) · 2^(t - floor(t)), t = ±x·log2(e), by two instructions
-/// that know what is infinite and what is no number. Null where there are none.
+/// e^(±x) within 2^-16 of it, of 0 exactly 1: 2^floor(t) · 2^(t - floor(t)), t = ±x·log2(e), by two
+/// instructions that know what is infinite and what is no number. Null where there are none.
 V Ops::narrow_exp(V x, double sign) {
   constexpr int kFraction = 9;  // t - floor(t), no exception
   V t = b_.CreateFMul(x, real(x, sign * 1.44269504088896341));
   V f = avx512(Intrinsic::x86_avx512_mask_reduce_ps_256, Intrinsic::x86_avx512_mask_reduce_ps_512,
                {t, b_.getInt32(kFraction)});
   if (!f) return nullptr;
-  return scaled(polynomial(f, {0.013534167781472206, 0.05201146379113197, 0.2414427548646927,
-                               0.6930038332939148, 1.0000026226043701}),
+  return scaled(polynomial(f, {0.013426686637103558, 0.0522424690425396, 0.2412802129983902,
+                               0.6930448412895203, 1.0}),
                 t);
 }
 
@@ -206,24 +206,6 @@ V Ops::about_reciprocal(V x) {
   return b_.CreateIntrinsic(
       width == 8 ? Intrinsic::x86_avx512_rcp14_ps_256 : Intrinsic::x86_avx512_rcp14_ps_512, {},
       {x, x, all});
-}
-
-/// An error function without a division: c times a minimax polynomial of c²/5.445 - 1, whose powers
-/// do not cancel as those of c² do, within 2^-18 and exactly ±1 from 3.3 on (many a use multiplies
-/// what is left of 1 by a large number).
-V Ops::narrow_function(ScalarFn fn, V x) {
-  if (!modern_) return nullptr;
-  if (fn == ScalarFn::exp) return narrow_exp(x, 1);
-  if (fn != ScalarFn::erf) return nullptr;
-  constexpr double kLimit = 3.3;
-  V c = extreme(extreme(x, real(x, -kLimit), true), real(x, kLimit), false);
-  V scaled = b_.CreateFMul(c, real(c, 2 / (kLimit * kLimit)));
-  V t = b_.CreateFSub(b_.CreateFMul(c, scaled), real(c, 1));
-  return b_.CreateFMul(
-      c, polynomial(t, {0.003988994285464287, -0.009741073474287987, 0.010462362319231033,
-                        -0.01731693558394909, 0.03704334795475006, -0.05958545207977295,
-                        0.08399030566215515, -0.11438173800706863, 0.15208208560943604,
-                        -0.21164709329605103, 0.428135484457016}));
 }
 
 /// Cody and Waite's reduction by π/2 in three parts (exact products thanks to fused multiply-adds),

@@ -12,12 +12,81 @@ namespace {
 using namespace kernel;
 using ir::ScalarFn;
 
+/// Values that are not negative whatever the arguments hold, NaN apart.
+class NonNegative {
+ public:
+  explicit NonNegative(const Kernel& k) : buffers_(static_cast<std::size_t>(k.buffers.size())) {
+    for (std::int32_t i = 0; i < k.buffers.size(); ++i)
+      buffers_[static_cast<std::size_t>(i)] = k.buffers[BufferId{i}].argument < 0;
+    do {
+      changed_ = false;
+      known_.clear();
+      for_each_stmt(k.body, [&](const Stmt& s) { statement(s); });
+    } while (changed_);
+  }
+
+  bool holds(const ValueNode& v) {
+    if (const auto found = known_.find(&v); found != known_.end()) return found->second;
+    const bool is = match(
+        v.op, [](const auto&) { return false; }, [](const Imm& x) { return x.real >= 0; },
+        [&](const Load& x) -> bool { return at(x.buffer); },
+        [&](const LaneReduce& x) -> bool { return at(x.buffer); },
+        [&](const Guard& x) { return holds(*x.then) && holds(*x.otherwise); },
+        [&](const Apply& x) { return applied(x); });
+    return known_[&v] = is;
+  }
+
+ private:
+  std::vector<bool>::reference at(BufferId id) {
+    return buffers_[static_cast<std::size_t>(id.value)];
+  }
+  void lose(BufferId id) {
+    changed_ = changed_ || at(id);
+    at(id) = false;
+  }
+  void statement(const Stmt& s) {
+    if (const auto* store = std::get_if<Store>(&s.op))
+      if (!holds(*store->value)) lose(store->buffer);
+    if (const auto* routine = std::get_if<Routine>(&s.op))
+      for (const BufferId id : routine->buffers) lose(id);
+    if (const auto* product = std::get_if<TileProduct>(&s.op)) lose(product->acc);
+  }
+  bool applied(const Apply& x) {
+    const auto is = [&](const Value& v) { return holds(*v); };
+    switch (x.fn) {
+      case ScalarFn::exp:
+      case ScalarFn::abs:
+        return true;
+      case ScalarFn::max:
+        return std::ranges::any_of(x.args, is);
+      case ScalarFn::select:
+        return is(x.args[1]) && is(x.args[2]);
+      case ScalarFn::add:
+      case ScalarFn::mul:
+      case ScalarFn::div:
+      case ScalarFn::min:
+      case ScalarFn::recip:
+      case ScalarFn::sqrt:
+      case ScalarFn::rsqrt:
+      case ScalarFn::round_bf16:
+        return std::ranges::all_of(x.args, is);
+      default:
+        return false;
+    }
+  }
+
+  std::vector<bool> buffers_;  ///< those of the kernel's own that nothing negative is stored in
+  std::unordered_map<const ValueNode*, bool> known_;
+  bool changed_ = false;
+};
+
 /// How much of a value counts, the most first by all who use it.
 enum class Need : std::uint8_t { nothing, narrow, exact };
 
 class Needs {
  public:
-  explicit Needs(const Kernel& k) : k_(k), buffers_(static_cast<std::size_t>(k.buffers.size())) {
+  explicit Needs(const Kernel& k)
+      : k_(k), non_negative_(k), buffers_(static_cast<std::size_t>(k.buffers.size())) {
     for (std::int32_t i = 0; i < k.buffers.size(); ++i) {
       const Buffer& b = k.buffers[BufferId{i}];
       if (b.dtype == DType::bf16)
@@ -80,22 +149,23 @@ class Needs {
 
   void arguments(const Apply& x, Need need) {
     if (x.fn == ScalarFn::round_bf16) return value(*x.args[0], Need::narrow);
-    const bool sums = x.fn == ScalarFn::add || x.fn == ScalarFn::sub;
-    const bool by_number = std::ranges::any_of(
-        x.args, [](const Value& v) { return std::holds_alternative<Imm>(v->op); });
+    const bool kept = keeps(x);
     for (std::size_t i = 0; i < x.args.size(); ++i) {
-      const auto* inner = std::get_if<Apply>(&x.args[i]->op);
-      const bool cancels = sums && by_number && inner && inner->fn == ScalarFn::exp;
       const bool is_condition = x.fn == ScalarFn::select && i == 0;
-      value(*x.args[i], keeps(x.fn) && !cancels && !is_condition ? need : Need::exact);
+      value(*x.args[i], kept && !is_condition ? need : Need::exact);
     }
   }
 
-  /// Whether the result is no less exact, of its size, than the arguments are of theirs.
-  static bool keeps(ScalarFn fn) {
-    switch (fn) {
+  /// Whether the result is no less exact, of its size, than the arguments are of theirs, or than
+  /// one that is of bf16 can be.
+  bool keeps(const Apply& x) {
+    switch (x.fn) {
       case ScalarFn::add:
+        if (std::ranges::all_of(x.args, [&](const Value& v) { return non_negative_.holds(*v); }))
+          return true;
+        [[fallthrough]];
       case ScalarFn::sub:
+        return std::ranges::any_of(x.args, [&](const Value& v) { return is_bf16(*v); });
       case ScalarFn::mul:
       case ScalarFn::div:
       case ScalarFn::neg:
@@ -112,7 +182,15 @@ class Needs {
     }
   }
 
+  bool is_bf16(const ValueNode& v) const {
+    if (const auto* x = std::get_if<Guard>(&v.op)) return is_bf16(*x->then);
+    if (const auto* x = std::get_if<Apply>(&v.op)) return x->fn == ScalarFn::round_bf16;
+    const auto* load = std::get_if<Load>(&v.op);
+    return load != nullptr && k_.buffers[load->buffer].dtype == DType::bf16;
+  }
+
   const Kernel& k_;
+  NonNegative non_negative_;
   std::vector<Need> buffers_;
   std::unordered_map<const ValueNode*, Need> values_;
   bool changed_ = false;

@@ -8,8 +8,9 @@ namespace heddle::codegen::cpu {
 using NarrowValues = std::unordered_set<const kernel::ValueNode*>;
 /// Values of f32 of which no more counts than bf16 holds, so that functions need not be exact to
 /// all of f32's places: what is rounded to bf16, or stored as that, and what such values are made
-/// of by sums, products and choices, through buffers of the kernel's own as well. The argument of a
-/// function counts as a whole, as do exponentials that a number is added to (e^x - 1).
+/// of by products and choices, through buffers of the kernel's own as well. A sum keeps what its
+/// terms have only if they cannot cancel: none is negative, or one is of bf16 itself. The argument
+/// of a function counts as a whole.
 NarrowValues narrow_values(const kernel::Kernel& k);
 
 }  // namespace heddle::codegen::cpu

@@ -57,11 +57,11 @@ class Ops {
   /// sum + kernel::product_of_halves of x and y; null where no instruction is as wide.
   llvm::Value* add_bf16_products(llvm::Value* sum, llvm::Value* x, llvm::Value* y);
   /// numerator / (1 + e^y), or of -y, in f32; without a numerator 1 is, else it is NaN where y is.
-  /// `narrow`: as in narrow_function(). Null where the parts are no slower.
+  /// `narrow`: bf16 is all that is kept (narrow.h), of whose last place an eighth may be missing,
+  /// and 0 is as good as 2^-126. Null where the parts are no slower.
   llvm::Value* logistic(llvm::Value* numerator, llvm::Value* y, bool negative, bool narrow);
-  /// A function of f32 of which bf16 is all that is kept (narrow.h), an eighth of whose last place
-  /// it may be off. Null where an exact one takes no longer.
-  llvm::Value* narrow_function(ir::ScalarFn fn, llvm::Value* x);
+  /// e^(±x), no more exact than that. Null where an exact one takes no longer.
+  llvm::Value* narrow_exp(llvm::Value* x, double sign = 1);
   /// Calls `name` on each lane of the arguments (libm).
   llvm::Value* per_lane(const std::string& name, llvm::ArrayRef<llvm::Value*> args,
                         llvm::Type* result);
@@ -98,7 +98,6 @@ class Ops {
   llvm::Value* erf_f32(llvm::Value* x);
   llvm::Value* odd_rational(llvm::Value* x, double limit, llvm::ArrayRef<double> p,
                             llvm::ArrayRef<double> q);
-  llvm::Value* narrow_exp(llvm::Value* x, double sign);
   llvm::Value* about_reciprocal(llvm::Value* x);
   llvm::Value* sine_f32(llvm::Value* x, bool cosine);
   llvm::Value* polynomial(llvm::Value* x, llvm::ArrayRef<double> high_first);

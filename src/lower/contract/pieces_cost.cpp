@@ -104,10 +104,11 @@ double stored_bytes(const Product& p, const Pieces& shape) {
 double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, double rows) {
   const Extents& e = p.extents;
   const double vectors = rows * static_cast<double>(shape.steps * shape.vectors());
+  const std::vector<Axis> reductions = merged_reductions(p, expressions_of(p.a));
   double split = vectors * (shape.a == 1 && shape.line > 1 ? kLineCopy : kRowPiece * shape.a + 4);
   if (p.a_across)
     split *= 2;
-  else if (!runs_along(p.a, merged_reductions(p, expressions_of(p.a)).back().var))
+  else if (!runs_along(p.a, reductions.back().var))
     split += vectors * kGatheredPiece;
   // Nothing hides that operands come from afar while they are split, but those of the next tile.
   double come = rows * static_cast<double>(e.k) * stored_bytes(p, shape) / kCopiedBytes /
@@ -120,11 +121,7 @@ double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, doub
   } else if (s.tiles_per_task == 1 && e.rows == 1 && s.panel_blocks() == 1 && !p.a_across) {
     come *= kAhead;
   }
-  double lines = 0;
-  if (const std::vector<Axis> k = merged_reductions(p, expressions_of(p.a)); k.size() > 1) {
-    lines = 1;
-    for (std::size_t i = 0; i + 1 < k.size(); ++i) lines *= static_cast<double>(k[i].extent);
-  }
+  const double lines = reductions.size() < 2 ? 0 : static_cast<double>(reductions[0].extent);
   return split + come + lines * kLineStart;
 }
 
@@ -202,7 +199,8 @@ class Cost {
         a_bytes_ + b_bytes_ * (tiles_ > 1 ? 1 : static_cast<double>(s_.panels)) <= 0.75 * l1)
       return {0, tiles_ > 1 ? 1 / tiles_ : 0};
     Fresh out;
-    if (s_.beside) return out;  // a tile's rows stay while all panels pass
+    // Panels inside tiles: rows stay and all columns come, about as much as was measured so.
+    if (s_.beside) return out;
     if (s_.a == ASource::in_place) out.rows = kApart;
     // The next tap of a line reads what this one did, if it does so soon.
     if (s_.a == ASource::box) {
