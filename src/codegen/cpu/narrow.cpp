@@ -1,6 +1,7 @@
 #include "codegen/cpu/narrow.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include "kernel/traverse.h"
@@ -85,8 +86,7 @@ enum class Need : std::uint8_t { nothing, narrow, exact };
 
 class Needs {
  public:
-  explicit Needs(const Kernel& k)
-      : k_(k), non_negative_(k), buffers_(static_cast<std::size_t>(k.buffers.size())) {
+  explicit Needs(const Kernel& k) : k_(k), buffers_(static_cast<std::size_t>(k.buffers.size())) {
     for (std::int32_t i = 0; i < k.buffers.size(); ++i) {
       const Buffer& b = k.buffers[BufferId{i}];
       if (b.dtype == DType::bf16)
@@ -149,10 +149,10 @@ class Needs {
 
   void arguments(const Apply& x, Need need) {
     if (x.fn == ScalarFn::round_bf16) return value(*x.args[0], Need::narrow);
-    const bool kept = keeps(x);
+    const bool kept = need == Need::narrow && keeps(x);
     for (std::size_t i = 0; i < x.args.size(); ++i) {
       const bool is_condition = x.fn == ScalarFn::select && i == 0;
-      value(*x.args[i], kept && !is_condition ? need : Need::exact);
+      value(*x.args[i], kept && !is_condition ? Need::narrow : Need::exact);
     }
   }
 
@@ -161,7 +161,8 @@ class Needs {
   bool keeps(const Apply& x) {
     switch (x.fn) {
       case ScalarFn::add:
-        if (std::ranges::all_of(x.args, [&](const Value& v) { return non_negative_.holds(*v); }))
+        if (!non_negative_) non_negative_.emplace(k_);
+        if (std::ranges::all_of(x.args, [&](const Value& v) { return non_negative_->holds(*v); }))
           return true;
         [[fallthrough]];
       case ScalarFn::sub:
@@ -190,7 +191,7 @@ class Needs {
   }
 
   const Kernel& k_;
-  NonNegative non_negative_;
+  std::optional<NonNegative> non_negative_;  ///< made for the first sum that asks
   std::vector<Need> buffers_;
   std::unordered_map<const ValueNode*, Need> values_;
   bool changed_ = false;

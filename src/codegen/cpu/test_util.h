@@ -140,7 +140,7 @@ inline void check(const kernel::Kernel& k, const Machine& m, double tolerance, u
   }
 }
 
-/// Buffers x (f32[256], or `in`) and y (f32[256], written), and one grid loop of three tasks d0.
+/// A kernel of these buffers and one grid loop of three tasks d0.
 inline std::string kernel_text(const std::string& buffers, const std::string& body, int vars = 12) {
   return fmt::format("kernel \"case\" vars={} {{\n{}\nfor grid d0 in 0..3 {{\n{}\n}}\n}}", vars,
                      buffers, body);
