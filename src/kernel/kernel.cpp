@@ -123,13 +123,14 @@ std::int64_t TileProduct::a_span(DType buffer) const {
   for (const Term& t : terms) furthest = std::max(furthest, t.a);
   const int in_last = rows - (tile_rows() - 1) * height;
   return furthest + (tile_rows() - 1) * a.block + a.place_of(steps() - 1) + (in_last - 1) * a_row +
-         kRowBytes / size_of(buffer);
+         row_bytes / size_of(buffer);
 }
 
 std::int64_t TileProduct::b_span() const {
   std::int64_t furthest = 0;
   for (const Term& t : terms) furthest = std::max(furthest, t.b);
-  return furthest + (tile_columns() - 1) * b.block + (steps() - 1) * b.step + kColumns * kColumns;
+  return furthest + (tile_columns() - 1) * b.block + (steps() - 1) * b.step +
+         row_bytes / 4 * kColumns;
 }
 
 bool is_collective(const Stmt& s) {

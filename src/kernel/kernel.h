@@ -216,7 +216,8 @@ struct Mma {
 /// (t/tile_depth, c/16). a(r, t) lies t%tile_depth elements behind row r%height, of rows `a_row`
 /// apart, of tile (r/height, t/tile_depth), in a buffer of its type or, of bytes, of words of four.
 /// Tiles are `step` apart along t and `block` across, terms begin so much later, in elements of the
-/// buffers. What lies in the last rows' tile beyond `rows` is not read.
+/// buffers. What lies in the last rows' tile beyond `rows` is not read, nor what lies in a tile
+/// beyond `row_bytes` of its rows, or so many words down its columns.
 struct TileProduct {
   struct Operand {
     BufferId buffer;
@@ -247,6 +248,7 @@ struct TileProduct {
   std::int64_t a_row = 32;
   int rows = 16, columns = 16;  ///< columns: a multiple of 16
   int height = kRows;           ///< rows of a tile; the last one's may be fewer
+  int row_bytes = kRowBytes;    ///< of a tile's terms, words
   std::int64_t depth = 32;      ///< a multiple of tile_depth
   std::vector<Term> terms;
   bool ahead = false;  ///< a hint: each step asks for the rows of the step after the next
@@ -271,7 +273,7 @@ struct TileProduct {
   static constexpr int kRegisters = 8;
   bool bytes() const { return a.type != DType::bf16; }
   int parts() const { return bytes() ? 4 : 2; }  ///< of a word
-  int tile_depth() const { return kColumns * parts(); }
+  int tile_depth() const { return row_bytes / 4 * parts(); }
   std::int64_t steps() const { return depth / tile_depth(); }
   int tile_rows() const { return (rows + height - 1) / height; }
   int tile_columns() const { return columns / kColumns; }

@@ -379,6 +379,7 @@ class Parser : Lexer {
     x.rows = static_cast<int>(integer(1, 256));
     if (accept("by")) x.a_row = integer(0, INT32_MAX);
     if (accept("each")) x.height = static_cast<int>(integer(1, TileProduct::kRows));
+    if (accept("wide")) x.row_bytes = static_cast<int>(integer(1, TileProduct::kRowBytes));
     expect("columns");
     x.columns = static_cast<int>(integer(1, 256));
     expect("depth");

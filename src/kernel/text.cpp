@@ -132,6 +132,7 @@ class Printer {
     };
     std::string rows = x.a_row == TileProduct{}.a_row ? "" : fmt::format(" by {}", x.a_row);
     if (x.height != TileProduct::kRows) rows += fmt::format(" each {}", x.height);
+    if (x.row_bytes != TileProduct::kRowBytes) rows += fmt::format(" wide {}", x.row_bytes);
     std::string text = fmt::format("tiles b{}[{}] {} {} * {} rows {}{} columns {} depth {} terms",
                                    x.acc.value, ir::to_string(x.to), x.add ? "+=" : "=",
                                    operand(x.a), operand(x.b), x.rows, rows, x.columns, x.depth);

@@ -230,6 +230,8 @@ class Verifier {
         !(x.bytes() ? bytes : halves) || b.dtype != DType::i32 || a.scope == Scope::lane ||
         b.scope == Scope::lane)
       broken("'{}' as the product of tiles of '{}' and '{}'", acc.name, a.name, b.name);
+    if (x.row_bytes < 4 || x.row_bytes > TileProduct::kRowBytes || x.row_bytes % 4 != 0)
+      broken("tiles whose rows have {} bytes", x.row_bytes);
     if (x.rows < 1 || x.height < 1 || x.height > TileProduct::kRows || x.columns < 1 ||
         x.columns % TileProduct::kColumns != 0 || !x.fits() || x.depth < 1 ||
         x.depth % x.tile_depth() != 0 || x.terms.empty())

@@ -42,15 +42,16 @@ std::array<std::uint8_t, 64> configuration_of(const TileProduct& x) {
   const Registers reg{x.tile_rows(), x.tile_columns()};
   std::array<std::uint8_t, 64> bytes{};
   bytes[0] = 1;
-  const auto set = [&](int tile, int rows) {
-    bytes[kWidths + 2 * static_cast<std::size_t>(tile)] = kRowBytes;
+  const auto set = [&](int tile, int rows, int row_bytes) {
+    bytes[kWidths + 2 * static_cast<std::size_t>(tile)] = static_cast<std::uint8_t>(row_bytes);
     bytes[kHeights + static_cast<std::size_t>(tile)] = static_cast<std::uint8_t>(rows);
   };
   for (int i = 0; i < reg.rows; ++i) {
-    for (int j = 0; j < reg.columns; ++j) set(reg.acc(i, j), rows_of(x, i));
-    set(reg.a(i), rows_of(x, i));
+    for (int j = 0; j < reg.columns; ++j) set(reg.acc(i, j), rows_of(x, i), kRowBytes);
+    set(reg.a(i), rows_of(x, i), x.row_bytes);
   }
-  for (int j = 0; j < std::min(reg.columns, reg.free()); ++j) set(reg.b(j), kRowBytes / 4);
+  for (int j = 0; j < std::min(reg.columns, reg.free()); ++j)
+    set(reg.b(j), x.row_bytes / 4, kRowBytes);
   return bytes;
 }
 

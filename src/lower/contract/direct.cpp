@@ -13,9 +13,6 @@ std::int64_t height_of(const Product& p) {
 
 namespace {
 
-/// The share of a box's terms that are no zeros.
-constexpr double kLeastFull = 0.3;
-
 /// From the first row of the tile axis to another.
 std::optional<std::int64_t> distance(const Expr& offset, ir::Var rows, std::int64_t row) {
   const auto at = [&](std::int64_t r) {
@@ -31,19 +28,23 @@ std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
                                       kernel::BufferId buffer, const Expr& offset,
                                       std::int64_t in_term) {
   if (shape.a != 1 || !p.tile) return std::nullopt;
-  const std::vector<Axis> terms = merged_reductions(p, {offset});
+  std::vector<Axis> terms = merged_reductions(p, {offset});
   const std::int64_t height = height_of(p);
   if (p.extents.tile_step == 1 && !ir::coefficient_of(offset, p.tile->var)) return std::nullopt;
   const auto pitch = distance(offset, p.tile->var, 1),
              block = distance(offset, p.tile->var, height);
   if (pitch.value_or(0) < 1 || block.value_or(0) < 1 || terms.empty() ||
-      (shape.line > 1 ? shape.padded : terms.back().extent) % shape.depth() != 0 ||
       ir::coefficient_of(offset, terms.back().var) != in_term)
     return std::nullopt;
+  const bool cut = shape.width > 0;
+  std::int64_t line = 1;  // its terms, which are one axis or two
+  for (; !terms.empty() && line < (cut ? shape.line : 2); terms.pop_back())
+    line *= terms.back().extent;
+  if (cut ? line != shape.line : line % shape.depth() != 0) return std::nullopt;
   kernel::TileProduct::Operand o;
-  o.step = shape.depth() * in_term;
-  std::int64_t steps = ceil_div(terms.back().extent, shape.depth());
-  for (std::size_t i = terms.size() - 1; i-- > 0; steps *= terms[i].extent) {
+  o.step = (cut ? shape.width : shape.depth()) * in_term;
+  std::int64_t steps = (cut ? shape.padded : line) / shape.depth();
+  for (std::size_t i = terms.size(); i-- > 0; steps *= terms[i].extent) {
     const auto apart = ir::coefficient_of(offset, terms[i].var);
     const std::int64_t further = apart.value_or(0) - o.place_of(steps);
     if (!apart || further < 0) return std::nullopt;
@@ -66,6 +67,24 @@ std::optional<DirectRows> rows_in_place(const Product& p, const Pieces& shape) {
   return direct_rows(p, shape, load->buffer, load->offset, shape.bytes ? 4 : 1);
 }
 
+/// Whether channels are the box's innermost dimension, and nothing else.
+bool has_channels(const Product& p) {
+  const Box::Dim& inner = p.box->dims[static_cast<std::size_t>(p.box->order.back())];
+  return inner.local == Expr(p.k.back().axes.back().var);
+}
+
+Line line_in_box(const Product& p) {
+  const std::vector<int>& order = p.box->order;
+  const bool channels = has_channels(p);
+  Line line{1, channels ? p.k.back().axes.back().extent : 1};
+  const std::size_t behind = channels ? 2 : 1;  // dimensions, reductions
+  if (order.size() < behind || p.k.size() < behind) return line;
+  const Axis& taps = p.k[p.k.size() - behind].axes.back();
+  const Box::Dim& dim = p.box->dims[static_cast<std::size_t>(order[order.size() - behind])];
+  if (ir::coefficient_of(dim.local, taps.var) == 1) line.taps = taps.extent;
+  return line;
+}
+
 bool rows_in_box(const Product& p, const Pieces& shape) {
   if (shape.a != 1 || !p.box || !p.tile || p.k.empty()) return false;
   const bool lines = p.extents.tile_step > 1;
@@ -80,14 +99,13 @@ bool rows_in_box(const Product& p, const Pieces& shape) {
     for (const KLoop& loop : p.k)
       if (ir::coefficient_of(local, loop.axes[0].var).value_or(-1) < 0) return false;
   }
-  const Axis& last = p.k.back().axes.back();
+  if (moving != (lines ? 2 : 1)) return false;
+  if (!has_channels(p)) return shape.width > 0 && shape.apart == 1;
+  if (shape.width == 0 || shape.apart == shape.channels) return true;
+  // Zeros are written behind all channels.
   const Box::Dim& inner = p.box->dims[static_cast<std::size_t>(p.box->order.back())];
-  if (moving != (lines ? 2 : 1) || inner.local != Expr(last.var)) return false;
-  if (last.extent % shape.depth() == 0) return true;
-  // Zeros are written behind whole lines.
-  return shape.line == last.extent && inner.low.constant() == 0 && inner.inside.low <= 0 &&
-         inner.inside.high >= last.extent - 1 &&
-         kLeastFull * static_cast<double>(shape.padded) <= static_cast<double>(shape.line);
+  return inner.low.constant() == 0 && inner.inside.low <= 0 &&
+         inner.inside.high >= shape.channels - 1;
 }
 
 }  // namespace heddle::lower::contract

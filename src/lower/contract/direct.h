@@ -21,6 +21,11 @@ std::int64_t height_of(const Product& p);
 std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
                                       kernel::BufferId buffer, const ir::Expr& offset,
                                       std::int64_t in_term);
+/// The terms of a window that a box has side by side: `taps` along its rows, of `channels` each.
+struct Line {
+  std::int64_t taps, channels;
+};
+Line line_in_box(const Product& p);
 /// In memory.
 std::optional<DirectRows> rows_in_place(const Product& p, const Pieces& shape);
 /// Whether a box of the operand has them, whatever part of it a task takes.

@@ -23,7 +23,7 @@ Emitter::Emitter(Product& product, const Schedule& schedule)
   panel_size_ = p_.extents.k * s_.nv * lanes_;
   if (s_.winograd > 0) winograd_ = winograd_of(p_, lanes_);
   if (s_.strassen) strassen_ = strassen_of(p_, lanes_);
-  if (s_.pieces) pieces_ = pieces_of(p_);
+  if (s_.pieces) pieces_ = pieces_of(p_, s_.a);
   halves_ = winograd_ &&
             winograd_of_halves(*p_.request.graph, p_.problem, p_.request.target, s_.winograd);
 }

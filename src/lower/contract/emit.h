@@ -84,6 +84,9 @@ class Emitter {
   void copy_box(std::size_t level, const Position& position, kernel::Body& body);
   void copy_box_range(std::size_t level, Position position, std::int64_t begin, std::int64_t end,
                       kernel::Body& body);
+  bool few_channels() const;
+  void copy_places(std::size_t level, Position position, std::int64_t begin, std::int64_t end,
+                   kernel::Body& body);
   void zero_box(std::size_t level, Position position, kernel::Body& body);
   kernel::Stmt box_element(const Position& position, std::vector<ir::Condition> when);
   kernel::Stmt box_zero(const Position& position);

@@ -47,9 +47,9 @@ void Emitter::plan_box() {
   a_main_ = kernel::load(a_buffer_, box_offset(), p_.problem.element());
 }
 
-/// Elements of the innermost dimension in the box: of pieces whole tiles, with zeros behind it.
+/// Elements of the innermost dimension in the box: of pieces with the zeros behind channels.
 std::int64_t Emitter::in_line(std::int64_t extent) const {
-  return pieces_ && pieces_->line > 1 ? pieces_->padded : extent;
+  return pieces_ && pieces_->apart > pieces_->channels ? pieces_->apart : extent;
 }
 
 /// Where the box holds what the axes read.
@@ -138,6 +138,8 @@ void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t 
                              std::int64_t end, Body& body) {
   if (begin >= end) return;
   const auto d = static_cast<std::size_t>(p_.box->order[level]);
+  if (level + 2 == p_.box->order.size() && few_channels())
+    return copy_places(level, std::move(position), begin, end, body);
   if (level + 1 < p_.box->order.size()) {
     const Var x = k_.new_var();
     position[d] = Expr(x);
@@ -161,7 +163,7 @@ void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t 
       position[d] = Expr(first) + Expr(l);
       std::vector<ir::Condition> some{{position[d], 0, end}};
       body.push_back(kernel::loop(
-          l, 0, lanes_, Binding::vector,
+          l, 0, std::min<std::int64_t>(lanes_, line - first), Binding::vector,
           {first < end ? box_element(position, std::move(some)) : box_zero(position)}));
     }
     return;
@@ -171,6 +173,35 @@ void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t 
     position[d] = Expr(x) + Expr(begin + vectors * lanes_);
     body.push_back(kernel::loop(x, 0, rest, Binding::serial, {box_element(position, {})}));
   }
+}
+
+/// Whether a vector holds all channels of a place.
+bool Emitter::few_channels() const {
+  return pieces_ && pieces_->width > 0 && pieces_->channels > 1 && pieces_->apart <= lanes_ &&
+         pieces_->channels == box_extents_[static_cast<std::size_t>(p_.box->order.back())];
+}
+
+/// Places side by side as vectors, one for each of their channels.
+void Emitter::copy_places(std::size_t level, Position position, std::int64_t begin,
+                          std::int64_t end, Body& body) {
+  const auto d = static_cast<std::size_t>(p_.box->order[level]),
+             channels = static_cast<std::size_t>(p_.box->order[level + 1]);
+  const auto some = [&](const Expr& first, std::int64_t count) {
+    const Var l = k_.new_var();
+    position[d] = first + Expr(l);
+    Body stores;
+    for (std::int64_t c = 0; c < pieces_->apart; ++c) {
+      position[channels] = Expr(c);
+      stores.push_back(c < pieces_->channels ? box_element(position, {}) : box_zero(position));
+    }
+    return kernel::loop(l, 0, count, Binding::vector, std::move(stores));
+  };
+  const std::int64_t vectors = (end - begin) / lanes_;
+  if (vectors == 0) return body.push_back(some(Expr(begin), end - begin));
+  const Var x = k_.new_var();
+  body.push_back(kernel::loop(x, 0, vectors, Binding::serial,
+                              {some(Expr(x) * Expr(lanes_) + Expr(begin), lanes_)}));
+  if ((end - begin) % lanes_ != 0) body.push_back(some(Expr(end - lanes_), lanes_));  // some again
 }
 
 /// Fills the dimensions from `level` inwards with zeros.

@@ -295,6 +295,7 @@ Tile Emitter::pieces_product(const Variant& v) const {
   }
   // Tiles that lack a row or columns are computed as whole ones: of one shape, all have one
   // configuration of the registers.
+  x.row_bytes = pieces_->row_bytes();
   x.rows = static_cast<int>(s_.mr);
   x.columns = static_cast<int>(s_.nv * lanes_);
   x.depth = steps_ * x.tile_depth();

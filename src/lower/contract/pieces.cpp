@@ -54,9 +54,9 @@ bool can_slice(const Product& p, const Pieces& shape, const Schedule& s, std::in
   std::int64_t terms = 1;
   for (std::size_t i = p.k.size(); i-- > 0;)
     for (std::size_t j = p.k[i].axes.size(); j-- > 0;) {
-      terms = terms == 1 && shape.line > 1 ? shape.padded : terms * p.k[i].axes[j].extent;
-      if (terms % shape.depth() != 0) continue;
-      const std::int64_t run = terms / shape.depth();
+      terms *= p.k[i].axes[j].extent;
+      if (terms % shape.line != 0 || shape.place_of(terms) % shape.depth() != 0) continue;
+      const std::int64_t run = shape.place_of(terms) / shape.depth();
       if (run % steps != 0 && steps % run != 0) return false;
     }
   return true;
@@ -145,17 +145,52 @@ std::optional<std::vector<std::int64_t>> blocks_of(const std::vector<Axis>& term
   return blocks == 1 ? std::optional(out) : std::nullopt;
 }
 
-std::optional<Pieces> pieces_of(const Product& p) {
+bool Pieces::cut_lines(std::int64_t taps, std::int64_t terms, bool box) {
+  constexpr std::int64_t kPage = 1024;  // a box keeps its places from being so far apart
+  const std::int64_t unit = bytes ? 1 : 2, fewest = ceil_div(taps * terms, depth()),
+                     whole = ceil_div(terms, depth()) * depth();
+  line = taps * terms;
+  channels = terms;
+  const auto cut = [&](std::int64_t count, std::int64_t with) {
+    const std::int64_t all = taps * with;
+    if (all % count != 0 || all / count % unit != 0 || all / count > depth()) return false;
+    apart = with;
+    width = all / count;
+    padded = count * depth();
+    return true;
+  };
+  if (!box) {
+    for (std::int64_t count = fewest; 2 * count <= 3 * fewest; ++count)
+      if (cut(count, terms)) return true;
+    return false;
+  }
+  for (std::int64_t count = fewest; count < taps * whole / depth(); ++count)
+    for (std::int64_t with = terms; with < whole; ++with)
+      if (with % kPage != 0 && cut(count, with)) return true;
+  return cut(taps * whole / depth(), whole);
+}
+
+std::optional<Pieces> pieces_of(const Product& p, ASource rows) {
   auto shape = pieces_of(*p.request.graph, p.problem);
   if (!shape || !p.tile || !p.n || p.k.empty()) return std::nullopt;
-  // A box has whole tiles of terms at each place; rows that are copied begin in the middle of one.
-  const bool box = p.base.a == ASource::box;
-  const std::int64_t unit = box ? shape->depth() : kHalf;
-  const std::vector<Axis> k = box ? p.k.back().axes : merged_reductions(p, expressions_of(p.a));
-  if ((!box && k.size() == 1) || k.back().extent % unit == 0) return shape;
+  // Rows that are copied begin in the middle of a tile; others are cut into steps.
+  const bool copied = rows == ASource::matrix;
+  Line line{1, 1};
+  if (rows == ASource::box) {
+    line = line_in_box(p);
+  } else {
+    const std::vector<Axis> k = merged_reductions(p, expressions_of(p.a));
+    if (copied && k.size() == 1) return shape;
+    line.channels = k.back().extent;
+  }
+  if (line.channels % (copied ? kHalf : shape->depth()) == 0) return shape;
   if (p.base.b != BSource::constant) return std::nullopt;
-  shape->line = k.back().extent;
-  shape->padded = ceil_div(shape->line, unit) * unit;
+  if (copied) {
+    shape->line = line.channels;
+    shape->padded = ceil_div(shape->line, kHalf) * kHalf;
+  } else if (!shape->cut_lines(line.taps, line.channels, rows == ASource::box)) {
+    return std::nullopt;
+  }
   shape->steps = ceil_div(shape->place_of(p.extents.k), shape->depth());
   return shape;
 }
@@ -203,20 +238,24 @@ std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p
 std::vector<Schedule> pieces_schedules(const Product& p, Form form, const Target& target, int lanes,
                                        const Tuning& fixed, std::size_t count) {
   std::vector<Schedule> out;
-  const auto shape = pieces_of(p);
-  if (!shape || lanes != Tile::kColumns) return out;
+  if (lanes != Tile::kColumns) return out;
   const Extents& e = p.extents;
   const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
   // Schedules of before rows were read where they lie do not name it.
   const auto direct = mr_pin ? pinned(fixed, "direct").value_or(0) : pinned(fixed, "direct");
-  std::vector<ASource> sources;
-  if (form == Form::copied && direct.value_or(0) == 0) sources.push_back(ASource::matrix);
+  std::vector<std::pair<ASource, Pieces>> sources;
+  const auto add = [&](ASource rows, const auto& can) {
+    const auto shape = pieces_of(p, rows);
+    if (shape && can(*shape)) sources.emplace_back(rows, *shape);
+  };
+  if (form == Form::copied && direct.value_or(0) == 0)
+    add(ASource::matrix, [](const Pieces&) { return true; });
   if (direct.value_or(1) == 1) {
-    if (form == Form::boxed && p.base.a == ASource::box && rows_in_box(p, *shape))
-      sources.push_back(ASource::box);
+    if (form == Form::boxed && p.base.a == ASource::box)
+      add(ASource::box, [&](const Pieces& shape) { return rows_in_box(p, shape); });
     const bool twice = form == Form::boxed && p.k.size() == 1;  // the copied form has them
-    if (p.base.a != ASource::box && !twice && rows_in_place(p, *shape))
-      sources.push_back(ASource::in_place);
+    if (p.base.a != ASource::box && !twice)
+      add(ASource::in_place, [&](const Pieces& shape) { return !!rows_in_place(p, shape); });
   }
   const std::int64_t vectors = ceil_div(e.n, lanes);
   for (std::int64_t nv = 1; nv <= 6; ++nv)
@@ -234,9 +273,9 @@ std::vector<Schedule> pieces_schedules(const Product& p, Form form, const Target
       if (!nv_pin && s.nv != nv) continue;
       s.small = tiles * s.mr - e.tile;
       s.big = tiles - s.small;
-      for (const ASource source : sources) {
+      for (const auto& [source, shape] : sources) {
         s.a = source;
-        add_blockings(p, *shape, s, target, lanes, fixed, out);
+        add_blockings(p, shape, s, target, lanes, fixed, out);
       }
     }
   return best_first(std::move(out), count);

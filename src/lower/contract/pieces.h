@@ -21,9 +21,27 @@ struct Pieces {
   std::int64_t steps = 1;  ///< tiles along the reduction, the last one padded with zeros
   bool bytes = false;
   /// Terms of the innermost reduction, and those with the zeros behind them that keep vectors of
-  /// terms from straddling it (in a box whole tiles); 1 where that needs none.
+  /// terms from straddling it; 1 where that needs none. Of rows that are not copied a line is the
+  /// terms that lie side by side, cut into steps.
   std::int64_t line = 1, padded = 1;
-  std::int64_t place_of(std::int64_t term) const { return term / line * padded + term % line; }
+  /// Of such a line: the terms of a tap (its channels), and those with the zeros behind them in the
+  /// box; the terms of a step, of which all tiles have as many.
+  std::int64_t channels = 0, apart = 0, width = 0;
+  /// A term's place among those of the tiles of columns.
+  std::int64_t place_of(std::int64_t term) const {
+    std::int64_t in_line = term % line;
+    if (width > 0) {
+      in_line = in_line / channels * apart + in_line % channels;
+      in_line = in_line / width * depth() + in_line % width;
+    }
+    return term / line * padded + in_line;
+  }
+  /// Cuts lines of so many taps and channels into as few steps as can be; `box`: zeros may be put
+  /// behind each tap's channels. False if whole steps of equal width cannot be had.
+  bool cut_lines(std::int64_t taps, std::int64_t channels, bool box);
+  int row_bytes() const {
+    return width > 0 ? static_cast<int>(width * (bytes ? 4 : 2)) : kernel::TileProduct::kRowBytes;
+  }
   /// Vectors of terms in a row of a tile, and terms in a word of b's tiles.
   std::int64_t vectors() const { return bytes ? 1 : 2; }
   std::int64_t depth() const { return vectors() * kHalf; }  ///< terms of a tile
@@ -46,9 +64,10 @@ std::optional<std::vector<std::int64_t>> blocks_of(const std::vector<Axis>& term
 std::vector<kernel::Value> split(const kernel::Value& v, int count);
 /// bf16 nearest to a number, ties away from zero; one that rounds to infinity is cut off.
 std::uint16_t piece_of(float x);
-/// nullopt unless both operands are of f32 or bf16, or of bytes that go four at a time, and vectors
-/// of terms do not straddle tiles; those of a constant have zeros where they would.
-std::optional<Pieces> pieces_of(const Product& p);
+/// With the rows from there; nullopt unless both operands are of f32 or bf16, or of bytes that go
+/// four at a time, and vectors of terms do not straddle tiles; those of a constant have zeros where
+/// they would.
+std::optional<Pieces> pieces_of(const Product& p, ASource rows);
 
 /// nullopt where the target has no tile registers, or nothing is gained.
 std::optional<Algorithm> pieces_algorithm(const prim::Graph& g, const Problem& p,

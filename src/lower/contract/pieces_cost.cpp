@@ -128,7 +128,8 @@ double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, doub
 /// Terms of the operand that a task has in its box, of bytes words of four.
 double terms_of_box(const Product& p, const Pieces& shape, const Schedule& s) {
   const Extents& e = p.extents;
-  const double wide = static_cast<double>(shape.padded) / static_cast<double>(shape.line);
+  const double wide =
+      shape.width > 0 ? static_cast<double>(shape.apart) / static_cast<double>(shape.channels) : 1;
   if (e.whole) {
     double terms = 1;
     ir::Ranges ranges = p.problem.ranges();
@@ -187,6 +188,9 @@ class Cost {
  private:
   /// Steps of a tap of a window.
   double tap() const {
+    if (shape_.width > 0)
+      return static_cast<double>(shape_.padded * shape_.channels) /
+             static_cast<double>(shape_.line * shape_.depth());
     return static_cast<double>(ceil_div(p_.k.back().axes.back().extent, shape_.depth()));
   }
 

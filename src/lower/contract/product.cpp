@@ -415,6 +415,7 @@ class Maker {
     std::stable_sort(axes.begin(), axes.end(), [&](const Axis& x, const Axis& y) {
       return stride_of(load, x.var) > stride_of(load, y.var);
     });
+    if (form_ == Form::boxed && out_->box) channels_last(axes);
     for (const Axis& axis : axes) out_->k.push_back({{axis}, axis.extent});
     if (form_ != Form::copied || !load || p_.parts || axes.size() < 2) return;
     // Taps of few channels: together they are fewer vectors of terms.
@@ -423,6 +424,23 @@ class Maker {
             taps.extent * ceil_div(channels.extent, kHalf) &&
         chained({load->offset}, taps, channels))
       out_->a = in_units_of(channels, taps, out_->a);
+  }
+
+  /// Planes of an image: of few channels a box has those of each place side by side.
+  void channels_last(std::vector<Axis>& axes) {
+    constexpr std::int64_t kFew = 16;
+    std::vector<int>& order = out_->box->order;
+    const auto local = [&](int d) { return out_->box->dims[static_cast<std::size_t>(d)].local; };
+    if (local(order.back()) == Expr(axes.back().var)) return;
+    for (std::size_t at = 0; at + 1 < order.size(); ++at) {
+      const auto axis = std::ranges::find_if(
+          axes, [&](const Axis& a) { return a.extent <= kFew && local(order[at]) == Expr(a.var); });
+      if (axis == axes.end()) continue;
+      std::rotate(axis, axis + 1, axes.end());
+      std::rotate(order.begin() + static_cast<std::ptrdiff_t>(at),
+                  order.begin() + static_cast<std::ptrdiff_t>(at) + 1, order.end());
+      return;
+    }
   }
 
   void extents() {
