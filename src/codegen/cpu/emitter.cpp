@@ -202,7 +202,10 @@ void Emitter::vector_loop(const For& x) {
   vector_ = Vector{x.var, x.begin, static_cast<unsigned>(extent), width};
   const auto at = static_cast<std::size_t>(x.var.index);
   ranges_[at] = ir::Interval{x.begin, x.end - 1};
-  levels_[at] = depth();
+  // Vectors that are the same each time round the loop are made before it, but not before others
+  // around it, which may be a main loop's.
+  const bool in_loop = scope().before && scope().writes && !scope().conditional && !scope().mask;
+  levels_[at] = in_loop ? depth() - 1 : depth();
   body(*x.body);
   ranges_[at].reset();
   vector_.reset();
