@@ -116,6 +116,7 @@ Emitter::V Emitter::make_apply(const Apply& x, DType dtype, bool narrow) {
   if (V word = load_parts(x)) return word;
   if (V sum = add_product(x)) return sum;
   if (V s = dtype == DType::f32 ? make_logistic(x, narrow) : nullptr) return s;
+  if (V s = dtype == DType::f32 && narrow ? make_one_plus(x) : nullptr) return s;
   llvm::SmallVector<V> args;
   bool varying = false;
   for (const Value& arg : x.args) {
@@ -164,6 +165,18 @@ Emitter::V Emitter::make_logistic(const Apply& x, bool narrow) {
         if (V out = made(&x.args[1 - side], *y)) return out;
   const auto y = logistic_argument(&x);
   return y ? made(nullptr, *y) : nullptr;
+}
+
+/// 1 + erf(y) and 1 + tanh(y), of GELU; null where it is something else.
+Emitter::V Emitter::make_one_plus(const Apply& x) {
+  if (x.fn != ir::ScalarFn::add) return nullptr;
+  for (const std::size_t one : {0, 1})
+    for (const ir::ScalarFn fn : {ir::ScalarFn::erf, ir::ScalarFn::tanh}) {
+      const Apply* f = application(x.args[1 - one], fn);
+      V y = f && is_number(x.args[one], 1) ? value(f->args[0]) : nullptr;
+      if (y && y->getType()->isVectorTy()) return ops_.narrow_one_plus(fn, y);
+    }
+  return nullptr;
 }
 
 Emitter::V Emitter::make_guard(const Guard& x) {

@@ -144,6 +144,7 @@ class Emitter {
   V load_parts(const kernel::Apply& x);
   V load_table(const kernel::Load& x);
   V add_product(const kernel::Apply& x);
+  V make_one_plus(const kernel::Apply& x);
   V make_logistic(const kernel::Apply& x, bool narrow);
   void store(const kernel::Store& x);
   void store_uniform(std::int32_t buffer, const Expr& offset, V v);

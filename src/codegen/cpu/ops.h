@@ -62,6 +62,9 @@ class Ops {
   llvm::Value* logistic(llvm::Value* numerator, llvm::Value* y, bool negative, bool narrow);
   /// e^(±x), no more exact than that. Null where an exact one takes no longer.
   llvm::Value* narrow_exp(llvm::Value* x, double sign = 1);
+  /// 1 + fn(y), fn erf or tanh: of its own size no less exact, also where next to nothing is left.
+  /// Null as before.
+  llvm::Value* narrow_one_plus(ir::ScalarFn fn, llvm::Value* y);
   /// Calls `name` on each lane of the arguments (libm).
   llvm::Value* per_lane(const std::string& name, llvm::ArrayRef<llvm::Value*> args,
                         llvm::Type* result);

@@ -453,10 +453,15 @@ class Maker {
     e.element_bytes = size_of(p_.type);
     e.spare = p_.parts ? 2 : 0;  // of 16 the allocator wants one more
     e.a_row_bytes = e.k * e.element_bytes * (e.rows > 1 ? e.tile : 1);
+    // Where bf16 is all that is kept, a processor with tile registers has shorter functions.
+    constexpr double kNarrow = 0.4;
     double work = 1;
     for (const Output& o : out_->outputs)
       kernel::for_each_value(o.value, [&](const Value& v) {
-        if (const auto* x = std::get_if<kernel::Apply>(&v->op)) work += ir::info(x->fn).flops;
+        const bool narrow =
+            request().target.tiles && out_->kernel.buffers[o.buffer].dtype == DType::bf16;
+        if (const auto* x = std::get_if<kernel::Apply>(&v->op))
+          work += ir::info(x->fn).flops * (narrow && ir::info(x->fn).expensive ? kNarrow : 1);
         if (std::holds_alternative<Load>(v->op)) work += 1;
       });
     e.epilogue = work;
