@@ -269,6 +269,30 @@ TEST(TileProduct, IsASumOverTermsAndDepth) {
     }
 }
 
+/// Of fewer bytes than a tile holds, next to which others lie.
+TEST(TileProduct, OfNarrowRows) {
+  const Kernel k = parsed(product_of_tiles(
+      "tiles b3[0] = b0[0 by 12, 192, 2 skip 176] * b1[0 by 256, 256] rows 20 by 12 wide 24 "
+      "columns 16 depth 48 terms 0 0"));
+  ASSERT_TRUE(verify(k).ok()) << verify(k).error().message;
+  EXPECT_EQ(to_string(*parse_kernel(to_string(k))), to_string(k));
+  std::vector<std::uint16_t> a(4096);
+  std::vector<std::uint32_t> b(1024, 0x7fc07fc0);  // NaN behind the words that count
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = f32_to_bf16(static_cast<float>(i % 7) - 3);
+  for (std::size_t i = 0; i < b.size(); ++i)
+    if (i % 256 < 96) b[i] = f32_to_bf16(static_cast<float>(i % 5));
+  std::vector<float> y(320);
+  ASSERT_TRUE(interpret(k, {bytes(a), bytes(b), bytes(y)}).ok());
+  for (std::size_t r = 0; r < 20; ++r)
+    for (std::size_t c = 0; c < 16; ++c) {
+      float want = 0;
+      for (std::size_t t = 0; t < 48; t += 2)  // the odd terms of b are zeros
+        want += bf16_to_f32(a[r * 12 + t / 24 * 200 + t % 24]) *
+                bf16_to_f32(static_cast<std::uint16_t>(b[t / 12 * 256 + t % 12 / 2 * 16 + c]));
+      EXPECT_EQ(y[r * 16 + c], want) << r << " " << c;
+    }
+}
+
 /// Step by step in a loop, beside something else.
 TEST(TileProduct, AlongALoop) {
   const std::string one =

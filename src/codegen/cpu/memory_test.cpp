@@ -110,5 +110,25 @@ TEST(Transpose, BlocksThatBeginAlike) {
   }
 }
 
+/// A loop's rows add the same vector, which is converted once, before it.
+TEST(Vectors, SameEachTimeRound) {
+  const kernel::Kernel k = parsed(R"(kernel "rows" vars=3 {
+  buffer b0 "x" f32[1024] grid arg=0
+  buffer b1 "bias" bf16[16] grid arg=1
+  buffer b2 "y" f32[1024] grid arg=2 written
+  for grid d0 in 0..1 { for serial d1 in 0..64 {
+    for vector d2 in 0..16 { b2[d1*16 + d2] = add.f32(load.f32 b0[d1*16 + d2], load.f32 b1[d2]) }
+  } }
+})");
+  for (const Machine& m : machines()) check(k, m, 0);
+#if defined(__x86_64__)
+  const std::string code = *to_assembly_text(k, *machine_named("x86-64-v4"));
+  const std::size_t converts = code.find("vpmovzxwd"), loop = code.find("vaddps");
+  ASSERT_NE(converts, std::string::npos);
+  const std::string between = code.substr(converts, loop - converts);
+  EXPECT_NE(between.find(":"), std::string::npos) << between;  // the label of the loop
+#endif
+}
+
 }  // namespace
 }  // namespace heddle::codegen::cpu

@@ -24,7 +24,15 @@ TEST(Prefetch, ChangesNothingEvenOutsideTheBuffer) {
 
 /// In machine code where the processor has tile registers; the accumulators' buffer grows, too.
 TEST(TileProduct, AsTheInterpreterHasIt) {
-  for (const auto& [rows, columns] : {std::pair{32, 32}, {17, 32}, {16, 64}, {5, 96}, {33, 16}}) {
+  struct Shape {
+    int rows, columns;
+    const char* wide = "";
+    int terms = 32;  // of a step
+  };
+  for (const auto& [rows, columns, wide, terms] :
+       {Shape{32, 32}, Shape{17, 32}, Shape{16, 64}, Shape{5, 96}, Shape{33, 16},
+        Shape{20, 32, "wide 24 ", 12}, Shape{16, 48, "wide 60 ", 30},
+        Shape{16, 16, "wide 4 ", 2}}) {
     const kernel::Kernel k = parsed(fmt::format(
         R"(kernel "product" vars=7 {{
   buffer b0 "a" f32[6144] grid arg=0
@@ -34,16 +42,16 @@ TEST(TileProduct, AsTheInterpreterHasIt) {
   buffer b4 "acc" f32[{2}] block
   for grid d0 in 0..1 {{
     for serial d1 in 0..384 {{ for vector d2 in 0..16 {{ b3[d1*16 + d2] = load.f32 b0[d1*16 + d2] }} }}
-    tiles b4[0] = b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 96 terms 512 1536, 0 0 fetch b1[64] rows 3 by 48 lines 3 far page fetch b2[0] rows 20 by 16 lines 1
-    tiles b4[0] += b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} columns {1} depth 64 terms 0 0
+    tiles b4[0] = b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} {4}columns {1} depth {5} terms 512 1536, 0 0 fetch b1[64] rows 3 by 48 lines 3 far page fetch b2[0] rows 20 by 16 lines 1
+    tiles b4[0] += b3[0 by 512, 2048] * b1[0 by 1536, 256] rows {0} {4}columns {1} depth {6} terms 0 0
     for serial d5 in 0..3 {{
-      tiles b4[0] += b3[64 by 512, 2048] * b1[256 by 1536, 256] rows {0} columns {1} depth 96 terms 0 0, 128 0 along d5 fetch b0[32] rows 7 by 16 lines 1
+      tiles b4[0] += b3[64 by 512, 2048] * b1[256 by 1536, 256] rows {0} {4}columns {1} depth {5} terms 0 0, 128 0 along d5 fetch b0[32] rows 7 by 16 lines 1
       for serial d6 in 0..2 {{ b2[d5*2 + d6] = load.f32 b0[d5] }}
     }}
     for serial d3 in 0..{3} {{ for vector d4 in 0..16 {{ b2[d3*16 + d4] = load.f32 b4[d3*16 + d4] }} }}
   }}
 }})",
-        rows, columns, rows * columns, rows * columns / 16));
+        rows, columns, rows * columns, rows * columns / 16, wide, 3 * terms, 2 * terms));
     ASSERT_TRUE(kernel::verify(k).ok()) << kernel::verify(k).error().message;
 #if defined(__x86_64__)
     const auto named = machine_named("sapphirerapids");

@@ -72,10 +72,10 @@ const Image kImages[] = {
     {{1, 64, 9, 20}, {20, 64, 2, 5}, conv(2, 1, 2), {{"rows", 2}}},
     {{1, 64, 11, 20}, {20, 64, 3, 3}, conv(2, 1, 0), {{"mr", 9}}, "in-place"}};
 
-void check_image(const Image& image, DType a, DType b, bool constant) {
+void check_image(const Image& image, DType a, DType b, bool constant, bool planes = false) {
   Case c;
   const NodeId x = c.input(image.x, a);
-  c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
+  if (!planes) c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
   const NodeId w = constant ? c.constant(image.w, b) : c.input(image.w, b);
   SCOPED_TRACE(fmt::format("{} {} {} {} {}", to_string(image.x), to_string(image.w), name_of(a),
                            name_of(b), constant));
@@ -90,6 +90,61 @@ void check_image(const Image& image, DType a, DType b, bool constant) {
   }
   const bool lies = a == DType::bf16 || image.source == "box";
   ASSERT_NO_FATAL_FAILURE(check_direct(c, image.tuning, lies ? image.source : "in-place"));
+}
+
+/// Lines of taps and channels that are no whole tiles: cut into one, two and more equal steps, with
+/// zeros behind an odd number of channels; dilated taps are lines each.
+const Image kLines[] = {
+    {{1, 3, 11, 19}, {20, 3, 3, 3}, conv(2, 1, 1)},
+    {{2, 3, 17, 35}, {33, 3, 7, 7}, conv(2, 2, 3)},
+    {{1, 3, 12, 20}, {16, 3, 9, 9}, conv(2, 1, 4), {{"mr", 16}, {"nv", 1}, {"rows", 5}}},
+    {{1, 2, 9, 18}, {40, 2, 5, 4}, conv(2, 1, 2)},
+    {{1, 4, 20, 37}, {24, 4, 7, 7}, conv(2, 2, 3), {{"mr", 16}, {"nv", 1}}},
+    {{1, 12, 10, 21}, {16, 12, 3, 3}, conv(2, 1, 1), {{"rows", 3}}},
+    {{2, 16, 9, 7}, {24, 16, 3, 3}, conv(2, 1, 1)},
+    {{1, 48, 8, 9}, {20, 48, 3, 3}, conv(2, 1, 1)},
+    {{1, 80, 7, 20}, {20, 80, 3, 3}, conv(2, 2, 1)},
+    {{1, 5, 12, 18}, {20, 5, 3, 3}, conv(2, 1, 2, 2)},
+    {{1, 13, 8, 9}, {8, 13, 1, 5}, conv(2, 1, 2)}};
+
+TEST(DirectRows, OfLines) {
+  for (const Image& image : kLines)
+    for (const bool planes : {true, false}) {
+      if (planes && image.x[1] > 16) continue;  // more are copied row by row
+      ASSERT_NO_FATAL_FAILURE(check_image(image, DType::bf16, DType::bf16, true, planes));
+      if (image.x[1] % 4 != 0) continue;  // bytes are words of four
+      for (const DType a : {DType::u8, DType::i8})
+        ASSERT_NO_FATAL_FAILURE(check_image(image, a, DType::i8, true, planes));
+    }
+}
+
+/// A number that is none stays with the windows that have it: nothing is multiplied by zeros.
+TEST(DirectRows, NothingBehindALine) {
+  for (const Shape& shape : {Shape{1, 3, 9, 20}, Shape{1, 6, 9, 20}}) {
+    Case c;
+    const NodeId x = c.input(shape, DType::bf16);
+    c.layouts[x] = ordered(shape, {0, 2, 3, 1});
+    const NodeId y = c.b.conv(x, c.constant({16, shape[1], 3, 3}, DType::bf16), conv(2, 1, 1));
+    c.output(c.b.transpose(y, {0, 2, 3, 1}));  // as memory has it
+    c.tolerance = 2e-2;
+    ASSERT_NO_FATAL_FAILURE(check_direct(c, {}, "box"));
+    for (std::int64_t i = 0; i < c.inputs[0].count(); i += 131) c.inputs[0].set(i, NAN);
+    const Tensor got = output_of(c), want = (*prim::interpret(c.g, c.inputs))[0];
+    for (std::int64_t i = 0; i < want.count(); ++i)
+      ASSERT_EQ(std::isnan(got.at(i)), std::isnan(want.at(i))) << to_string(shape) << " " << i;
+  }
+}
+
+/// Rows of terms that are no whole tiles, where they lie.
+TEST(DirectRows, OfNarrowSteps) {
+  for (const std::int64_t terms : {16, 24, 40, 48, 90, 144}) {
+    Case c;
+    const NodeId x = c.input({37, terms}, DType::bf16);
+    c.output(c.b.matmul(x, c.constant({terms, 33}, DType::bf16)));
+    c.tolerance = 2e-2;
+    SCOPED_TRACE(terms);
+    ASSERT_NO_FATAL_FAILURE(check_direct(c, {}, "in-place"));
+  }
 }
 
 TEST(DirectRows, OfImagesInBf16) {
