@@ -1,14 +1,18 @@
 #pragma once
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace heddle {
 
-/// The upper one of two in the middle. `values` are not empty.
-inline double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+/// Of `count` / `parts` that are not larger the next one. `values` are not empty.
+inline double quantile(std::vector<double> values, std::size_t parts) {
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / parts);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
 }
+
+/// The upper one of two in the middle. `values` are not empty.
+inline double median(std::vector<double> values) { return quantile(std::move(values), 2); }
 
 }  // namespace heddle
