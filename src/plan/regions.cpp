@@ -32,9 +32,17 @@ bool feeds_main_loop(const Facts& f, NodeId id, int depth = 0) {
   return false;
 }
 
+/// An input of the graph in another type, for one main loop, which may convert what it copies.
+bool converted_input(const Facts& f, NodeId id) {
+  const auto* map = f.as<prim::Map>(id);
+  const std::vector<NodeId> readers = written_readers(f, id);
+  return map && map->fn == ir::ScalarFn::cast && f.is_leaf(f[id].args[0]) && readers.size() == 1 &&
+         f.is_main_loop(readers[0]);
+}
+
 /// In memory in any sensible plan: read by main loops, and by something else or by nothing else.
 bool surely_stored(const Facts& f, NodeId id) {
-  if (f.as<prim::View>(id) || !feeds_main_loop(f, id)) return false;
+  if (f.as<prim::View>(id) || converted_input(f, id) || !feeds_main_loop(f, id)) return false;
   const std::vector<NodeId> readers = written_readers(f, id);
   // A view in between may be part of either side's kernel.
   return readers.size() > 1 || f.is_main_loop(readers[0]);
@@ -46,6 +54,7 @@ bool surely_stored(const Facts& f, NodeId id) {
 template <class Counts>
 bool summed_often(const Facts& f, NodeId id, const Counts& counts, int depth = 0) {
   constexpr double kOften = 64;
+  if (converted_input(f, id)) return false;
   for (NodeId c : written_readers(f, id)) {
     if (const auto* contract = f.as<prim::Contract>(c); contract && counts(c)) {
       if (f.bytes_of(id) <= kTinyBytes) return true;

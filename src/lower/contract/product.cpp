@@ -320,7 +320,10 @@ class Maker {
     const bool fits = p_.parts ? bytes * p_.parts->count == 4 : bytes != 2;
     const bool direct = load && fits && in_one_load(out_->a);
     if (form_ == Form::copied) return;
-    if (plain_load(out_->a, axes) && direct && !out_->a_across) {
+    // Tile registers take from memory only what it has in their type.
+    const bool converted = load && form_ == Form::boxed &&
+                           out_->kernel.buffers[load->buffer].dtype != g_[p_.a].type.dtype;
+    if (plain_load(out_->a, axes) && direct && !out_->a_across && !converted) {
       s.a = ASource::in_place;
       // Winograd's convolution copies its box all the same: it reads beyond the image.
       if (!merged_rows_ && p_.of(Role::k).size() == 3) make_box(axes);
