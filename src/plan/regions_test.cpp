@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "plan/plan.h"
 #include "plan/test_graphs.h"
 #include "prim/builder.h"
@@ -73,6 +75,25 @@ TEST(Regions, MapsOfLeavesAreNotCutFromTheirReaders) {
   for (const Kernel& k : plan->kernels)
     for (const NodeId stored : k.cluster.outputs)
       EXPECT_TRUE(stored != decayed && stored != faded) << print(m.g, *plan);
+}
+
+/// A main loop converts what it copies of an input; for two of them that is done once.
+TEST(Regions, InputsAreConvertedByTheirMainLoop) {
+  for (const int readers : {1, 2}) {
+    Mini m;
+    prim::Builder b(m.g);
+    prim::Builder::Conv by;
+    by.strides = by.dilations = {1, 1};
+    by.pads_begin = by.pads_end = {1, 1};
+    const NodeId x = b.cast(m.input({1, 3, 224, 224}), DType::bf16);
+    for (int i = 0; i < readers; ++i)
+      m.output(b.conv(x, b.cast(m.input({64, 3, 3, 3}), DType::bf16), by));
+    auto plan = planned(m.g, Strategy::full);
+    ASSERT_TRUE(plan) << plan.error().message;
+    int stored = 0;
+    for (const Kernel& k : plan->kernels) stored += std::ranges::count(k.cluster.outputs, x);
+    EXPECT_EQ(stored, readers - 1) << print(m.g, *plan);
+  }
 }
 
 TEST(Regions, SumsOverRowsAreNotCutFromWhatMakesTheValue) {

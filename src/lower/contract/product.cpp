@@ -19,22 +19,6 @@ using ir::Var;
 using kernel::Load;
 using kernel::Value;
 
-std::int64_t product_of(const std::vector<Axis>& axes) {
-  std::int64_t count = 1;
-  for (const Axis& axis : axes) count *= axis.extent;
-  return count;
-}
-
-/// The load that dominates reading a value: the first one that has no dynamic part.
-const Load* first_load(const Value& v) {
-  const Load* found = nullptr;
-  kernel::for_each_value(v, [&](const Value& x) {
-    const Load* load = std::get_if<Load>(&x->op);
-    if (load && load->dynamic.empty() && !found) found = load;
-  });
-  return found;
-}
-
 std::int64_t stride_of(const Load* load, Var v) {
   if (!load) return 0;
   return std::abs(ir::coefficient_of(load->offset, v).value_or(0));
@@ -81,7 +65,7 @@ class Maker {
     choose_a();
     if (form_ != Form::rows) join_taps();
     reductions();
-    extents();
+    measure(*out_);
     return std::move(out_);
   }
 
@@ -444,72 +428,6 @@ class Maker {
                   order.begin() + static_cast<std::ptrdiff_t>(at) + 1, order.end());
       return;
     }
-  }
-
-  void extents() {
-    Extents& e = out_->extents;
-    e.outer = product_of(out_->outer);
-    e.rows = out_->row ? out_->row->extent : 1;
-    e.tile = out_->tile ? out_->tile->extent : 1;
-    e.n = out_->n ? out_->n->extent : 1;
-    e.k = p_.count(Role::k);
-    e.element_bytes = size_of(p_.type);
-    e.spare = p_.parts ? 2 : 0;  // of 16 the allocator wants one more
-    e.a_row_bytes = e.k * e.element_bytes * (e.rows > 1 ? e.tile : 1);
-    // Where bf16 is all that is kept, a processor with tile registers has shorter functions.
-    constexpr double kNarrow = 0.4;
-    double work = 1;
-    for (const Output& o : out_->outputs)
-      kernel::for_each_value(o.value, [&](const Value& v) {
-        const bool narrow =
-            request().target.tiles && out_->kernel.buffers[o.buffer].dtype == DType::bf16;
-        if (const auto* x = std::get_if<kernel::Apply>(&v->op))
-          work += ir::info(x->fn).flops * (narrow && ir::info(x->fn).expensive ? kNarrow : 1);
-        if (std::holds_alternative<Load>(v->op)) work += 1;
-      });
-    e.epilogue = work;
-    out_->base.staged = work > 8;
-    if (out_->base.a == ASource::tiles) e.a_copy_rate = 12;
-    if (out_->base.a == ASource::box) box_bytes(e);
-    if (out_->base.a == ASource::in_place) span_bytes(e);
-  }
-
-  /// Windows read in place overlap: what counts is the memory between first and last element.
-  void span_bytes(Extents& e) const {
-    ir::Ranges ranges = p_.ranges();
-    for (const Axis& axis : out_->outer) kernel_range(ranges, axis.var, 1);
-    const std::optional<Axis> cut = e.rows > 1 ? out_->row : out_->tile;
-    const Load* load = first_load(out_->a);
-    if (!cut || !load) return;
-    if (out_->tile) kernel_range(ranges, out_->tile->var, e.tile);
-    const auto span = [&](std::int64_t rows) {
-      kernel_range(ranges, cut->var, rows);
-      const auto b = ir::bounds(load->offset, ranges);
-      return b ? (b->high - b->low + 1) * e.element_bytes : INT64_MAX / 2;
-    };
-    const std::int64_t one = span(1), two = span(2);
-    if (two - one >= e.a_row_bytes) return;
-    e.a_row_bytes = two - one;
-    e.a_halo_bytes = one - e.a_row_bytes;
-  }
-
-  void box_bytes(Extents& e) const {
-    ir::Ranges ranges = p_.ranges();
-    const std::optional<Axis> cut = e.rows > 1 ? out_->row : out_->tile;
-    const auto volume = [&](std::int64_t rows) {
-      if (cut) kernel_range(ranges, cut->var, rows);
-      std::int64_t count = e.element_bytes;
-      for (const Box::Dim& dim : out_->box->dims) {
-        const auto span = ir::bounds(dim.local, ranges);
-        count *= span->high - span->low + 1;
-      }
-      return count;
-    };
-    e.a_row_bytes = volume(2) - volume(1);
-    e.a_halo_bytes = volume(1) - e.a_row_bytes;
-  }
-  static void kernel_range(ir::Ranges& ranges, Var v, std::int64_t extent) {
-    kernel::set_range(ranges, v, ir::Interval{0, extent - 1});
   }
 
   std::unique_ptr<Product> out_;

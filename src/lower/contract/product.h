@@ -81,6 +81,11 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, Form form 
 Result<std::unique_ptr<Product>> make_product(const Request& request, Problem problem,
                                               Form form = Form::joined);
 
+/// The load that dominates reading a value: the first one that has no dynamic part.
+const kernel::Load* first_load(const kernel::Value& v);
+/// Fills in Product::extents, and what of the base schedule they decide.
+void measure(Product& p);
+
 /// Whether axes p (outer) and q (inner) step through every expression as one axis would.
 bool chained(const std::vector<ir::Expr>& exprs, const Axis& p, const Axis& q);
 
