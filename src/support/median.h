@@ -5,7 +5,7 @@
 
 namespace heddle {
 
-/// Of `count` / `parts` that are not larger the next one. `values` are not empty.
+/// The value behind the first `parts`th of them in order. `values` are not empty.
 inline double quantile(std::vector<double> values, std::size_t parts) {
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / parts);
   std::nth_element(values.begin(), at, values.end());

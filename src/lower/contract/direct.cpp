@@ -38,8 +38,12 @@ std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
     return std::nullopt;
   const bool cut = shape.width > 0;
   std::int64_t line = 1;  // its terms, which are one axis or two
-  for (; !terms.empty() && line < (cut ? shape.line : 2); terms.pop_back())
+  for (; !terms.empty() && line < (cut ? shape.line : 2); terms.pop_back()) {
+    const bool taps = line > 1;
+    if (taps && ir::coefficient_of(offset, terms.back().var) != shape.apart * in_term)
+      return std::nullopt;
     line *= terms.back().extent;
+  }
   if (cut ? line != shape.line : line % shape.depth() != 0) return std::nullopt;
   kernel::TileProduct::Operand o;
   o.step = (cut ? shape.width : shape.depth()) * in_term;

@@ -39,8 +39,8 @@ void Emitter::plan_box() {
     box_extents_[d] = ir::bounds(box.dims[d].local, ranges)->high + 1;
     box_strides_[d] = stride;
     stride *= i + 1 == order.size() ? in_line(box_extents_[d]) : box_extents_[d];
-    // Rows of the box that lie a multiple of 1 KB apart would share few cache sets.
-    if (stride > 1 && i > 0 && stride * p_.extents.element_bytes % 1024 == 0) stride += 2 * lanes_;
+    if (stride > 1 && i > 0 && stride * p_.extents.element_bytes % (4 * kSpread) == 0)
+      stride += 2 * lanes_;
   }
   const bool halves = pieces_ && !pieces_->bytes;
   a_buffer_ = scratch("box", stride, Scope::block, 1, halves ? DType::bf16 : element_);

@@ -146,14 +146,13 @@ std::optional<std::vector<std::int64_t>> blocks_of(const std::vector<Axis>& term
 }
 
 bool Pieces::cut_lines(std::int64_t taps, std::int64_t terms, bool box) {
-  constexpr std::int64_t kPage = 1024;  // a box keeps its places from being so far apart
   const std::int64_t unit = bytes ? 1 : 2, fewest = ceil_div(taps * terms, depth()),
                      whole = ceil_div(terms, depth()) * depth();
-  line = taps * terms;
   channels = terms;
   const auto cut = [&](std::int64_t count, std::int64_t with) {
     const std::int64_t all = taps * with;
     if (all % count != 0 || all / count % unit != 0 || all / count > depth()) return false;
+    line = taps * terms;
     apart = with;
     width = all / count;
     padded = count * depth();
@@ -166,7 +165,8 @@ bool Pieces::cut_lines(std::int64_t taps, std::int64_t terms, bool box) {
   }
   for (std::int64_t count = fewest; count < taps * whole / depth(); ++count)
     for (std::int64_t with = terms; with < whole; ++with)
-      if (with % kPage != 0 && cut(count, with)) return true;
+      if (with % kSpread != 0 && cut(count, with)) return true;
+  if (whole % kSpread == 0) taps = 1;  // something lies between them
   return cut(taps * whole / depth(), whole);
 }
 

@@ -51,6 +51,10 @@ struct Pieces {
   std::vector<std::pair<int, int>> products() const;
 };
 
+/// Places of a box that are a multiple of so many elements apart are spread further: they would
+/// share few cache sets.
+inline constexpr std::int64_t kSpread = 256;
+
 /// Up to so many operations of a result's vector, its loads and stores are what counts; more of
 /// them run beside the products of the next tile.
 inline constexpr double kFewOperations = 8;
