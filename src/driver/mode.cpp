@@ -107,7 +107,7 @@ bool threads_gain_nothing(const std::vector<Contender>& list, const runtime::Pro
 Status time_until_sure(std::vector<Contender>& list, runtime::Session& session,
                        const std::vector<Tensor>& inputs, double seconds, int runs,
                        const runtime::Program& program) {
-  constexpr int kAgain = 4;
+  constexpr int kAgain = 3;
   std::chrono::milliseconds pause(100);
   for (int i = 0; i < kAgain && threads_gain_nothing(list, program); ++i) {
     std::this_thread::sleep_for(pause *= 2);
@@ -170,7 +170,7 @@ Result<ModeReport> measure_modes(runtime::Program& program, const ModeRequest& r
   HEDDLE_TRY(time_in_turns(list, *running, inputs, seconds, runs, platform.cuda));
   if (!platform.cuda && platform.threads > 1 && !request.layout)
     HEDDLE_TRY(time_until_sure(list, *running, inputs, seconds, runs, program));
-  for (Contender& c : list)
+  for (const Contender& c : list)
     report.measured.emplace_back(to_string(c.layout), 1e6 * c.typical(platform.cuda));
   for (const auto& [name, us] : report.measured) log(LogLevel::info, "{}: {:.1f} us", name, us);
   // Kernels one after another need less memory: what is hardly faster does not replace them.

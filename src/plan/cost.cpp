@@ -18,8 +18,6 @@ constexpr double kOverlapLoss = 0.15;
 constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, kChannelwise = 0.05;
 /// Of an element of a main loop's result that is stored far from its neighbours.
 constexpr double kScatteredNs = 2.5;
-/// Elements of a box that tasks copy, against those of the image.
-constexpr double kHalo = 1.5;
 /// What bytes cost that are computed where they are multiplied, four to a word.
 constexpr double kWords = 4;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
@@ -78,9 +76,7 @@ struct CostModel::State : Moves {
       all.resize(1);
     }
     for (const Use& use : all) {
-      // What windows overlap in is computed as it is copied, little of it twice.
-      const double most = use.operand > 0 ? kHalo * f.elements_of(id) : HUGE_VAL;
-      const double n = std::min(use.scale * product(use.mask()), most);
+      const double n = use.scale * product(use.mask());
       vector_ops += n * info.flops * rate_factor(id);
       flops += n;
       for (NodeId arg : f[id].args) add_use(arg, use);

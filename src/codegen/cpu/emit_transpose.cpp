@@ -66,7 +66,8 @@ std::vector<Emitter::V> Emitter::transposed(std::vector<V> rows, unsigned elemen
 /// around it tests them, be it decided already.
 bool Emitter::always_runs(Var unrolled) const {
   const auto at = static_cast<std::size_t>(unrolled.index);
-  const auto first = levels_[at] + 1;
+  // What stands before the loop that it is in is made outside of its scope.
+  const auto first = std::min(levels_[at] + 1, static_cast<int>(scopes_.size()));
   return tested_[at] == 0 &&
          std::none_of(scopes_.begin() + first, scopes_.end(),
                       [](const std::shared_ptr<Scope>& s) { return s->conditional; });

@@ -22,13 +22,38 @@ std::optional<std::int64_t> distance(const Expr& offset, ir::Var rows, std::int6
   return (at(row) - at(0)).constant();
 }
 
+/// Whether channels are the box's innermost dimension, and nothing else.
+bool has_channels(const Product& p) {
+  const Box::Dim& inner = p.box->dims[static_cast<std::size_t>(p.box->order.back())];
+  return inner.local == Expr(p.k.back().axes.back().var);
+}
+
+/// Whether reductions follow each other as the box's dimensions do.
+bool in_order(const Product& p) {
+  std::size_t last = 0;
+  for (const KLoop& loop : p.k) {
+    std::size_t at = 0;
+    while (at < p.box->order.size() &&
+           !ir::depends_on(p.box->dims[static_cast<std::size_t>(p.box->order[at])].local,
+                           loop.axes[0].var))
+      ++at;
+    if (at < last) return false;
+    last = at;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
                                       kernel::BufferId buffer, const Expr& offset,
                                       std::int64_t in_term) {
   if (shape.a != 1 || !p.tile) return std::nullopt;
-  std::vector<Axis> terms = merged_reductions(p, {offset});
+  const bool cut = shape.width > 0;
+  std::vector<Axis> terms;  // of a cut line one by one: its first may step as a line before would
+  if (!cut) terms = merged_reductions(p, {offset});
+  for (const KLoop& loop : p.k)
+    if (cut) terms.insert(terms.end(), loop.axes.begin(), loop.axes.end());
   const std::int64_t height = height_of(p);
   if (p.extents.tile_step == 1 && !ir::coefficient_of(offset, p.tile->var)) return std::nullopt;
   const auto pitch = distance(offset, p.tile->var, 1),
@@ -36,12 +61,10 @@ std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
   if (pitch.value_or(0) < 1 || block.value_or(0) < 1 || terms.empty() ||
       ir::coefficient_of(offset, terms.back().var) != in_term)
     return std::nullopt;
-  const bool cut = shape.width > 0;
-  std::int64_t line = 1;  // its terms, which are one axis or two
+  std::int64_t line = 1;
   for (; !terms.empty() && line < (cut ? shape.line : 2); terms.pop_back()) {
-    const bool taps = line > 1;
-    if (taps && ir::coefficient_of(offset, terms.back().var) != shape.apart * in_term)
-      return std::nullopt;
+    const std::int64_t apart = line > 1 && line == shape.channels ? shape.apart : line;
+    if (ir::coefficient_of(offset, terms.back().var) != apart * in_term) return std::nullopt;
     line *= terms.back().extent;
   }
   if (cut ? line != shape.line : line % shape.depth() != 0) return std::nullopt;
@@ -71,12 +94,6 @@ std::optional<DirectRows> rows_in_place(const Product& p, const Pieces& shape) {
   return direct_rows(p, shape, load->buffer, load->offset, shape.bytes ? 4 : 1);
 }
 
-/// Whether channels are the box's innermost dimension, and nothing else.
-bool has_channels(const Product& p) {
-  const Box::Dim& inner = p.box->dims[static_cast<std::size_t>(p.box->order.back())];
-  return inner.local == Expr(p.k.back().axes.back().var);
-}
-
 Line line_in_box(const Product& p) {
   const std::vector<int>& order = p.box->order;
   const bool channels = has_channels(p);
@@ -103,13 +120,11 @@ bool rows_in_box(const Product& p, const Pieces& shape) {
     for (const KLoop& loop : p.k)
       if (ir::coefficient_of(local, loop.axes[0].var).value_or(-1) < 0) return false;
   }
-  if (moving != (lines ? 2 : 1)) return false;
+  if (moving != (lines ? 2 : 1) || !in_order(p)) return false;
   if (!has_channels(p)) return shape.width > 0 && shape.apart == 1;
   if (shape.width == 0 || shape.apart == shape.channels) return true;
   // Zeros are written behind all channels.
-  const Box::Dim& inner = p.box->dims[static_cast<std::size_t>(p.box->order.back())];
-  return inner.low.constant() == 0 && inner.inside.low <= 0 &&
-         inner.inside.high >= shape.channels - 1;
+  return is_whole(p.box->dims[static_cast<std::size_t>(p.box->order.back())], shape.channels);
 }
 
 }  // namespace heddle::lower::contract

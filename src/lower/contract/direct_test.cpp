@@ -105,6 +105,7 @@ const Image kLines[] = {
     {{1, 48, 8, 9}, {20, 48, 3, 3}, conv(2, 1, 1)},
     {{1, 80, 7, 20}, {20, 80, 3, 3}, conv(2, 2, 1)},
     {{1, 17, 9, 10}, {20, 17, 3, 3}, conv(2, 1, 1)},
+    {{1, 3, 20, 3}, {20, 3, 3, 3}, conv(2, 1, 0)},  // results one place wide
     {{1, 250, 4, 5}, {9, 250, 3, 3}, conv(2, 1, 1)},
     {{1, 508, 4, 5}, {9, 508, 3, 3}, conv(2, 1, 1)},
     {{1, 5, 12, 18}, {20, 5, 3, 3}, conv(2, 1, 2, 2)},
@@ -119,6 +120,51 @@ TEST(DirectRows, OfLines) {
       for (const DType a : {DType::u8, DType::i8})
         ASSERT_NO_FATAL_FAILURE(check_image(image, a, DType::i8, true, planes));
     }
+}
+
+/// Results one place high or wide, channels that the image lacks: whatever is read where.
+TEST(DirectRows, OfBorders) {
+  for (const Image& image : {Image{{1, 4, 20, 3}, {20, 4, 3, 3}, conv(2, 1, 0)},
+                             Image{{1, 32, 20, 4}, {20, 32, 3, 4}, conv(2, 1, 0)},
+                             Image{{1, 32, 2, 20}, {16, 32, 4, 3}, conv(2, 1, 1)},
+                             Image{{1, 12, 2, 20}, {16, 12, 4, 3}, conv(2, 1, 1)},
+                             Image{{1, 3, 16, 20}, {16, 4, 3, 3}, conv(2, 1, 1)}})
+    for (const bool planes : {true, false}) {
+      Case c;
+      NodeId x = c.input(image.x, DType::bf16);
+      if (!planes) c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
+      if (image.x[1] < image.w[1]) x = c.b.pad(x, {0, 0, 0, 0}, {0, 1, 0, 0}, 0);
+      c.output(c.b.conv(x, c.constant(image.w, DType::bf16), image.conv));
+      c.target.tiles = true;
+      c.target.vector_bytes = 64;
+      c.target.vector_registers = 32;
+      c.tuning = {{"pieces", 1}};
+      c.tolerance = 2e-2;
+      SCOPED_TRACE(fmt::format("{} {} {}", to_string(image.x), to_string(image.w), planes));
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+}
+
+/// A fourth channel that is zeros by a condition on the channel alone.
+TEST(DirectRows, OfChannelsThatAreNone) {
+  for (const bool planes : {true, false}) {
+    Case c;
+    const NodeId x = c.input({1, 3, 16, 20}, DType::bf16);
+    if (!planes) c.layouts[x] = ordered({1, 3, 16, 20}, {0, 2, 3, 1});
+    const auto d = [](int i) { return ir::Expr(ir::Var{i}); };
+    const ir::Expr y = d(2) + d(5) - ir::Expr(1), z = d(3) + d(6) - ir::Expr(1);
+    const prim::Access image{{d(0), d(4), y, z}, {{d(4), 0, 3}, {y, 0, 16}, {z, 0, 20}}},
+        filter{{d(1), d(4), d(5), d(6)}, {}};
+    c.output(c.b.contract(x, c.constant({16, 4, 3, 3}, DType::bf16), {1, 16, 16, 20}, {4, 3, 3},
+                          image, filter, DType::f32));
+    c.tolerance = 1e-3;
+    SCOPED_TRACE(planes);
+    c.target.tiles = true;
+    c.target.vector_bytes = 64;
+    c.target.vector_registers = 32;
+    c.tuning = {{"pieces", 1}};
+    ASSERT_NO_FATAL_FAILURE(check(c));
+  }
 }
 
 /// A number that is none stays with the windows that have it: nothing is multiplied by zeros.

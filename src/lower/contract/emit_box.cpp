@@ -175,10 +175,11 @@ void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t 
   }
 }
 
-/// Whether a vector holds all channels of a place.
+/// Whether a vector holds all channels of a place, none of which is padding.
 bool Emitter::few_channels() const {
   return pieces_ && pieces_->width > 0 && pieces_->channels > 1 && pieces_->apart <= lanes_ &&
-         pieces_->channels == box_extents_[static_cast<std::size_t>(p_.box->order.back())];
+         pieces_->channels == box_extents_[static_cast<std::size_t>(p_.box->order.back())] &&
+         is_whole(p_.box->dims[static_cast<std::size_t>(p_.box->order.back())], pieces_->channels);
 }
 
 /// Places side by side as vectors, one for each of their channels.
@@ -201,7 +202,7 @@ void Emitter::copy_places(std::size_t level, Position position, std::int64_t beg
   const Var x = k_.new_var();
   body.push_back(kernel::loop(x, 0, vectors, Binding::serial,
                               {some(Expr(x) * Expr(lanes_) + Expr(begin), lanes_)}));
-  if ((end - begin) % lanes_ != 0) body.push_back(some(Expr(end - lanes_), lanes_));  // some again
+  if ((end - begin) % lanes_ != 0) body.push_back(some(Expr(end - lanes_), lanes_));  // overlaps
 }
 
 /// Fills the dimensions from `level` inwards with zeros.

@@ -163,8 +163,10 @@ bool Pieces::cut_lines(std::int64_t taps, std::int64_t terms, bool box) {
       if (cut(count, terms)) return true;
     return false;
   }
-  for (std::int64_t count = fewest; count < taps * whole / depth(); ++count)
-    for (std::int64_t with = terms; with < whole; ++with)
+  // Of as many steps as whole tiles make, those are best, unless most of them is zeros.
+  const std::int64_t most = taps * whole / depth();
+  for (std::int64_t count = fewest; count <= most; ++count)
+    for (std::int64_t with = terms; with < (count < most ? whole : 2 * whole / 3); ++with)
       if (with % kSpread != 0 && cut(count, with)) return true;
   if (whole % kSpread == 0) taps = 1;  // something lies between them
   return cut(taps * whole / depth(), whole);

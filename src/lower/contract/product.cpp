@@ -417,11 +417,15 @@ class Maker {
   void channels_last(std::vector<Axis>& axes) {
     constexpr std::int64_t kFew = 16;
     std::vector<int>& order = out_->box->order;
-    const auto local = [&](int d) { return out_->box->dims[static_cast<std::size_t>(d)].local; };
-    if (local(order.back()) == Expr(axes.back().var)) return;
+    const auto dim = [&](int d) -> const Box::Dim& {
+      return out_->box->dims[static_cast<std::size_t>(d)];
+    };
+    if (dim(order.back()).local == Expr(axes.back().var)) return;
     for (std::size_t at = 0; at + 1 < order.size(); ++at) {
-      const auto axis = std::ranges::find_if(
-          axes, [&](const Axis& a) { return a.extent <= kFew && local(order[at]) == Expr(a.var); });
+      const auto axis = std::ranges::find_if(axes, [&](const Axis& a) {
+        return a.extent <= kFew && dim(order[at]).local == Expr(a.var) &&
+               is_whole(dim(order[at]), a.extent);
+      });
       if (axis == axes.end()) continue;
       std::rotate(axis, axis + 1, axes.end());
       std::rotate(order.begin() + static_cast<std::ptrdiff_t>(at),

@@ -66,6 +66,10 @@ const Load* first_load(const Value& v) {
   return found;
 }
 
+bool is_whole(const Box::Dim& dim, std::int64_t extent) {
+  return dim.low.constant() == 0 && dim.inside.low <= 0 && dim.inside.high >= extent - 1;
+}
+
 void measure(Product& p) {
   Extents& e = p.extents;
   e.outer = product_of(p.outer);

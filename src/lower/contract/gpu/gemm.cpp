@@ -18,15 +18,6 @@ namespace {
 constexpr std::int64_t kWarpgroupRows = 128;  // for products by warpgroups
 constexpr int kAccess = 16;                   // bytes of the widest access of a thread
 
-const Load* first_load(const Value& v) {
-  const Load* found = nullptr;
-  kernel::for_each_value(v, [&](const Value& x) {
-    const Load* load = std::get_if<Load>(&x->op);
-    if (load && load->dynamic.empty() && !found) found = load;
-  });
-  return found;
-}
-
 std::int64_t stride_of(const Load* load, Var v) {
   return load ? std::abs(ir::coefficient_of(load->offset, v).value_or(0)) : 0;
 }
