@@ -211,8 +211,8 @@ struct Mma {
 /// acc = a·b in a processor's tile registers (x86 AMX), on a CPU: acc[to + r·columns + c] becomes,
 /// or grows by, the sum over `terms` and t < depth of a(r, t)·b(t, c). Elements are of 16 bits
 /// (bf16, with sums in f32, which take denormals for zeros) or bytes (of either sign, with sums in
-/// i32); a tile has `row_bytes` of them along t, `tile_depth` terms. Neighbours along t share words of
-/// b's buffer, of i32: b(t, c) is a part of word c%16 of row t%tile_depth/parts of tile
+/// i32); a tile has `row_bytes` of them along t, `tile_depth` terms. Neighbours along t share words
+/// of b's buffer, of i32: b(t, c) is a part of word c%16 of row t%tile_depth/parts of tile
 /// (t/tile_depth, c/16). a(r, t) lies t%tile_depth elements behind row r%height, of rows `a_row`
 /// apart, of tile (r/height, t/tile_depth), in a buffer of its type or, of bytes, of words of four.
 /// Tiles are `step` apart along t and `block` across, terms begin so much later, in elements of the
