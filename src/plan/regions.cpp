@@ -35,9 +35,9 @@ bool feeds_main_loop(const Facts& f, NodeId id, int depth = 0) {
 /// An input of the graph in another type, for one main loop, which may convert what it copies.
 bool converted_input(const Facts& f, NodeId id) {
   const auto* map = f.as<prim::Map>(id);
+  if (!map || map->fn != ir::ScalarFn::cast || !f.is_leaf(f[id].args[0])) return false;
   const std::vector<NodeId> readers = written_readers(f, id);
-  return map && map->fn == ir::ScalarFn::cast && f.is_leaf(f[id].args[0]) && readers.size() == 1 &&
-         f.is_main_loop(readers[0]);
+  return readers.size() == 1 && f.is_main_loop(readers[0]);
 }
 
 /// In memory in any sensible plan: read by main loops, and by something else or by nothing else.

@@ -110,6 +110,21 @@ TEST(Transpose, BlocksThatBeginAlike) {
   }
 }
 
+/// Columns under a condition that are the same each time round the loop are made before it, where
+/// its scope is not.
+TEST(Transpose, ColumnsBeforeALoop) {
+  const kernel::Kernel k = parsed(R"(kernel "before" vars=4 {
+  buffer b0 "x" f32[256] grid arg=0
+  buffer b1 "z" f32[64] grid arg=1
+  buffer b2 "y" f32[1024] grid arg=2 written
+  for grid d0 in 0..1 { for serial d1 in 0..4 { for unroll d3 in 0..16 { for vector d2 in 0..16 {
+    b2[d1*256 + d3*16 + d2] = add.f32(load.f32 b1[d1*16 + d2],
+      guard.f32(1 <= d2 < 9 ; load.f32 b0[d2*16 + d3]; f32(0))) } } } }
+})");
+  ASSERT_TRUE(kernel::verify(k).ok()) << kernel::verify(k).error().message;
+  for (const Machine& m : machines()) check(k, m, 0, 7);
+}
+
 /// A loop's rows add the same vector, which is converted once, before it.
 TEST(Vectors, SameEachTimeRound) {
   const kernel::Kernel k = parsed(R"(kernel "rows" vars=3 {

@@ -49,7 +49,7 @@ std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
                                       kernel::BufferId buffer, const Expr& offset,
                                       std::int64_t in_term) {
   if (shape.a != 1 || !p.tile) return std::nullopt;
-  const bool cut = shape.width > 0;
+  const auto& cut = shape.cut;
   std::vector<Axis> terms;  // of a cut line one by one: its first may step as a line before would
   if (!cut) terms = merged_reductions(p, {offset});
   for (const KLoop& loop : p.k)
@@ -63,13 +63,13 @@ std::optional<DirectRows> direct_rows(const Product& p, const Pieces& shape,
     return std::nullopt;
   std::int64_t line = 1;
   for (; !terms.empty() && line < (cut ? shape.line : 2); terms.pop_back()) {
-    const std::int64_t apart = line > 1 && line == shape.channels ? shape.apart : line;
+    const std::int64_t apart = line > 1 && cut && line == cut->channels ? cut->apart : line;
     if (ir::coefficient_of(offset, terms.back().var) != apart * in_term) return std::nullopt;
     line *= terms.back().extent;
   }
   if (cut ? line != shape.line : line % shape.depth() != 0) return std::nullopt;
   kernel::TileProduct::Operand o;
-  o.step = (cut ? shape.width : shape.depth()) * in_term;
+  o.step = (cut ? cut->width : shape.depth()) * in_term;
   std::int64_t steps = (cut ? shape.padded : line) / shape.depth();
   for (std::size_t i = terms.size(); i-- > 0; steps *= terms[i].extent) {
     const auto apart = ir::coefficient_of(offset, terms[i].var);
@@ -121,10 +121,10 @@ bool rows_in_box(const Product& p, const Pieces& shape) {
       if (ir::coefficient_of(local, loop.axes[0].var).value_or(-1) < 0) return false;
   }
   if (moving != (lines ? 2 : 1) || !in_order(p)) return false;
-  if (!has_channels(p)) return shape.width > 0 && shape.apart == 1;
-  if (shape.width == 0 || shape.apart == shape.channels) return true;
+  if (!has_channels(p)) return shape.cut && shape.cut->apart == 1;
+  if (!shape.cut || shape.cut->apart == shape.cut->channels) return true;
   // Zeros are written behind all channels.
-  return is_whole(p.box->dims[static_cast<std::size_t>(p.box->order.back())], shape.channels);
+  return is_whole(p.box->dims[static_cast<std::size_t>(p.box->order.back())], shape.cut->channels);
 }
 
 }  // namespace heddle::lower::contract

@@ -4,10 +4,8 @@ namespace heddle::lower {
 namespace {
 
 void check_direct(Case& c, Tuning tuning, const std::string& source) {
-  c.target.tiles = true;
+  c.on_tiles();
   c.target.quads = true;
-  c.target.vector_bytes = 64;
-  c.target.vector_registers = 32;
   c.tuning = std::move(tuning);
   c.tuning.insert(c.tuning.end(), {{"pieces", 1}, {"direct", 1}});
   ASSERT_NO_FATAL_FAILURE(check(c));
@@ -135,9 +133,7 @@ TEST(DirectRows, OfBorders) {
       if (!planes) c.layouts[x] = ordered(image.x, {0, 2, 3, 1});
       if (image.x[1] < image.w[1]) x = c.b.pad(x, {0, 0, 0, 0}, {0, 1, 0, 0}, 0);
       c.output(c.b.conv(x, c.constant(image.w, DType::bf16), image.conv));
-      c.target.tiles = true;
-      c.target.vector_bytes = 64;
-      c.target.vector_registers = 32;
+      c.on_tiles();
       c.tuning = {{"pieces", 1}};
       c.tolerance = 2e-2;
       SCOPED_TRACE(fmt::format("{} {} {}", to_string(image.x), to_string(image.w), planes));
@@ -159,9 +155,7 @@ TEST(DirectRows, OfChannelsThatAreNone) {
                           image, filter, DType::f32));
     c.tolerance = 1e-3;
     SCOPED_TRACE(planes);
-    c.target.tiles = true;
-    c.target.vector_bytes = 64;
-    c.target.vector_registers = 32;
+    c.on_tiles();
     c.tuning = {{"pieces", 1}};
     ASSERT_NO_FATAL_FAILURE(check(c));
   }

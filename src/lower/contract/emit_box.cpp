@@ -39,8 +39,7 @@ void Emitter::plan_box() {
     box_extents_[d] = ir::bounds(box.dims[d].local, ranges)->high + 1;
     box_strides_[d] = stride;
     stride *= i + 1 == order.size() ? in_line(box_extents_[d]) : box_extents_[d];
-    if (stride > 1 && i > 0 && stride * p_.extents.element_bytes % (4 * kSpread) == 0)
-      stride += 2 * lanes_;
+    if (stride > 1 && i > 0 && stride % kSpread == 0) stride += 2 * lanes_;
   }
   const bool halves = pieces_ && !pieces_->bytes;
   a_buffer_ = scratch("box", stride, Scope::block, 1, halves ? DType::bf16 : element_);
@@ -49,7 +48,8 @@ void Emitter::plan_box() {
 
 /// Elements of the innermost dimension in the box: of pieces with the zeros behind channels.
 std::int64_t Emitter::in_line(std::int64_t extent) const {
-  return pieces_ && pieces_->apart > pieces_->channels ? pieces_->apart : extent;
+  const bool zeros = pieces_ && pieces_->cut && pieces_->cut->apart > pieces_->cut->channels;
+  return zeros ? pieces_->cut->apart : extent;
 }
 
 /// Where the box holds what the axes read.
@@ -177,9 +177,11 @@ void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t 
 
 /// Whether a vector holds all channels of a place, none of which is padding.
 bool Emitter::few_channels() const {
-  return pieces_ && pieces_->width > 0 && pieces_->channels > 1 && pieces_->apart <= lanes_ &&
-         pieces_->channels == box_extents_[static_cast<std::size_t>(p_.box->order.back())] &&
-         is_whole(p_.box->dims[static_cast<std::size_t>(p_.box->order.back())], pieces_->channels);
+  if (!pieces_ || !pieces_->cut) return false;
+  const auto d = static_cast<std::size_t>(p_.box->order.back());
+  const Pieces::Cut& cut = *pieces_->cut;
+  return cut.channels > 1 && cut.apart <= lanes_ && cut.channels == box_extents_[d] &&
+         is_whole(p_.box->dims[d], cut.channels);
 }
 
 /// Places side by side as vectors, one for each of their channels.
@@ -191,9 +193,9 @@ void Emitter::copy_places(std::size_t level, Position position, std::int64_t beg
     const Var l = k_.new_var();
     position[d] = first + Expr(l);
     Body stores;
-    for (std::int64_t c = 0; c < pieces_->apart; ++c) {
+    for (std::int64_t c = 0; c < pieces_->cut->apart; ++c) {
       position[channels] = Expr(c);
-      stores.push_back(c < pieces_->channels ? box_element(position, {}) : box_zero(position));
+      stores.push_back(c < pieces_->cut->channels ? box_element(position, {}) : box_zero(position));
     }
     return kernel::loop(l, 0, count, Binding::vector, std::move(stores));
   };

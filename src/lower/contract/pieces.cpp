@@ -145,31 +145,29 @@ std::optional<std::vector<std::int64_t>> blocks_of(const std::vector<Axis>& term
   return blocks == 1 ? std::optional(out) : std::nullopt;
 }
 
-bool Pieces::cut_lines(std::int64_t taps, std::int64_t terms, bool box) {
-  const std::int64_t unit = bytes ? 1 : 2, fewest = ceil_div(taps * terms, depth()),
-                     whole = ceil_div(terms, depth()) * depth();
-  channels = terms;
-  const auto cut = [&](std::int64_t count, std::int64_t with) {
-    const std::int64_t all = taps * with;
+bool Pieces::cut_lines(std::int64_t taps, std::int64_t channels, bool box) {
+  const std::int64_t unit = bytes ? 1 : 2, fewest = ceil_div(taps * channels, depth()),
+                     whole = ceil_div(channels, depth()) * depth();
+  const auto into = [&](std::int64_t count, std::int64_t apart) {
+    const std::int64_t all = taps * apart;
     if (all % count != 0 || all / count % unit != 0 || all / count > depth()) return false;
-    line = taps * terms;
-    apart = with;
-    width = all / count;
+    line = taps * channels;
     padded = count * depth();
+    cut = Cut{channels, apart, all / count};
     return true;
   };
   if (!box) {
     for (std::int64_t count = fewest; 2 * count <= 3 * fewest; ++count)
-      if (cut(count, terms)) return true;
+      if (into(count, channels)) return true;
     return false;
   }
   // Of as many steps as whole tiles make, those are best, unless most of them is zeros.
   const std::int64_t most = taps * whole / depth();
   for (std::int64_t count = fewest; count <= most; ++count)
-    for (std::int64_t with = terms; with < (count < most ? whole : 2 * whole / 3); ++with)
-      if (with % kSpread != 0 && cut(count, with)) return true;
+    for (std::int64_t apart = channels; apart < (count < most ? whole : 2 * whole / 3); ++apart)
+      if (apart % kSpread != 0 && into(count, apart)) return true;
   if (whole % kSpread == 0) taps = 1;  // something lies between them
-  return cut(taps * whole / depth(), whole);
+  return into(taps * whole / depth(), whole);
 }
 
 std::optional<Pieces> pieces_of(const Product& p, ASource rows) {

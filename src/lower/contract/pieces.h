@@ -21,18 +21,21 @@ struct Pieces {
   std::int64_t steps = 1;  ///< tiles along the reduction, the last one padded with zeros
   bool bytes = false;
   /// Terms of the innermost reduction, and those with the zeros behind them that keep vectors of
-  /// terms from straddling it; 1 where that needs none. Of rows that are not copied a line is the
-  /// terms that lie side by side, cut into steps.
+  /// terms from straddling it; 1 where that needs none.
   std::int64_t line = 1, padded = 1;
-  /// Of such a line: the terms of a tap (its channels), and those with the zeros behind them in the
-  /// box; the terms of a step, of which all tiles have as many.
-  std::int64_t channels = 0, apart = 0, width = 0;
+  /// Rows that are not copied: a line is the terms that lie side by side, cut into steps.
+  struct Cut {
+    std::int64_t channels;  ///< terms of a tap
+    std::int64_t apart;     ///< those with the zeros behind them in the box
+    std::int64_t width;     ///< terms of a step, of which all tiles have as many
+  };
+  std::optional<Cut> cut = std::nullopt;
   /// A term's place among those of the tiles of columns.
   std::int64_t place_of(std::int64_t term) const {
     std::int64_t in_line = term % line;
-    if (width > 0) {
-      in_line = in_line / channels * apart + in_line % channels;
-      in_line = in_line / width * depth() + in_line % width;
+    if (cut) {
+      in_line = in_line / cut->channels * cut->apart + in_line % cut->channels;
+      in_line = in_line / cut->width * depth() + in_line % cut->width;
     }
     return term / line * padded + in_line;
   }
@@ -40,7 +43,7 @@ struct Pieces {
   /// behind each tap's channels. False if whole steps of equal width cannot be had.
   bool cut_lines(std::int64_t taps, std::int64_t channels, bool box);
   int row_bytes() const {
-    return width > 0 ? static_cast<int>(width * (bytes ? 4 : 2)) : kernel::TileProduct::kRowBytes;
+    return cut ? static_cast<int>(cut->width * (bytes ? 4 : 2)) : kernel::TileProduct::kRowBytes;
   }
   /// Vectors of terms in a row of a tile, and terms in a word of b's tiles.
   std::int64_t vectors() const { return bytes ? 1 : 2; }

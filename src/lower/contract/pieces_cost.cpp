@@ -129,7 +129,8 @@ double row_cycles(const Product& p, const Pieces& shape, const Schedule& s, doub
 double terms_of_box(const Product& p, const Pieces& shape, const Schedule& s) {
   const Extents& e = p.extents;
   const double wide =
-      shape.width > 0 ? static_cast<double>(shape.apart) / static_cast<double>(shape.channels) : 1;
+      shape.cut ? static_cast<double>(shape.cut->apart) / static_cast<double>(shape.cut->channels)
+                : 1;
   if (e.whole) {
     double terms = 1;
     ir::Ranges ranges = p.problem.ranges();
@@ -188,8 +189,8 @@ class Cost {
  private:
   /// Steps of a tap of a window.
   double tap() const {
-    if (shape_.width > 0)
-      return static_cast<double>(shape_.padded * shape_.channels) /
+    if (shape_.cut)
+      return static_cast<double>(shape_.padded * shape_.cut->channels) /
              static_cast<double>(shape_.line * shape_.depth());
     return static_cast<double>(ceil_div(p_.k.back().axes.back().extent, shape_.depth()));
   }

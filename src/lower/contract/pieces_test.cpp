@@ -5,14 +5,8 @@
 namespace heddle::lower {
 namespace {
 
-void on_tiles(Case& c) {
-  c.target.tiles = true;
-  c.target.vector_bytes = 64;
-  c.target.vector_registers = 32;
-}
-
 void check_pieces(Case& c, Tuning tuning = {}) {
-  on_tiles(c);
+  c.on_tiles();
   c.tuning = std::move(tuning);
   c.tuning.emplace_back("pieces", 1);
   ASSERT_NO_FATAL_FAILURE(check(c));
@@ -260,7 +254,7 @@ TEST(Pieces, GradientsOfFilters) {
         c.output(update ? c.b.sub(weight, c.b.mul(gradient, 0.01)) : gradient);
         c.row_major_outputs = update;
         c.tolerance = 1e-4;
-        on_tiles(c);
+        c.on_tiles();
         c.tuning = tuning;
         c.tuning.emplace_back("pieces", 1);
         if (!contract::lower(request_of(c)).ok()) continue;  // rows whose terms are no vectors
@@ -330,7 +324,7 @@ TEST(Pieces, Slices) {
           c.tolerance = 2e-2;  // results are of bf16
           Tuning tuning = row.tuning;
           tuning.emplace_back("slices", row.slices);
-          on_tiles(c);
+          c.on_tiles();
           c.tuning = tuning;
           c.tuning.emplace_back("pieces", 1);
           SCOPED_TRACE(fmt::format("{} {} {} {} {}", to_string(row.x), to_string(row.w), constant,
@@ -349,7 +343,7 @@ TEST(Pieces, NoSlicesAcrossLines) {
   const NodeId x = c.input({1, 64, 10, 8}, DType::bf16);
   c.layouts[x] = ordered({1, 64, 10, 8}, {0, 2, 3, 1});
   c.output(c.b.conv(x, c.constant({33, 64, 3, 3}, DType::bf16), conv(2, 1, 1)));
-  on_tiles(c);
+  c.on_tiles();
   c.tuning = {{"pieces", 1}, {"direct", 1}, {"slices", 2}};
   EXPECT_FALSE(contract::lower(request_of(c)).ok());
 }
@@ -413,7 +407,7 @@ TEST(Pieces, SumsInTheEpilogue) {
 TEST(Pieces, RowsKeepToThemselves) {
   for (const double value : {1e30, 3.4028234e38, -3.4e38, -double{INFINITY}, double{NAN}}) {
     Case c;
-    on_tiles(c);
+    c.on_tiles();
     Tensor x = c.random_tensor({DType::f32, {20, 40}}), w = c.random_tensor({DType::f32, {40, 24}});
     x.set(3 * 40 + 5, value);
     for (std::int64_t n = 0; n < 24; ++n) w.set(5 * 24 + n, w.at(5 * 24 + n) / 4);  // no overflow
@@ -435,7 +429,7 @@ TEST(Pieces, RowsKeepToThemselves) {
 
 TEST(Pieces, OnlyWhereTheyApply) {
   const auto kind = [](Case& c, bool tiles) {
-    on_tiles(c);
+    c.on_tiles();
     c.target.tiles = tiles;
     const auto lowered = contract::lower(request_of(c));
     return lowered.ok() ? lowered->schedule.substr(0, 6) : lowered.error().message;
@@ -459,7 +453,7 @@ TEST(Pieces, OnlyWhereTheyApply) {
 /// Of a convolution of many channels whose window mostly lies outside the image.
 std::string schedule_of_dilated(std::int64_t taps, int dilation, Tuning tuning) {
   Case c;
-  on_tiles(c);
+  c.on_tiles();
   c.target.l2_bytes = 2 << 20;
   c.tuning = std::move(tuning);
   const NodeId x = c.input({1, 960, 14, 14});
@@ -486,7 +480,7 @@ TEST(Pieces, NotOfPadding) {
 TEST(Pieces, AreOfferedWhereTheyGain) {
   const auto works = [](std::int64_t m, std::int64_t k, std::int64_t n, DType type) {
     Case c;
-    on_tiles(c);
+    c.on_tiles();
     const NodeId y = c.b.matmul(c.input({m, k}, type), c.constant({k, n}, type));
     std::vector<double> out;
     for (const auto& a : contract::algorithms(c.g, y, c.target)) out.push_back(a.work);
@@ -499,7 +493,7 @@ TEST(Pieces, AreOfferedWhereTheyGain) {
 
 TEST(Pieces, SchedulesToMeasureNameThem) {
   Case c;
-  on_tiles(c);
+  c.on_tiles();
   c.output(c.b.matmul(c.input({256, 512}), c.constant({512, 512})));
   bool pieces = false, written = false;
   for (const Tuning& tuning : contract::tuning_space(request_of(c))) {

@@ -19,11 +19,6 @@ using ir::Var;
 using kernel::Load;
 using kernel::Value;
 
-std::int64_t stride_of(const Load* load, Var v) {
-  if (!load) return 0;
-  return std::abs(ir::coefficient_of(load->offset, v).value_or(0));
-}
-
 /// True unless the value is several integers that do not lie side by side.
 bool in_one_load(const Value& v) {
   const auto parts = kernel::parts_of(v);

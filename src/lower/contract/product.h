@@ -83,6 +83,8 @@ Result<std::unique_ptr<Product>> make_product(const Request& request, Problem pr
 
 /// The load that dominates reading a value: the first one that has no dynamic part.
 const kernel::Load* first_load(const kernel::Value& v);
+/// Elements from one value of the variable to the next; 0 without a load, or if they vary.
+std::int64_t stride_of(const kernel::Load* load, ir::Var v);
 /// Whether the box has so many places of a dimension, all of them inside the operand.
 bool is_whole(const Box::Dim& dim, std::int64_t extent);
 /// Fills in Product::extents, and what of the base schedule they decide.

@@ -66,6 +66,10 @@ const Load* first_load(const Value& v) {
   return found;
 }
 
+std::int64_t stride_of(const Load* load, ir::Var v) {
+  return load ? std::abs(ir::coefficient_of(load->offset, v).value_or(0)) : 0;
+}
+
 bool is_whole(const Box::Dim& dim, std::int64_t extent) {
   return dim.low.constant() == 0 && dim.inside.low <= 0 && dim.inside.high >= extent - 1;
 }
@@ -83,13 +87,14 @@ void measure(Product& p) {
   // Where bf16 is all that is kept, a processor with tile registers has shorter functions.
   constexpr double kNarrow = 0.4;
   double work = 1;
-  for (const Output& o : p.outputs)
+  for (const Output& o : p.outputs) {
+    const bool narrow = p.request.target.tiles && p.kernel.buffers[o.buffer].dtype == DType::bf16;
     kernel::for_each_value(o.value, [&](const Value& v) {
-      const bool narrow = p.request.target.tiles && p.kernel.buffers[o.buffer].dtype == DType::bf16;
       if (const auto* x = std::get_if<kernel::Apply>(&v->op))
         work += ir::info(x->fn).flops * (narrow && ir::info(x->fn).expensive ? kNarrow : 1);
       if (std::holds_alternative<Load>(v->op)) work += 1;
     });
+  }
   e.epilogue = work;
   p.base.staged = work > 8;
   if (p.base.a == ASource::tiles) e.a_copy_rate = 12;

@@ -48,6 +48,12 @@ struct Case {
   NodeId constant(Shape shape, DType type = DType::f32) {
     return b.constant(random_tensor({type, shape}));
   }
+  /// Tile registers that multiply bytes and bf16.
+  void on_tiles() {
+    target.tiles = true;
+    target.vector_bytes = 64;
+    target.vector_registers = 32;
+  }
   void output(NodeId id) { g.outputs.push_back({fmt::format("y{}", g.outputs.size()), id}); }
 };
 

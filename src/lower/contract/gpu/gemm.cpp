@@ -18,10 +18,6 @@ namespace {
 constexpr std::int64_t kWarpgroupRows = 128;  // for products by warpgroups
 constexpr int kAccess = 16;                   // bytes of the widest access of a thread
 
-std::int64_t stride_of(const Load* load, Var v) {
-  return load ? std::abs(ir::coefficient_of(load->offset, v).value_or(0)) : 0;
-}
-
 /// Merges neighbouring axes that step evenly through the values.
 void merge(std::vector<Axis>& axes, const std::vector<Value*>& values) {
   for (std::size_t i = 0; i + 1 < axes.size();) {
