@@ -239,7 +239,7 @@ std::vector<Alternative> positions_as_columns(Graph& g) {
   for (const NodeId id : live_nodes(g)) {
     const Node n = g[id];
     const auto* contract = std::get_if<Contract>(&n.op);
-    if (contract == nullptr || !is_float(n.type.dtype)) continue;
+    if (contract == nullptr || (!is_float(n.type.dtype) && n.type.dtype != DType::i32)) continue;
     const Contract k = *contract;
     if (element_count(n.type.shape) * element_count(k.reduced) < kLeastWork) continue;
     const auto f = few_columns(g, n, k);

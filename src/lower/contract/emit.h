@@ -236,6 +236,7 @@ class Emitter {
   kernel::Value a_main_, b_main_;  ///< operands as the tile reads them
   kernel::BufferId a_buffer_, b_buffer_;
   std::int64_t lda_ = 0, panel_size_ = 0;
+  std::int64_t transformed_place_ = 0, products_place_ = 0;  ///< elements of a place of Winograd's
   std::vector<std::int64_t> box_strides_, box_extents_;
   ir::Var slot_;      ///< row of the copied matrix
   ir::Var n_vector_;  ///< place in the panel

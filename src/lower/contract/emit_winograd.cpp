@@ -44,6 +44,17 @@ void transform(std::int64_t in, std::int64_t out, BufferId half, const Expr& lan
 
 }  // namespace
 
+namespace {
+
+/// So many elements and more: an odd number of lines. A transform takes one line of each place, and
+/// places a power of two apart would share few cache sets.
+std::int64_t in_odd_lines(std::int64_t count, DType type) {
+  const std::int64_t line = 64 / size_of(type);
+  return (ceil_div(count, line) | 1) * line;
+}
+
+}  // namespace
+
 /// Buffers of a task: transformed elements [A²][tiles][channels], products of one panel
 /// [A²][tiles][nv·lanes]; filters [panel][A²][channels][nv·lanes] for all tasks.
 void Emitter::plan_winograd() {
@@ -55,14 +66,16 @@ void Emitter::plan_winograd() {
   box_ = a_buffer_;
   // Rows a multiple of 1 KB apart would share few cache sets.
   lda_ = channel.extent + 2 * lanes_;
-  transformed_ =
-      scratch("transformed", a * a * tiles * lda_, Scope::block, 1, halves_ ? DType::bf16 : type);
-  products_ = scratch("products", a * a * tiles * width, Scope::block);
+  const DType stored = halves_ ? DType::bf16 : type;
+  transformed_place_ = in_odd_lines(tiles * lda_, stored);
+  products_place_ = in_odd_lines(tiles * width, type);
+  transformed_ = scratch("transformed", a * a * transformed_place_, Scope::block, 1, stored);
+  products_ = scratch("products", a * a * products_place_, Scope::block);
   b_buffer_ = operand_scratch("filters", s_.panels * a * a * steps * width, Scope::grid);
   place_ = k_.new_var();
   n_vector_ = k_.new_var();
   const Expr c(channel.var), place(place_);
-  const Expr row = (place * Expr(tiles) + Expr(p_.tile->var)) * Expr(lda_);
+  const Expr row = place * Expr(transformed_place_) + Expr(p_.tile->var) * Expr(lda_);
   std::vector<Value> elements;
   for (std::int64_t i = 0; i < parts; ++i)
     elements.push_back(kernel::load(transformed_, row + c * Expr(parts) + Expr(i), type));
@@ -97,7 +110,7 @@ Body Emitter::winograd_body() {
 
 kernel::Stmt Emitter::input_transform() {
   const DType type = p_.problem.type;
-  const std::int64_t m = s_.winograd, a = m + 2, tiles = winograd_tiles();
+  const std::int64_t m = s_.winograd, a = m + 2;
   const std::int64_t across = ceil_div(p_.extents.tile, m), down = s_.rows_per_task / m;
   const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
   const Expr channel = Expr(c) * Expr(lanes_) + Expr(l);
@@ -113,8 +126,8 @@ kernel::Stmt Emitter::input_transform() {
     return at(element, env);
   };
   const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
-    const Expr row = Expr((y * a + x) * tiles) + tile;
-    return kernel::store(transformed_, row * Expr(lda_) + channel, v);
+    const Expr row = Expr((y * a + x) * transformed_place_) + tile * Expr(lda_);
+    return kernel::store(transformed_, row + channel, v);
   };
   const auto line = [&](const std::vector<Value>& d) { return input_line(m, d); };
   const BufferId half = scratch("half", a * a * lanes_, Scope::lane, lanes_);
@@ -129,9 +142,10 @@ kernel::Stmt Emitter::input_transform() {
 kernel::Stmt Emitter::store_products(const Variant& v, BufferId acc) {
   const Var r = k_.new_var(), c = k_.new_var(), l = k_.new_var();
   const Expr place = at(Expr(place_), env_);
-  const Expr first = strassen_ ? place * Expr(v.mr) : place * Expr(winograd_tiles()) + v.first_row;
-  const Expr row = first + Expr(r);
-  const Expr to = (row * Expr(s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
+  const std::int64_t width = s_.nv * lanes_;
+  const Expr first = strassen_ ? place * Expr(v.mr * width)
+                               : place * Expr(products_place_) + v.first_row * Expr(width);
+  const Expr to = first + (Expr(r) * Expr(s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
   const Expr from = (Expr(r) * Expr(v.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
   Body body{kernel::store(products_, to, kernel::load(acc, from, p_.problem.type))};
   body = {kernel::loop(l, 0, lanes_, Binding::vector, std::move(body))};
@@ -142,15 +156,15 @@ kernel::Stmt Emitter::store_products(const Variant& v, BufferId acc) {
 /// The panel's products to m×m results a tile, in memory, then the epilogue of those that exist.
 kernel::Stmt Emitter::output_transform() {
   const DType type = p_.problem.type;
-  const std::int64_t m = s_.winograd, a = m + 2, tiles = winograd_tiles();
+  const std::int64_t m = s_.winograd, a = m + 2;
   const std::int64_t across = ceil_div(p_.extents.tile, m), down = s_.rows_per_task / m;
   const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
   const Expr tile = Expr(ty) * Expr(across) + Expr(tx);
   const BufferId half = scratch("half", m * a * lanes_, Scope::lane, lanes_);
   const BufferId square = scratch("square", m * m * s_.nv * lanes_, Scope::block);
   const auto read = [&](std::int64_t y, std::int64_t x) {
-    const Expr row = Expr((y * a + x) * tiles) + tile;
-    return kernel::load(products_, (row * Expr(s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l), type);
+    const Expr row = Expr((y * a + x) * products_place_) + tile * Expr(s_.nv * lanes_);
+    return kernel::load(products_, row + Expr(c) * Expr(lanes_) + Expr(l), type);
   };
   const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
     const Expr to = (Expr((y * m + x) * s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
