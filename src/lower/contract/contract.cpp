@@ -256,6 +256,7 @@ std::vector<Tuning> tuning_space(const Request& request) {
            {"mr", s.mr},
            {"nv", s.nv},
            {product->row ? "rows" : "tiles", product->row ? s.rows_per_task : s.tiles_per_task},
+           {"columns", s.column_blocks},
            {"panels", s.panels_per_task}});
   return out;
 }

@@ -136,6 +136,9 @@ TEST(Contract, WinogradConvolutions) {
       {{2, 8, 10, 6}, 8, 0, {}},
       {{1, 8, 13, 14}, 40, 1, {{"rows", 4}, {"panels", 1}}},
       {{1, 24, 5, 5}, 40, 2, {{"rows", 4}, {"mr", 3}, {"nv", 2}, {"panels", 2}}},
+      {{1, 8, 9, 31}, 16, 1, {{"rows", 4}, {"columns", 4}}},
+      {{1, 8, 13, 34}, 24, 0, {{"rows", 12}, {"columns", 2}, {"panels", 1}}},
+      {{1, 8, 16, 32}, 16, 1, {{"rows", 16}, {"columns", 1}}},  // places a power of two apart
   };
   for (const std::int64_t m : {2, 4})
     for (const Row& row : rows) {

@@ -74,6 +74,7 @@ Expr Emitter::first_row() const {
 }
 Expr Emitter::first_tile_row() const {
   if (s_.tile_blocks() == 1) return Expr(0);
+  if (winograd_) return column_;
   Env zero;
   set(zero, tile_loop_, 0);
   return at(tile_, zero) * Expr(s_.mr);
@@ -193,7 +194,10 @@ Lowered Emitter::run() {
   decode(outer_, env_);
   panel_ = ir::floor_mod(task, qn) * Expr(s_.panels_per_task) + Expr(panel_loop_);
   row_ = p_.row ? m_block * Expr(s_.rows_per_task) + Expr(row_loop_) : Expr(0);
-  if (winograd_) row_ = m_block * Expr(s_.rows_per_task);
+  if (winograd_) {
+    row_ = ir::floor_div(m_block, tile_blocks) * Expr(s_.rows_per_task);
+    column_ = ir::floor_mod(m_block, tile_blocks) * Expr(winograd_across() * s_.winograd);
+  }
   tile_ = p_.row ? Expr(tile_loop_) : m_block * Expr(s_.tiles_per_task) + Expr(tile_loop_);
   if (p_.row) set(env_, p_.row->var, row_);
 

@@ -4,6 +4,7 @@
 #include "lower/contract/direct.h"
 #include "lower/contract/strassen.h"
 #include "lower/contract/winograd.h"
+#include "support/math.h"
 
 namespace heddle::lower::contract {
 
@@ -216,6 +217,10 @@ class Emitter {
   kernel::Body rows_ahead(ir::Var step);
   kernel::Body turn();
 
+  /// Tiles side by side in a task of Winograd's, all its tiles.
+  std::int64_t winograd_across() const {
+    return ceil_div(p_.extents.tile, s_.winograd) / s_.column_blocks;
+  }
   std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
   std::int64_t part_distance() const;
   std::uint32_t word_at(const Tensor& source, std::int64_t offset, std::int64_t next) const;
@@ -229,6 +234,7 @@ class Emitter {
   Env env_;  ///< batch and outer axes in terms of the task, row in terms of its loop
   ir::Var task_, panel_loop_, row_loop_, tile_loop_;
   ir::Expr outer_, panel_, row_, tile_;
+  ir::Expr column_ = 0;  ///< of Winograd's: the first of the task
   std::vector<KLoop> k_loops_;
   std::vector<Axis> k_axes_;
   std::vector<Axis> a_terms_, b_terms_;  ///< of pieces: the same as each operand's copy walks them

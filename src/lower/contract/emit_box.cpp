@@ -26,8 +26,10 @@ void Emitter::plan_box() {
   };
   limit(p_.row, s_.rows_per_task);
   std::int64_t across = p_.extents.tile;
-  if (s_.tile_blocks() > 1) across = s_.tiles_per_task * s_.mr;
-  if (winograd_) across = (across + s_.winograd - 1) / s_.winograd * s_.winograd;
+  if (winograd_)
+    across = winograd_across() * s_.winograd;
+  else if (s_.tile_blocks() > 1)
+    across = s_.tiles_per_task * s_.mr;
   limit(p_.tile, across);
   const Box& box = *p_.box;
   box_extents_.resize(box.dims.size());

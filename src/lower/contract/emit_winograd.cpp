@@ -46,11 +46,12 @@ void transform(std::int64_t in, std::int64_t out, BufferId half, const Expr& lan
 
 namespace {
 
-/// So many elements and more: an odd number of lines. A transform takes one line of each place, and
-/// places a power of two apart would share few cache sets.
-std::int64_t in_odd_lines(std::int64_t count, DType type) {
-  const std::int64_t line = 64 / size_of(type);
-  return (ceil_div(count, line) | 1) * line;
+/// Elements from one place to the next: as they are, which the machine reads ahead best, unless
+/// what a transform takes of each of them would share few sets of a cache.
+std::int64_t apart(std::int64_t count, DType type) {
+  constexpr std::int64_t kFewSets = 16;
+  const std::int64_t line = 64 / size_of(type), lines = ceil_div(count, line);
+  return lines % kFewSets == 0 ? (lines + 1) * line : count;
 }
 
 }  // namespace
@@ -67,8 +68,8 @@ void Emitter::plan_winograd() {
   // Rows a multiple of 1 KB apart would share few cache sets.
   lda_ = channel.extent + 2 * lanes_;
   const DType stored = halves_ ? DType::bf16 : type;
-  transformed_place_ = in_odd_lines(tiles * lda_, stored);
-  products_place_ = in_odd_lines(tiles * width, type);
+  transformed_place_ = apart(tiles * lda_, stored);
+  products_place_ = apart(tiles * width, type);
   transformed_ = scratch("transformed", a * a * transformed_place_, Scope::block, 1, stored);
   products_ = scratch("products", a * a * products_place_, Scope::block);
   b_buffer_ = operand_scratch("filters", s_.panels * a * a * steps * width, Scope::grid);
@@ -111,7 +112,7 @@ Body Emitter::winograd_body() {
 kernel::Stmt Emitter::input_transform() {
   const DType type = p_.problem.type;
   const std::int64_t m = s_.winograd, a = m + 2;
-  const std::int64_t across = ceil_div(p_.extents.tile, m), down = s_.rows_per_task / m;
+  const std::int64_t across = winograd_across(), down = s_.rows_per_task / m;
   const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
   const Expr channel = Expr(c) * Expr(lanes_) + Expr(l);
   const Expr tile = Expr(ty) * Expr(across) + Expr(tx);
@@ -157,7 +158,7 @@ kernel::Stmt Emitter::store_products(const Variant& v, BufferId acc) {
 kernel::Stmt Emitter::output_transform() {
   const DType type = p_.problem.type;
   const std::int64_t m = s_.winograd, a = m + 2;
-  const std::int64_t across = ceil_div(p_.extents.tile, m), down = s_.rows_per_task / m;
+  const std::int64_t across = winograd_across(), down = s_.rows_per_task / m;
   const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
   const Expr tile = Expr(ty) * Expr(across) + Expr(tx);
   const BufferId half = scratch("half", m * a * lanes_, Scope::lane, lanes_);
@@ -177,7 +178,8 @@ kernel::Stmt Emitter::output_transform() {
   body = {kernel::loop(c, 0, s_.nv, Binding::serial, std::move(body))};
 
   const Var y = k_.new_var(), x = k_.new_var(), c2 = k_.new_var();
-  const Expr row = row_ + Expr(ty) * Expr(m) + Expr(y), column = Expr(tx) * Expr(m) + Expr(x);
+  const Expr row = row_ + Expr(ty) * Expr(m) + Expr(y);
+  const Expr column = column_ + Expr(tx) * Expr(m) + Expr(x);
   Env env = env_;
   set(env, p_.row->var, row);
   set(env, p_.tile->var, column);

@@ -8,7 +8,6 @@
 #include "support/math.h"
 
 namespace heddle::lower::contract {
-namespace {}  // namespace
 
 std::optional<std::int64_t> pinned(const Tuning& tuning, std::string_view name) {
   for (const auto& [key, value] : tuning)
@@ -148,14 +147,15 @@ std::string to_string(const Schedule& s) {
   constexpr std::string_view kA[] = {"in-place", "box", "matrix", "tiles"};
   constexpr std::string_view kB[] = {"packed", "in-place", "task-packed", "phase-packed"};
   return fmt::format(
-      "{} mr={} nv={} tiles={}+{} rows={} tiles/task={} panels={}/{} a={} b={}{}{}{}{}",
+      "{} mr={} nv={} tiles={}+{} rows={}{} tiles/task={} panels={}/{} a={} b={}{}{}{}{}",
       s.winograd > 0 ? fmt::format("winograd F({0}x{0},3x3)", s.winograd)
       : s.strassen   ? "strassen"
       : s.pieces     ? "pieces"
                      : "contract",
-      s.mr, s.nv, s.big, s.small, s.rows_per_task, s.tiles_per_task, s.panels_per_task, s.panels,
-      kA[static_cast<int>(s.a)], kB[static_cast<int>(s.b)], s.staged ? " staged" : "",
-      s.depth > 1 ? fmt::format(" depth={}", s.depth) : "",
+      s.mr, s.nv, s.big, s.small, s.rows_per_task,
+      s.column_blocks > 1 ? fmt::format(" columns=1/{}", s.column_blocks) : "", s.tiles_per_task,
+      s.panels_per_task, s.panels, kA[static_cast<int>(s.a)], kB[static_cast<int>(s.b)],
+      s.staged ? " staged" : "", s.depth > 1 ? fmt::format(" depth={}", s.depth) : "",
       s.slices > 1 ? fmt::format(" slices={}", s.slices) : "", s.beside ? " beside" : "");
 }
 

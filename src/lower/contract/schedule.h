@@ -51,6 +51,8 @@ struct Schedule {
   /// Winograd's convolution with output tiles of m×m: register tiles then run over those tiles, and
   /// the reduction over the channels alone. 0: the contraction as it is written.
   std::int64_t winograd = 0;
+  /// Of Winograd's: equal blocks of an image's columns, for tasks side by side.
+  std::int64_t column_blocks = 1;
   /// Strassen's product: register tiles run over pairs of rows and pairs of vectors, seven products
   /// of half the terms each.
   bool strassen = false;
@@ -68,7 +70,9 @@ struct Schedule {
   std::int64_t row_blocks(const Extents& e) const {
     return (e.rows + rows_per_task - 1) / rows_per_task;
   }
-  std::int64_t tile_blocks() const { return (tiles() + tiles_per_task - 1) / tiles_per_task; }
+  std::int64_t tile_blocks() const {
+    return winograd > 0 ? column_blocks : (tiles() + tiles_per_task - 1) / tiles_per_task;
+  }
   std::int64_t panel_blocks() const { return (panels + panels_per_task - 1) / panels_per_task; }
   std::int64_t tasks(const Extents& e) const {
     return e.outer * row_blocks(e) * tile_blocks() * panel_blocks();

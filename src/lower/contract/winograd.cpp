@@ -76,13 +76,15 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
            (static_cast<double>(tiles) * transform_cycles(s.winograd, false) +
             pixels * (e.epilogue + 1));
   const double weights = static_cast<double>(a * a * s.nv * lanes * bytes) * k;
-  panel += weights / 14;
-  const double rows = static_cast<double>(s.rows_per_task);
+  // Filters of all panels stay for the next task where they fit beside the rest.
+  const double filters_kept = footprint + static_cast<double>(s.panels_per_task) * weights;
+  panel += weights / (filters_kept <= 0.8 * static_cast<double>(t.l2_bytes) ? 48 : 14);
   double task = static_cast<double>(s.panels_per_task) * panel + 400;
   task += static_cast<double>(tiles) * vectors * transform_cycles(s.winograd, true);
   if (!near) task += transformed / rate;
-  task +=
-      (rows * static_cast<double>(e.a_row_bytes) + static_cast<double>(e.a_halo_bytes)) / copy_rate;
+  const double box = static_cast<double>(s.rows_per_task * e.a_row_bytes + e.a_halo_bytes);
+  const auto columns = static_cast<double>(ceil_div(e.tile, s.column_blocks));
+  task += box * std::min(1.0, (columns + 2) / static_cast<double>(e.tile)) / copy_rate;
   const double filters = p.base.b == BSource::constant
                              ? 0
                              : k * static_cast<double>(e.n / lanes * a * a) * kFilterCycles;
@@ -200,6 +202,25 @@ std::vector<std::array<double, 3>> filter_transform(std::int64_t m) {
   return out;
 }
 
+namespace {
+
+/// Rows of tiles of a task, and blocks of the columns worth trying.
+std::vector<std::pair<std::int64_t, std::int64_t>> blocks_of_image(
+    std::int64_t rows, std::optional<std::int64_t> rows_pin, std::int64_t columns,
+    std::optional<std::int64_t> columns_pin) {
+  constexpr std::int64_t kMostBlocks = 8, kFewTiles = 8;
+  std::vector<std::pair<std::int64_t, std::int64_t>> out;
+  for (const std::int64_t r : block_sizes(rows, rows_pin))
+    for (std::int64_t blocks = 1; blocks <= kMostBlocks; ++blocks) {
+      const bool few = blocks > 1 && !columns_pin && r * columns / blocks < kFewTiles;
+      if (columns % blocks == 0 && columns_pin.value_or(blocks) == blocks && !few)
+        out.emplace_back(r, blocks);
+    }
+  return out;
+}
+
+}  // namespace
+
 std::vector<Schedule> winograd_schedules(const Product& p, const Target& target, int lanes,
                                          std::int64_t m, const Tuning& fixed, std::size_t count) {
   std::vector<Schedule> out;
@@ -211,7 +232,9 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
   const auto mr_pin = pinned(fixed, "mr"), nv_pin = pinned(fixed, "nv");
   auto rows_pin = pinned(fixed, "rows");
   if (rows_pin) rows_pin = ceil_div(*rows_pin, m);
-  for (std::int64_t rows : block_sizes(down, rows_pin)) {
+  // Schedules of before there were blocks of columns do not name them.
+  const auto columns_pin = mr_pin ? pinned(fixed, "columns").value_or(1) : pinned(fixed, "columns");
+  for (const auto& [rows, columns] : blocks_of_image(down, rows_pin, across, columns_pin)) {
     for (std::int64_t nv = 1; nv <= 6; ++nv) {
       if (nv_pin && nv != *nv_pin) continue;
       for (std::int64_t mr = 1; mr <= 14; ++mr) {
@@ -222,7 +245,8 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
         s.a = ASource::box;
         if (s.b != BSource::constant) s.b = BSource::phase;
         s.rows_per_task = rows * m;
-        const std::int64_t tiles = rows * across, blocks = ceil_div(tiles, mr);
+        s.column_blocks = columns;
+        const std::int64_t tiles = rows * across / columns, blocks = ceil_div(tiles, mr);
         s.mr = ceil_div(tiles, blocks);
         s.panels = ceil_div(vectors, nv);
         s.nv = ceil_div(vectors, s.panels);
