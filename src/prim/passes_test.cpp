@@ -166,18 +166,20 @@ TEST(Alternatives, ExtremesOfWindowsAreTakenAxisByAxis) {
 
 TEST(Alternatives, FewColumnsAreFilledWithPositions) {
   std::mt19937 rng(18);
-  int found = 0;
+  int found = 0, of_integers = 0;
   for (int i = 0; i < 120; ++i) {
     const RandomWindows w(rng);
     Graph g;
     Builder b(g);
     const std::int64_t channels = 12, columns = 1 + static_cast<std::int64_t>(rng() % 6);
-    const NodeId x = g.add_input("x", {DType::f32, {4, channels, w.in[0], w.in[1]}});
-    Tensor filter = random_tensor({DType::f32, {columns, channels, w.kernel[0], w.kernel[1]}}, rng);
+    const DType type = i % 3 == 0 ? DType::i32 : DType::f32;
+    const NodeId x = g.add_input("x", {type, {4, channels, w.in[0], w.in[1]}});
+    Tensor filter = random_tensor({type, {columns, channels, w.kernel[0], w.kernel[1]}}, rng);
     g.outputs = {{"y", b.conv(x, b.constant(filter), w.conv)}};
     g = canonicalize(g);
     const auto all = find_alternatives(g, "sum-as-contraction");
     found += static_cast<int>(all.size());
+    of_integers += type == DType::i32 ? static_cast<int>(all.size()) : 0;
     expect_equal(g, all);
     for (const Alternative& a : all) {
       EXPECT_EQ(a.rule, kPositionsAsColumns);
@@ -186,6 +188,7 @@ TEST(Alternatives, FewColumnsAreFilledWithPositions) {
     }
   }
   EXPECT_GE(found, 10);
+  EXPECT_GE(of_integers, 3);
 }
 
 TEST(Alternatives, GroupsHaveColumnsOfTheirOwn) {

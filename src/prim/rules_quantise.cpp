@@ -72,6 +72,15 @@ bool is_dequantised(const Graph& g, NodeId id) {
          integers_under(g, g[id].args[0], kExact / 16);
 }
 
+/// The integers of a quantisation less the least of them, as bytes.
+NodeId bytes_of(Builder& b, NodeId x, double scale, double low, double high) {
+  const NodeId q = b.max(b.map(ScalarFn::round, {b.div(x, scale)}), b.scalar(DType::f32, low));
+  const NodeId bounded = b.min(q, b.scalar(DType::f32, high));
+  if (low == 0) return b.cast(bounded, DType::u8);
+  const NodeId least = b.scalar_int(DType::i32, static_cast<std::int64_t>(low));
+  return b.cast(b.sub(b.cast(bounded, DType::i32), least), DType::u8);
+}
+
 /// The parts of a concatenation are quantised where they are made, if each was
 /// quantised before.
 Rewritten quantised_parts(RewriteContext& c, const Node& n) {
@@ -81,8 +90,11 @@ Rewritten quantised_parts(RewriteContext& c, const Node& n) {
   if (!is_map(most, ScalarFn::min) || !is_map(c.g[most.args[0]], ScalarFn::max))
     return std::nullopt;
   const Node least = c.g[most.args[0]];
-  const auto high = splat_value(c.g, most.args[1]);
-  if (!high || *high > 255 || splat_value(c.g, least.args[1]) != 0.0) return std::nullopt;
+  const auto low = splat_value(c.g, least.args[1]), high = splat_value(c.g, most.args[1]);
+  const auto whole_number = [](double x) { return x == std::trunc(x) && std::abs(x) < 1 << 20; };
+  if (!low || !high || !whole_number(*low) || !whole_number(*high) || *high < *low ||
+      *high - *low > 255 || (n.type.dtype == DType::u8 && *low != 0))
+    return std::nullopt;
   if (!is_map(c.g[least.args[0]], ScalarFn::round)) return std::nullopt;
   const Node quotient = c.g[c.g[least.args[0]].args[0]];
   const auto s = is_map(quotient, ScalarFn::div) ? scale_of(c.g, quotient.args[1]) : std::nullopt;
@@ -92,12 +104,14 @@ Rewritten quantised_parts(RewriteContext& c, const Node& n) {
   if (!std::ranges::all_of(all.args, [&](NodeId x) { return is_dequantised(c.g, x); }))
     return std::nullopt;
   std::vector<NodeId> bytes;
-  for (const NodeId x : all.args) {
-    const NodeId q = c.b.max(c.b.map(ScalarFn::round, {c.b.div(x, *s)}), c.b.scalar(DType::f32, 0));
-    bytes.push_back(c.b.cast(c.b.min(q, c.b.scalar(DType::f32, *high)), DType::u8));
-  }
-  const NodeId whole = c.g.add(all.op, std::move(bytes), {DType::u8, all.type.shape});
-  return n.type.dtype == DType::u8 ? whole : c.b.cast(whole, n.type.dtype);
+  for (const NodeId x : all.args) bytes.push_back(bytes_of(c.b, x, *s, *low, *high));
+  View joined = *parts;
+  joined.fill = std::clamp(0.0, *low, *high) - *low;
+  const NodeId whole = c.g.add(std::move(joined), std::move(bytes), {DType::u8, all.type.shape});
+  if (n.type.dtype == DType::u8) return whole;
+  const NodeId wide = c.b.cast(whole, n.type.dtype);
+  const NodeId offset = c.b.scalar_int(DType::i32, static_cast<std::int64_t>(*low));
+  return *low == 0 ? wide : c.b.add(wide, offset);
 }
 
 /// The window over what a maximum is taken of: a view of one piece, -inf

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernel/bounds.h"
 #include "lower/contract/emit.h"
@@ -69,6 +70,21 @@ Emitter::Env Emitter::box_env() const {
   if (p_.row) set(env, p_.row->var, first_row());
   return env;
 }
+
+namespace {
+
+/// Where parts of so many elements begin that are whole vectors of a smaller width.
+std::vector<std::pair<std::int64_t, std::int64_t>> parts_of_vector(std::int64_t count) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> out;
+  for (std::int64_t first = 0; first < count;) {
+    const auto left = static_cast<std::uint64_t>(count - first);
+    out.emplace_back(first, static_cast<std::int64_t>(std::bit_floor(left)));
+    first += out.back().second;
+  }
+  return out;
+}
+
+}  // namespace
 
 kernel::Stmt Emitter::box_zero(const Position& position) {
   Expr offset(0);
@@ -170,10 +186,11 @@ void Emitter::copy_box_range(std::size_t level, Position position, std::int64_t 
     }
     return;
   }
-  if (rest > 0) {
+  for (const auto& [first, count] : parts_of_vector(rest)) {
     const Var x = k_.new_var();
-    position[d] = Expr(x) + Expr(begin + vectors * lanes_);
-    body.push_back(kernel::loop(x, 0, rest, Binding::serial, {box_element(position, {})}));
+    position[d] = Expr(x) + Expr(begin + vectors * lanes_ + first);
+    body.push_back(kernel::loop(x, 0, count, count > 1 ? Binding::vector : Binding::serial,
+                                {box_element(position, {})}));
   }
 }
 
@@ -234,10 +251,11 @@ void Emitter::zero_box(std::size_t level, Position position, Body& body) {
         kernel::loop(x, 0, vectors, Binding::serial,
                      {kernel::loop(l, 0, lanes_, Binding::vector, {box_zero(position)})}));
   }
-  if (rest > 0) {
+  for (const auto& [first, count] : parts_of_vector(rest)) {
     const Var x = k_.new_var();
-    position[d] = Expr(x) + Expr(vectors * lanes_);
-    body.push_back(kernel::loop(x, 0, rest, Binding::serial, {box_zero(position)}));
+    position[d] = Expr(x) + Expr(vectors * lanes_ + first);
+    body.push_back(kernel::loop(x, 0, count, count > 1 ? Binding::vector : Binding::serial,
+                                {box_zero(position)}));
   }
 }
 
