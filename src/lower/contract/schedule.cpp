@@ -87,9 +87,10 @@ double total_cycles(const Extents& e, const Schedule& s, const Target& t, int la
   const bool fetched = s.b == BSource::task && s.a == ASource::in_place && next > t.threads;
   task += (a_copy + b_bytes / 12) / (fetched ? 3 : 1) + 400;
   const double budget = 0.55 * static_cast<double>(t.l2_bytes);
+  // Copies are written there, and the first panel reads them, too.
+  const std::int64_t passes = s.panels_per_task + (s.a == ASource::in_place ? -1 : 1);
   if (a_bytes > budget)
-    task += std::min(1.0, (a_bytes - budget) / budget) * a_bytes / 12 *
-            static_cast<double>(s.panels_per_task - 1);
+    task += std::min(1.0, (a_bytes - budget) / budget) * a_bytes / 12 * static_cast<double>(passes);
   // Columns that several tasks want are packed before, once (contract.cpp, prepared()). Where the
   // rows are not copied either, a task for all rows that packs its own columns measures better.
   const bool once = s.a != ASource::in_place && s.row_blocks(e) * s.tile_blocks() > 1;
