@@ -3,7 +3,7 @@
 small kernels. Each network is compiled with --mode auto, which times the layouts and `kernels` in turns in one
 process; the table is of what it measured.
 
-  bench/modes.py [--threads 2] [--page] [model…]     models: folders of build/zoo
+  bench/modes.py [--threads 2] [--precision bf16] [--page] [model…]     models: folders of build/zoo
 """
 import argparse
 import datetime
@@ -69,17 +69,18 @@ Tried on Zen 4 (two threads, medians of 0.3 to 0.6 s in turns):
 """
 
 
-def measured_once(model, threads):
-    command = [ROOT / "build/bin/heddle", "explain", ROOT / "build/zoo" / model, "--json",
-               "--threads", str(threads), "--mode", "auto", "--cache", "none"]
+def measured_once(model, threads, precision):
+    folder = ROOT / "build/int8" / f"{model}-int8" if precision == "int8" else ROOT / "build/zoo" / model
+    command = [ROOT / "build/bin/heddle", "explain", folder, "--json", "--threads", str(threads), "--mode", "auto",
+               "--precision", "bf16" if precision == "bf16" else "f32", "--cache", "none"]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     times = {m["mode"]: m["us"] for m in report["mode"]["measured"]}
     return times, len(report["kernels"]), report["machine"]["cpu"]
 
 
-def measured(model, threads, repeats):
+def measured(model, threads, repeats, precision):
     """The least median of each mode: compiling leaves few turns to long networks."""
-    runs = [measured_once(model, threads) for _ in range(repeats)]
+    runs = [measured_once(model, threads, precision) for _ in range(repeats)]
     return {m: min(r[0][m] for r in runs) for m in runs[0][0]}, runs[0][1], runs[0][2]
 
 
@@ -109,20 +110,22 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5, help="compilations of each network")
+    parser.add_argument("--precision", choices=["f32", "bf16", "int8"], default="f32")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     parser.add_argument("models", nargs="*", default=MODELS)
     args = parser.parse_args()
     rows, cpu = [], ""
     for model in args.models:
-        times, kernels, cpu = measured(model, args.threads, args.repeats)
+        times, kernels, cpu = measured(model, args.threads, args.repeats, args.precision)
         apart = times.pop("kernels")
         best = min(times, key=times.get)
         rows.append({"model": model, "kernels": kernels, "apart_us": apart, "best": best, "best_us": times[best],
                      "barriers_us": times.get("monolith:barriers")})
     here = {"date": datetime.date.today().isoformat(), "repeats": args.repeats, "rows": rows}
-    print("\n".join(table(f"{cpu}, {args.threads} threads", here)))
+    name = f"{cpu}, {args.threads} threads" + (f", {args.precision}" if args.precision != "f32" else "")
+    print("\n".join(table(name, here)))
     if args.page:
-        write({f"{cpu}, {args.threads} threads": here})
+        write({name: here})
 
 
 if __name__ == "__main__":
