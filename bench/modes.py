@@ -3,7 +3,9 @@
 small kernels. Each network is compiled with --mode auto, which times the layouts and `kernels` in turns in one
 process; the table is of what it measured.
 
-  bench/modes.py [--threads 2] [--precision bf16] [--page] [model…]     models: folders of build/zoo
+  bench/modes.py [--threads 2] [--precision f32|bf16|int8] [--page] [model…]
+
+Models are folders of build/zoo; of int8, of what zoo/quantise.py makes of them in build/int8.
 """
 import argparse
 import datetime
@@ -23,7 +25,7 @@ Made by `bench/modes.py`; do not edit.
 
 Medians of a run in microseconds, the least of several compilations: kernels one after another, each a parallel region of its
 own; one region in which threads meet after every kernel; and the fastest layout of a monolith (`--mode`), all in turns in one
-process. `compile --emit so|obj|exe` has no monoliths: kernels run one after another, whatever `--mode` says."""
+process. In f32 where a table does not say otherwise. `compile --emit so|obj|exe` has no monoliths: kernels run one after another, whatever `--mode` says."""
 
 NOTES = """
 Wanted: 1.15×. What there is to gain on Zen 4 (two threads, kernels one after another, the best of each kernel against the

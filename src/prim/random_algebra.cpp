@@ -1,6 +1,7 @@
 // Short random chains over all element types, made of what rewrite rows look for: constants that
 // are special, functions applied twice, every monoid, casts there and back.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -214,7 +215,9 @@ class Algebra {
       x = b_.concat({x, part()}, 1);
     }
     x = b_.map(ScalarFn::div, {x, b_.broadcast(scale, b_.shape(x))});
-    x = b_.max(b_.map(ScalarFn::round, {x}), splat(DType::f32, rng_() % 4 ? 0 : -3));
+    const auto drawn = rng_();
+    const double low = drawn % 4 ? 0 : std::array{-3.0, -128.0, 5.0}[drawn / 4 % 3];
+    x = b_.max(b_.map(ScalarFn::round, {x}), splat(DType::f32, low));
     x = b_.min(x, splat(DType::f32, pick({255.0, 127.0, 300.0})));
     return b_.cast(x, pick({DType::u8, DType::i32, DType::u8}));
   }

@@ -276,8 +276,8 @@ constexpr RewriteRule kQuantiseRules[] = {
      [](Builder& b) {
        const NodeId bytes = few_bytes(b), x = b.mul(bytes, 0.02), y = b.mul(bytes, 0.03);
        const NodeId q = b.map(ScalarFn::round, {b.div(b.concat({x, y}, 1), 0.03)});
-       return b.cast(b.min(b.max(q, b.scalar(DType::f32, 0)), b.scalar(DType::f32, 255)),
-                     DType::u8);
+       return b.cast(b.min(b.max(q, b.scalar(DType::f32, -120)), b.scalar(DType::f32, 135)),
+                     DType::i32);
      }},
     {"integers-of-floats", "cast(cast(i)) -> cast(i)  for integers i that floats hold",
      integers_of_floats,

@@ -137,7 +137,7 @@ TEST(Contract, WinogradConvolutions) {
       {{1, 8, 13, 14}, 40, 1, {{"rows", 4}, {"panels", 1}}},
       {{1, 24, 5, 5}, 40, 2, {{"rows", 4}, {"mr", 3}, {"nv", 2}, {"panels", 2}}},
       {{1, 8, 9, 31}, 16, 1, {{"rows", 4}, {"columns", 4}}},
-      {{1, 8, 13, 34}, 24, 0, {{"rows", 12}, {"columns", 2}, {"panels", 1}}},
+      {{1, 8, 13, 34}, 24, 0, {{"rows", 12}, {"columns", 5}, {"panels", 1}}},  // four
       {{1, 8, 16, 32}, 16, 1, {{"rows", 16}, {"columns", 1}}},  // places a power of two apart
   };
   for (const std::int64_t m : {2, 4})
@@ -158,6 +158,8 @@ TEST(Contract, WinogradConvolutions) {
       SCOPED_TRACE(fmt::format("{} -> {} pad {} m {}", to_string(row.x), row.filters, row.pad, m));
       ASSERT_NO_FATAL_FAILURE(check(c));
       EXPECT_TRUE(c.schedule.starts_with(fmt::format("winograd F({0}x{0}", m))) << c.schedule;
+      const bool blocks = contract::pinned(row.tuning, "columns").value_or(1) > 1;
+      EXPECT_EQ(c.schedule.find("columns=1/4") != std::string::npos, blocks) << c.schedule;
     }
 }
 

@@ -57,7 +57,8 @@ std::int64_t apart(std::int64_t count, DType type) {
 }  // namespace
 
 /// Buffers of a task: transformed elements [A²][tiles][channels], products of one panel
-/// [A²][tiles][nv·lanes]; filters [panel][A²][channels][nv·lanes] for all tasks.
+/// [A²][tiles][nv·lanes], each place perhaps with a line behind it; filters
+/// [panel][A²][channels][nv·lanes] for all tasks.
 void Emitter::plan_winograd() {
   const DType type = p_.problem.type;
   const std::int64_t a = s_.winograd + 2, tiles = winograd_tiles(), width = s_.nv * lanes_;

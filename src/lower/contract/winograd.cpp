@@ -77,7 +77,7 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
             pixels * (e.epilogue + 1));
   const double weights = static_cast<double>(a * a * s.nv * lanes * bytes) * k;
   // Filters of all panels stay for the next task where they fit beside the rest.
-  const double filters_kept = footprint + static_cast<double>(s.panels_per_task) * weights;
+  const double filters_kept = footprint + static_cast<double>(s.panels) * weights;
   panel += weights / (filters_kept <= 0.8 * static_cast<double>(t.l2_bytes) ? 48 : 14);
   double task = static_cast<double>(s.panels_per_task) * panel + 400;
   task += static_cast<double>(tiles) * vectors * transform_cycles(s.winograd, true);
@@ -204,18 +204,24 @@ std::vector<std::array<double, 3>> filter_transform(std::int64_t m) {
 
 namespace {
 
-/// Rows of tiles of a task, and blocks of the columns worth trying.
+/// Rows of tiles of a task, and blocks of the columns worth trying: equal ones, of those named as
+/// many as there can be.
 std::vector<std::pair<std::int64_t, std::int64_t>> blocks_of_image(
     std::int64_t rows, std::optional<std::int64_t> rows_pin, std::int64_t columns,
     std::optional<std::int64_t> columns_pin) {
   constexpr std::int64_t kMostBlocks = 8, kFewTiles = 8;
   std::vector<std::pair<std::int64_t, std::int64_t>> out;
-  for (const std::int64_t r : block_sizes(rows, rows_pin))
-    for (std::int64_t blocks = 1; blocks <= kMostBlocks; ++blocks) {
-      const bool few = blocks > 1 && !columns_pin && r * columns / blocks < kFewTiles;
-      if (columns % blocks == 0 && columns_pin.value_or(blocks) == blocks && !few)
-        out.emplace_back(r, blocks);
+  for (const std::int64_t r : block_sizes(rows, rows_pin)) {
+    if (columns_pin) {
+      std::int64_t blocks = std::clamp<std::int64_t>(*columns_pin, 1, columns);
+      while (columns % blocks != 0) --blocks;
+      out.emplace_back(r, blocks);
+      continue;
     }
+    for (std::int64_t blocks = 1; blocks <= kMostBlocks; ++blocks)
+      if (columns % blocks == 0 && (blocks == 1 || r * columns / blocks >= kFewTiles))
+        out.emplace_back(r, blocks);
+  }
   return out;
 }
 
