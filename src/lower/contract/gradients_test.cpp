@@ -150,8 +150,8 @@ TEST(Products, FetchTheNextTasksColumns) {
 }
 
 /// Columns that no cache keeps are asked for: by a few rows themselves a little ahead, by more a
-/// panel ahead with the page behind it, by many without. What the second-level cache keeps, few rows
-/// only read.
+/// panel ahead with the page behind it, by many without. What the second-level cache keeps, few
+/// rows only read.
 TEST(Products, FetchConstantsFromMemory) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const std::int64_t rows : {1, 3, 24, 40})
