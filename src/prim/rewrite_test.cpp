@@ -200,6 +200,30 @@ TEST(RewriteRules, TablesAreOfTheTypesThatCompute) {
   EXPECT_EQ(census(canonicalize(g))["gather"], 0);
 }
 
+/// What quantises the gate of x·hard_sigmoid(x) and then the product is worth a lookup; what only
+/// quantises a byte anew is not.
+TEST(RewriteRules, LongFunctionsOfBytesAreTables) {
+  Graph g;
+  Builder b(g);
+  const auto number = [&](double v) { return b.scalar(DType::f32, v); };
+  const auto clip = [&](NodeId x, double most) { return b.max(b.min(x, number(most)), number(0)); };
+  const auto quantised = [&](NodeId x, double scale) {
+    return b.cast(clip(b.map(ir::ScalarFn::round, {b.mul(x, scale)}), 255), DType::u8);
+  };
+  const NodeId q = g.add_input("q", {DType::u8, {256}});
+  const NodeId x = b.mul(b.sub(b.cast(q, DType::f32), 100.0), 0.07);
+  const NodeId gate = quantised(clip(b.add(b.mul(x, 1.0 / 6), number(0.5)), 1), 255);
+  g.outputs = {{"y", quantised(b.mul(x, b.mul(b.cast(gate, DType::f32), 1.0 / 255)), 20)},
+               {"again", quantised(b.relu(x), 13)}};
+  const Graph after = canonicalize(g);
+  EXPECT_EQ(census(after)["gather"], 1) << print(after);
+  Tensor all({DType::u8, {256}});
+  for (std::int64_t i = 0; i < 256; ++i) all.set_int(i, i);
+  const auto before = *interpret(g, {all}), now = *interpret(after, {all});
+  for (std::size_t k = 0; k < 2; ++k)
+    for (std::int64_t i = 0; i < 256; ++i) EXPECT_EQ(now[k].int_at(i), before[k].int_at(i)) << i;
+}
+
 /// A third is rounded; f16 does not hold 2^24: x * 2^24 would be infinite where x / 2^-24 is 16.
 TEST(RewriteRules, DivisorsWithoutReciprocalStay) {
   for (const auto& [type, divisor, stays] :

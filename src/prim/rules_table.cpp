@@ -1,5 +1,5 @@
 // A function of one byte as a table: what quantised networks compute between two operators, where
-// it is more than arithmetic (an activation and all that quantises and dequantises it).
+// it is more than a few operations (an activation and all that quantises and dequantises it).
 #include <map>
 #include <set>
 
@@ -16,6 +16,9 @@ using ir::ScalarFn;
 using Rewritten = std::optional<NodeId>;
 
 constexpr std::int64_t kEntries = 256;
+
+/// Operations without a dear one that take longer than a lookup and what it may break up.
+constexpr std::size_t kMany = 12;
 
 /// Integers that every type which computes with them holds, without wrapping.
 bool is_small(const Interval& range) {
@@ -122,12 +125,12 @@ Tensor table_of(const RewriteContext& c, const Function& f, const Node& n, std::
   return table;
 }
 
-/// f(i) → table[i] for few integers i and results, where f is dear.
+/// f(i) → table[i] for few integers i and results, where f is dear or long.
 Rewritten table_of_bytes(RewriteContext& c, const Node& n) {
   if (!is_map(n, ScalarFn::cast) || !is_int(n.type.dtype)) return std::nullopt;
   if (is_int(c.b.dtype(n.args[0]))) return std::nullopt;
   const auto f = function_of_byte(c, n);
-  if (!f || !f->dear) return std::nullopt;
+  if (!f || (!f->dear && f->nodes.size() < kMany)) return std::nullopt;
   const NodeId cast = c.g.add(n.op, n.args, n.type);
   const auto range = few_integers(c.g, cast);
   if (!range) return std::nullopt;
@@ -142,7 +145,7 @@ Rewritten table_of_bytes(RewriteContext& c, const Node& n) {
 }
 
 constexpr RewriteRule kTableRules[] = {
-    {kByteTable, "f(i) -> table[i]  for dear functions of few integers with few results",
+    {kByteTable, "f(i) -> table[i]  for dear or long functions of few integers with few results",
      table_of_bytes,
      [](Builder& b) {
        const NodeId q = b.graph().add_input("q", {DType::u8, {4, 6}});
