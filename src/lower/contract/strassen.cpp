@@ -38,11 +38,15 @@ double total_cycles(const Product& p, const Strassen& shape, const Schedule& s, 
   // Of the columns' bytes most come while products run.
   panel = panel * share + products * terms * static_cast<double>(s.nv * lanes) * 4 / 40;
   double rows = pairs * terms / lanes * kRowCycles * slow;
-  // Sums that do not stay in the second-level cache go out and come back for every panel.
+  // Sums that do not stay in the second-level cache go out and come back for every panel; where
+  // those of all threads and all columns leave the last one, too, from and to memory.
   const double sums = products * pairs * terms * 4;
+  const double columns = products * terms * static_cast<double>(s.panels * s.nv * lanes) * 4;
   const bool away = sums > 0.75 * static_cast<double>(t.l2_bytes);
-  if (away) rows += sums / 14;
-  panel += sums / (away ? 28 : 48);
+  const bool far = away && static_cast<double>(t.threads) * sums + columns >
+                               0.65 * static_cast<double>(t.l3_bytes);
+  if (away) rows += sums / (far ? 6 : 14);
+  panel += sums / (far ? 10 : away ? 28 : 48);
   const double task = static_cast<double>(s.panels_per_task) * panel + rows + 400;
   return static_cast<double>(ceil_div(s.tasks(p.extents), t.threads)) * task;
 }
