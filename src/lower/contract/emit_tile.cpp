@@ -261,7 +261,8 @@ Body Emitter::fetch_rows(const Variant& v, const Expr& done, std::int64_t steps)
 }
 
 /// Where the epilogue has, in row-major order, what it reads and writes; `far`: only what is the
-/// program's inputs and outputs (weights and their moments, of which no cache has anything).
+/// program's inputs and outputs (weights and their moments, of which no cache has anything), and
+/// what is too large for the caches to have much of it.
 std::set<std::pair<BufferId, Expr>> Emitter::rows_of_results(bool far) const {
   const prim::Graph& g = *p_.request.graph;
   std::set<std::pair<BufferId, Expr>> places;
@@ -271,16 +272,21 @@ std::set<std::pair<BufferId, Expr>> Emitter::rows_of_results(bool far) const {
         ir::coefficient_of(offset, p_.tile->var).value_or(0) != 0)
       places.emplace(buffer, offset);
   };
+  const auto leaves = [&](BufferId buffer) {
+    const kernel::Buffer& b = k_.buffers[buffer];
+    return b.size * size_of(b.dtype) > p_.request.target.l3_bytes / 8;
+  };
   for (const Output& o : p_.outputs) {
-    const bool given = std::any_of(g.outputs.begin(), g.outputs.end(),
-                                   [&](const auto& out) { return out.node == o.node; });
+    const bool given =
+        leaves(o.buffer) || std::any_of(g.outputs.begin(), g.outputs.end(),
+                                        [&](const auto& out) { return out.node == o.node; });
     if ((given || !far) && !o.sum) add(o.buffer, o.offset);
     kernel::for_each_value(o.value, [&](const Value& x) {
       const auto* load = std::get_if<kernel::Load>(&x->op);
       if (!load || !load->dynamic.empty()) return;
       for (const Values::Input& in : p_.values.inputs())
         if (in.buffer == load->buffer &&
-            (!far || std::holds_alternative<prim::Input>(g[in.node].op)))
+            (!far || leaves(in.buffer) || std::holds_alternative<prim::Input>(g[in.node].op)))
           add(load->buffer, load->offset);
     });
   }
