@@ -133,12 +133,25 @@ class Depthwise {
   }
 
   /// Rows overlap. Where the first-level cache does not keep those of all channels until the next
-  /// row comes, a vector of channels goes through all rows first.
+  /// row comes, a vector of channels goes through all rows first; but not over what comes from
+  /// memory, which is read as it lies there (bands leave it in the caches).
   bool rows_inside() const {
     if (p_.k.size() < 2 || rows_per_task_ < 2) return false;
+    if (!pinned(p_.request.tuning, "rows") && from_memory()) return false;
     const std::int64_t window = taps_ / p_.k.back().extent, each = vectors_ / channel_blocks_;
     const std::int64_t bytes = window * columns_ * each * lanes_ * size_of(p_.problem.type);
     return each > 1 && bytes > target_.l1_bytes * 2 / 3;
+  }
+
+  bool from_memory() const {
+    bool large = false;
+    kernel::for_each_value(p_.a, [&](const Value& x) {
+      if (const auto* load = std::get_if<kernel::Load>(&x->op)) {
+        const kernel::Buffer& b = k_.buffers[load->buffer];
+        large |= b.size * size_of(b.dtype) >= target_.l3_bytes / 4;
+      }
+    });
+    return large;
   }
 
   /// Tiles from left to right. Those whose taps are all inside are a loop, the others stand alone:
