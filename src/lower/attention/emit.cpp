@@ -33,6 +33,8 @@ Emitter::Emitter(const Request& request, const Attention& a, const Blocks& block
       key_vectors_(ceil_div(padded_keys_, lanes_)),
       column_vectors_(ceil_div(columns_, lanes_)),
       row_blocks_(ceil_div(blocks.big + blocks.small, blocks.tiles)),
+      parts_(ceil_div(key_vectors_, blocks.nv) + ceil_div(padded_keys_, kValuesOfTask)),
+      alone_(row_blocks_ == 1 && !blocks.halves),
       pitch_(key_vectors_ * lanes_),
       weight_pitch_(pitch_ + kTileSide),
       values_(g_) {
@@ -229,27 +231,32 @@ kernel::Body Emitter::some_values(const Expr& base, const Expr& first) {
   })};
 }
 
+/// The part'th panel of keys, or of the parts after these some values.
+kernel::Body Emitter::packed_part(const Expr& batch, const Expr& part) {
+  const std::int64_t key_panels = ceil_div(key_vectors_, b_.nv);
+  Body out;
+  for (const Panels& p : panels(keys_)) {
+    const Expr first = p.first_vector(part) * Expr(lanes_);
+    const Expr key = place_of(batch) * Expr(key_vectors_ * lanes_) + first;
+    Body panel = b_.halves ? key_words(key * Expr(padded_depth_ / 2), first, p)
+                           : key_panel(key * Expr(depth_), first, p);
+    out.push_back(kernel::when({{part, p.begin, p.end}}, std::move(panel)));
+  }
+  const Expr number = part - Expr(key_panels);
+  const Expr first = number * Expr(kValuesOfTask);
+  const Expr base =
+      place_of(batch) * Expr(padded_keys_ * column_vectors_ * lanes_ / (b_.halves ? 2 : 1));
+  out.push_back(kernel::when({{number, 0, parts_ - key_panels}},
+                             b_.halves ? value_words(base, first) : some_values(base, first)));
+  return out;
+}
+
 /// Keys and values of all products, in the order in which they are multiplied.
 Stmt Emitter::pack() {
-  const std::int64_t key_panels = ceil_div(key_vectors_, b_.nv);
-  const std::int64_t each_batch = key_panels + ceil_div(padded_keys_, kValuesOfTask);
-  return each(0, batches_ * each_batch, Binding::grid, [&](const Expr& task) {
-    const Expr batch = ir::floor_div(task, each_batch), part = ir::floor_mod(task, each_batch);
+  return each(0, batches_ * parts_, Binding::grid, [&](const Expr& task) {
+    const Expr batch = ir::floor_div(task, parts_);
     decode(batch);
-    Body out;
-    for (const Panels& p : panels(keys_)) {
-      const Expr first = p.first_vector(part) * Expr(lanes_);
-      const Expr key = batch * Expr(key_vectors_ * lanes_) + first;
-      Body panel = b_.halves ? key_words(key * Expr(padded_depth_ / 2), first, p)
-                             : key_panel(key * Expr(depth_), first, p);
-      out.push_back(kernel::when({{part, p.begin, p.end}}, std::move(panel)));
-    }
-    const Expr number = part - Expr(key_panels);
-    const Expr first = number * Expr(kValuesOfTask);
-    const Expr base = batch * Expr(padded_keys_ * column_vectors_ * lanes_ / (b_.halves ? 2 : 1));
-    out.push_back(kernel::when({{number, 0, each_batch - key_panels}},
-                               b_.halves ? value_words(base, first) : some_values(base, first)));
-    return out;
+    return packed_part(batch, ir::floor_mod(task, parts_));
   });
 }
 
@@ -279,11 +286,13 @@ Lowered Emitter::run() {
   evaluate();
   const std::int64_t parts = b_.halves ? 2 : 1;
   const DType packed = b_.halves ? DType::i32 : kType;
-  packed_keys_ = buffer("packed keys", batches_ * padded_depth_ * key_vectors_ * lanes_ / parts,
-                        Scope::grid, 1, {}, packed);
+  const std::int64_t batches = alone_ ? 1 : batches_;
+  const Scope scope = alone_ ? Scope::block : Scope::grid;
+  packed_keys_ = buffer("packed keys", batches * padded_depth_ * key_vectors_ * lanes_ / parts,
+                        scope, 1, {}, packed);
   packed_values_ =
-      buffer("packed values", batches_ * padded_keys_ * column_vectors_ * lanes_ / parts,
-             Scope::grid, 1, {}, packed);
+      buffer("packed values", batches * padded_keys_ * column_vectors_ * lanes_ / parts, scope, 1,
+             {}, packed);
   const std::int64_t rows = b_.tiles * b_.mr;
   scores_ = buffer("scores of a task", rows * pitch_, Scope::block, 1, a_.products);
   most_ = buffer("largest scores", rows * lanes_, Scope::block);
@@ -294,14 +303,20 @@ Lowered Emitter::run() {
     weights_ = buffer("weights", rows * weight_pitch_, Scope::block, 1, a_.exp, DType::bf16);
     tile_ = buffer("tile", kTileSide * kTileSide, Scope::block, 1, a_.products);
   }
-  k_.body.push_back(pack());
-  k_.body.push_back({kernel::Barrier{Scope::grid}});
+  if (!alone_) {
+    k_.body.push_back(pack());
+    k_.body.push_back({kernel::Barrier{Scope::grid}});
+  }
   k_.body.push_back(each(0, batches_ * row_blocks_, Binding::grid, [&](const Expr& task) {
     const Expr batch = ir::floor_div(task, row_blocks_);
     block_ = ir::floor_mod(task, row_blocks_);
     if (causal_) block_ = Expr(row_blocks_ - 1) - block_;  // the longest first
     decode(batch);
-    Body body = scores(batch);
+    Body body;
+    if (alone_)
+      body.push_back(each(0, parts_, Binding::serial,
+                          [&](const Expr& part) { return packed_part(batch, part); }));
+    append(body, scores(batch));
     append(body, each_tile([&](const Height& h, const Expr& slot) {
              return Body{each(0, h.rows, Binding::serial,
                               [&](const Expr& r) { return exponentials(slot + r); })};

@@ -32,7 +32,8 @@ constexpr std::int64_t kTileSide = 32;
 std::optional<Blocks> blocks_of(const prim::Graph& g, const Attention& a, const Target& target,
                                 const Tuning& fixed);
 
-/// Keys and values are packed once, in a phase of their own; then each task multiplies its rows
+/// Keys and values are packed once, in a phase of their own where several tasks read them; then
+/// each task multiplies its rows
 /// with all keys, exponentiates, and multiplies with the values (FlashAttention, arXiv 2205.14135,
 /// with whole rows of scores near, so that nothing is scaled again). Keys that a causal mask hides
 /// from all of a task's rows are left out; NaN and infinite values there have no effect then.
@@ -88,9 +89,13 @@ class Emitter {
 
   void evaluate();
   kernel::Stmt pack();
+  Body packed_part(const Expr& batch, const Expr& part);
+  /// Number of the batch among those that the packed operands hold.
+  Expr place_of(const Expr& batch) const { return alone_ ? Expr(0) : batch; }
   Body key_panel(const Expr& base, const Expr& first, const Panels& p);
   Body some_values(const Expr& base, const Expr& first);
   Body fetch_scores(const Height& h, const Expr& first_key, std::int64_t nv) const;
+  Body fetch_next(const Height& h, const Expr& batch);
   Value score(const Expr& row, const Expr& key, const Value& product) const;
   Body score_row(const Height& h, const Expr& r, const Expr& slot, const Expr& first_key,
                  const Panels& p, BufferId acc);
@@ -122,6 +127,8 @@ class Emitter {
   const kernel::Binding unrolled_;  ///< rows of a register tile
   const std::int64_t keys_, depth_, columns_, padded_keys_, padded_depth_;
   const std::int64_t key_vectors_, column_vectors_, row_blocks_;
+  const std::int64_t parts_;  ///< of a batch, each packed by a task of its own
+  const bool alone_;          ///< a task has all rows of a batch, and packs for itself
   std::int64_t batches_ = 1, pitch_, weight_pitch_, block_keys_ = 0;
   kernel::Kernel k_;
   Lowered out_;

@@ -74,6 +74,34 @@ kernel::Body Emitter::fetch_scores(const Height& h, const Expr& first_key, std::
   return out;
 }
 
+/// What the next task reads of the rows, keys and values that are numbered as the rows of this
+/// tile: lines that lie far apart, which the machine does not guess.
+kernel::Body Emitter::fetch_next(const Height& h, const Expr& batch) {
+  constexpr std::int64_t kLineBytes = 64;
+  const Places here = batch_;
+  decode(batch + Expr(1));
+  Body out;
+  const auto fetch = [&](const Value& operand, Var row, Var inner) {
+    kernel::for_each_value(operand, [&](const Value& x) {
+      const auto* l = std::get_if<kernel::Load>(&x->op);
+      if (!l || !l->dynamic.empty() || k_.buffers[l->buffer].scope != Scope::grid ||
+          ir::coefficient_of(l->offset, inner) != 1 ||
+          ir::coefficient_of(l->offset, row).value_or(0) == 0)
+        return;
+      const std::int64_t line = kLineBytes / size_of(k_.buffers[l->buffer].dtype);
+      for (std::int64_t r = 0; r < h.rows; ++r)
+        for (std::int64_t c = 0; c < a_.extent(inner); c += line)
+          out.push_back({kernel::Prefetch{
+              l->buffer, at(l->offset, {{row, h.first + Expr(r)}, {inner, Expr(c)}})}});
+    });
+  };
+  fetch(q_, a_.row, a_.depth);
+  fetch(key_, a_.key, a_.depth);
+  fetch(value_, a_.key, a_.column);
+  batch_ = here;
+  return out;
+}
+
 kernel::Body Emitter::scores(const Expr& batch) {
   Body out{fill(most_, b_.tiles * b_.mr, -kInfinity)};
   if (b_.halves) append(out, copy_queries());
@@ -84,7 +112,7 @@ kernel::Body Emitter::scores(const Expr& batch) {
                    a_.products);
     out.push_back(each(p.begin, p.end, Binding::serial, [&](const Expr& panel) {
       const Expr first = p.first_vector(panel) * Expr(lanes_);
-      const Expr from = (batch * Expr(key_vectors_ * lanes_) + first) *
+      const Expr from = (place_of(batch) * Expr(key_vectors_ * lanes_) + first) *
                         Expr(b_.halves ? padded_depth_ / 2 : depth_);
       Body tiles = each_tile([&](const Height& h, const Expr& slot) {
         Body tile;
@@ -92,6 +120,7 @@ kernel::Body Emitter::scores(const Expr& batch) {
           tile.push_back(tile_of_scores(slot, from));
         } else {
           tile = fetch_scores(h, first, p.nv);
+          if (alone_) tile.push_back(kernel::when({{panel, 0, 1}}, fetch_next(h, batch)));
           tile.push_back(zero(h, p.nv, acc));
           const auto query = [&](const Expr& r, const Expr& term) {
             return at(q_, {{a_.row, h.first + r}, {a_.depth, term}});
@@ -211,7 +240,7 @@ kernel::Body Emitter::key_block(const Expr& batch, const Expr& first, std::int64
         buffer("sums", b_.mr * p.nv * lanes_, Scope::lane, static_cast<int>(lanes_), a_.result);
     out.push_back(each(p.begin, p.end, Binding::serial, [&](const Expr& panel) {
       const Expr column = p.first_vector(panel) * Expr(lanes_);
-      const Expr from = (batch * Expr(column_vectors_ * lanes_) + column) * Expr(keys_) +
+      const Expr from = (place_of(batch) * Expr(column_vectors_ * lanes_) + column) * Expr(keys_) +
                         first * Expr(p.nv * lanes_);
       return each_tile([&](const Height& h, const Expr& slot) {
         const auto place = [&](const Expr& r, const Expr& c) {
