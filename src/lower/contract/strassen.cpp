@@ -37,14 +37,17 @@ double total_cycles(const Product& p, const Strassen& shape, const Schedule& s, 
   if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
   // Of the columns' bytes most come while products run.
   panel = panel * share + products * terms * static_cast<double>(s.nv * lanes) * 4 / 40;
-  double rows = pairs * terms / lanes * kRowCycles * slow;
+  // Nothing is computed while rows are summed: what does not lie near is waited for.
+  const double operand = 4 * static_cast<double>(shape.pairs) * terms * 4;
+  const auto last = static_cast<double>(t.l3_bytes);
+  const double wait = operand <= last / 8 ? 0 : operand <= last / 4 ? 1.0 / 16 : 1.0 / 4;
+  double rows = pairs * terms / lanes * kRowCycles * slow + share * operand * wait;
   // Sums that do not stay in the second-level cache go out and come back for every panel; where
   // those of all threads and all columns leave the last one, too, from and to memory.
   const double sums = products * pairs * terms * 4;
   const double columns = products * terms * static_cast<double>(s.panels * s.nv * lanes) * 4;
   const bool away = sums > 0.75 * static_cast<double>(t.l2_bytes);
-  const bool far = away && static_cast<double>(t.threads) * sums + columns >
-                               0.65 * static_cast<double>(t.l3_bytes);
+  const bool far = away && static_cast<double>(t.threads) * sums + columns > 0.65 * last;
   if (away) rows += sums / (far ? 6 : 14);
   panel += sums / (far ? 10 : away ? 28 : 48);
   const double task = static_cast<double>(s.panels_per_task) * panel + rows + 400;
