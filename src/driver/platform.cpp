@@ -41,6 +41,8 @@ lower::Target Platform::target() const {
   const plan::MachineModel caches = plan::default_machine(threads, cpu.vector_bytes);
   target.l1_bytes = caches.l1_bytes;
   target.l2_bytes = caches.l2_bytes;
+  // Servers lend a virtual machine less than its tables say.
+  target.l3_bytes = std::min(target.l3_bytes, caches.l3_bytes);
   target.tiles = cpu.tiles && !strict;
   target.winograd = strict ? 0 : 4;
   target.strassen = !strict;

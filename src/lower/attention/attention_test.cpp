@@ -27,11 +27,14 @@ TEST(Attention, AgreesWithThePrimitives) {
     }
 }
 
-/// On CPUs, with vectors of all widths, several tasks and blocks of keys.
+/// On CPUs, with vectors of all widths, several tasks and blocks of keys; a task for all rows packs
+/// its own keys and values, and asks for the next one's.
 TEST(Attention, AgreesOnACpu) {
+  int asked = 0;
   for (const AttentionCase& one : kAttentions)
     for (const int bytes : {16, 32, 64})
-      for (const Tuning& tuning : {Tuning{}, Tuning{{"rows", 7}, {"block", 32}, {"mr", 3}}}) {
+      for (const Tuning& tuning :
+           {Tuning{}, Tuning{{"rows", 7}, {"block", 32}, {"mr", 3}}, Tuning{{"rows", 1000}}}) {
         Case c;
         c.target.l2_bytes = 4096;  // scores are many
         c.target.vector_bytes = bytes;
@@ -51,7 +54,13 @@ TEST(Attention, AgreesOnACpu) {
         const bool causal = std::string_view(one.name).starts_with("causal") ||
                             std::string_view(one.name).starts_with("offset");
         EXPECT_EQ(lowered->schedule.ends_with("causal"), causal) << lowered->schedule;
+        const bool alone = tuning.size() == 1;
+        EXPECT_EQ(lowered->schedule.find(" alone") != std::string::npos, alone)
+            << lowered->schedule;
+        const bool asks = kernel::to_string(lowered->kernel).find("prefetch") != std::string::npos;
+        asked += alone && asks;
       }
+  EXPECT_GT(asked, 0);
 }
 
 /// Of bf16 in tile registers; columns that are no multiple of 32 have kernels of their own.

@@ -163,16 +163,18 @@ ir::Expr Emitter::at(const Expr& e, const Places& values) const {
   return ir::substitute(e, with(values));
 }
 
-void Emitter::decode(const Expr& batch) {
-  batch_.clear();
+/// The batch's variables.
+Emitter::Places Emitter::decoded(const Expr& batch) const {
+  Places out;
   std::int64_t below = 1;
   for (std::size_t i = a_.batch.size(); i-- > 0;) {
     const Var v = a_.batch[i];
     Expr value = ir::floor_div(batch, below);
     if (i > 0) value = ir::floor_mod(value, a_.extent(v));
-    batch_.emplace_back(v, value);
+    out.emplace_back(v, value);
     below *= a_.extent(v);
   }
+  return out;
 }
 
 /// [depth][nv·lanes], keys beyond the last are zeros. Where a key's elements lie together, blocks
@@ -255,7 +257,7 @@ kernel::Body Emitter::packed_part(const Expr& batch, const Expr& part) {
 Stmt Emitter::pack() {
   return each(0, batches_ * parts_, Binding::grid, [&](const Expr& task) {
     const Expr batch = ir::floor_div(task, parts_);
-    decode(batch);
+    batch_ = decoded(batch);
     return packed_part(batch, ir::floor_mod(task, parts_));
   });
 }
@@ -311,7 +313,7 @@ Lowered Emitter::run() {
     const Expr batch = ir::floor_div(task, row_blocks_);
     block_ = ir::floor_mod(task, row_blocks_);
     if (causal_) block_ = Expr(row_blocks_ - 1) - block_;  // the longest first
-    decode(batch);
+    batch_ = decoded(batch);
     Body body;
     if (alone_)
       body.push_back(each(0, parts_, Binding::serial,
@@ -326,9 +328,10 @@ Lowered Emitter::run() {
   }));
   k_.name = fmt::format("attention_{}", a_.result.value);
   out_.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
-  out_.schedule = fmt::format("attention mr={} nv={} tiles={}+{} tiles/task={} block={}{}{}", b_.mr,
-                              b_.nv, b_.big, b_.small, b_.tiles, block_keys_,
-                              b_.halves ? " bf16" : "", causal_ ? " causal" : "");
+  out_.schedule =
+      fmt::format("attention mr={} nv={} tiles={}+{} tiles/task={} block={}{}{}{}", b_.mr, b_.nv,
+                  b_.big, b_.small, b_.tiles, block_keys_, b_.halves ? " bf16" : "",
+                  alone_ ? " alone" : "", causal_ ? " causal" : "");
   return std::move(out_);
 }
 

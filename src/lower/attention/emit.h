@@ -33,10 +33,10 @@ std::optional<Blocks> blocks_of(const prim::Graph& g, const Attention& a, const 
                                 const Tuning& fixed);
 
 /// Keys and values are packed once, in a phase of their own where several tasks read them; then
-/// each task multiplies its rows
-/// with all keys, exponentiates, and multiplies with the values (FlashAttention, arXiv 2205.14135,
-/// with whole rows of scores near, so that nothing is scaled again). Keys that a causal mask hides
-/// from all of a task's rows are left out; NaN and infinite values there have no effect then.
+/// each task multiplies its rows with all keys, exponentiates, and multiplies with the values
+/// (FlashAttention, arXiv 2205.14135, with whole rows of scores near, so that nothing is scaled
+/// again). Keys that a causal mask hides from all of a task's rows are left out; NaN and infinite
+/// values there have no effect then.
 class Emitter {
  public:
   Emitter(const Request& request, const Attention& a, const Blocks& blocks);
@@ -82,7 +82,7 @@ class Emitter {
   kernel::Stmt fill(BufferId b, std::int64_t count, double value);
   kernel::Stmt zero(const Height& h, std::int64_t nv, BufferId acc);
   std::vector<ir::Condition> needed(const Expr& first_key) const;
-  void decode(const Expr& batch);
+  Places decoded(const Expr& batch) const;
   kernel::Replacement with(const Places& values) const;
   Value at(const Value& v, const Places& values) const;
   Expr at(const Expr& e, const Places& values) const;
@@ -127,8 +127,9 @@ class Emitter {
   const kernel::Binding unrolled_;  ///< rows of a register tile
   const std::int64_t keys_, depth_, columns_, padded_keys_, padded_depth_;
   const std::int64_t key_vectors_, column_vectors_, row_blocks_;
-  const std::int64_t parts_;  ///< of a batch, each packed by a task of its own
-  const bool alone_;          ///< a task has all rows of a batch, and packs for itself
+  const std::int64_t parts_;  ///< in which the keys and values of a batch are packed
+  /// A task has all rows of a batch, and packs for itself. (Not measured in tile registers.)
+  const bool alone_;
   std::int64_t batches_ = 1, pitch_, weight_pitch_, block_keys_ = 0;
   kernel::Kernel k_;
   Lowered out_;

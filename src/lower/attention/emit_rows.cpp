@@ -78,27 +78,31 @@ kernel::Body Emitter::fetch_scores(const Height& h, const Expr& first_key, std::
 /// tile: lines that lie far apart, which the machine does not guess.
 kernel::Body Emitter::fetch_next(const Height& h, const Expr& batch) {
   constexpr std::int64_t kLineBytes = 64;
-  const Places here = batch_;
-  decode(batch + Expr(1));
+  const Places next = decoded(batch + Expr(1));
   Body out;
   const auto fetch = [&](const Value& operand, Var row, Var inner) {
     kernel::for_each_value(operand, [&](const Value& x) {
       const auto* l = std::get_if<kernel::Load>(&x->op);
       if (!l || !l->dynamic.empty() || k_.buffers[l->buffer].scope != Scope::grid ||
-          ir::coefficient_of(l->offset, inner) != 1 ||
-          ir::coefficient_of(l->offset, row).value_or(0) == 0)
+          ir::coefficient_of(l->offset, inner) != 1)
         return;
       const std::int64_t line = kLineBytes / size_of(k_.buffers[l->buffer].dtype);
-      for (std::int64_t r = 0; r < h.rows; ++r)
-        for (std::int64_t c = 0; c < a_.extent(inner); c += line)
-          out.push_back({kernel::Prefetch{
-              l->buffer, at(l->offset, {{row, h.first + Expr(r)}, {inner, Expr(c)}})}});
+      if (ir::coefficient_of(l->offset, row).value_or(0) < 2 * a_.extent(inner)) return;
+      out.push_back(each(0, h.rows, Binding::serial, [&](const Expr& r) {
+        const Expr at_row = h.first + r;
+        Body lines{each(0, ceil_div(a_.extent(inner), line), Binding::serial, [&](const Expr& c) {
+          Places there = next;
+          there.emplace_back(row, at_row);
+          there.emplace_back(inner, c * Expr(line));
+          return Body{{kernel::Prefetch{l->buffer, at(l->offset, there)}}};
+        })};
+        return Body{kernel::when({{at_row, 0, a_.extent(row)}}, std::move(lines))};
+      }));
     });
   };
   fetch(q_, a_.row, a_.depth);
   fetch(key_, a_.key, a_.depth);
   fetch(value_, a_.key, a_.column);
-  batch_ = here;
   return out;
 }
 

@@ -467,5 +467,21 @@ TEST(Schedule, LargeResultsAreCutIntoEqualTasksThatStayInTheCache) {
   EXPECT_GT(wide.tiles_per_task * wide.mr * (1024 + 96) * 4, t.l2_bytes / 4);
 }
 
+/// A row's results are written out, and those of a long epilogue spill.
+TEST(Schedule, LongEpiloguesHaveNarrowTiles) {
+  contract::Extents e;
+  e.outer = 8, e.tile = 128 * 128, e.n = 256, e.k = 32, e.a_row_bytes = 128;
+  Target t;
+  t.vector_bytes = 64, t.vector_registers = 32, t.l2_bytes = 1 << 20;
+  for (const double epilogue : {25, 62}) {
+    e.epilogue = epilogue;
+    const std::vector<contract::Schedule> all = contract::schedules(e, t, 16, {}, {}, 1000);
+    const auto place_of = [&](std::int64_t nv) {
+      return std::ranges::find(all, nv, &contract::Schedule::nv) - all.begin();
+    };
+    EXPECT_EQ(place_of(8) > place_of(1), epilogue == 62) << epilogue;
+  }
+}
+
 }  // namespace
 }  // namespace heddle::lower

@@ -134,13 +134,15 @@ class Depthwise {
 
   /// Rows overlap. Where the first-level cache does not keep those of all channels until the next
   /// row comes, a vector of channels goes through all rows first; but not over what comes from
-  /// memory, which is read as it lies there (bands leave it in the caches).
+  /// memory, which is read as it lies there if the second-level cache keeps it (bands leave it in
+  /// the caches).
   bool rows_inside() const {
     if (p_.k.size() < 2 || rows_per_task_ < 2) return false;
-    if (!pinned(p_.request.tuning, "rows") && from_memory()) return false;
     const std::int64_t window = taps_ / p_.k.back().extent, each = vectors_ / channel_blocks_;
     const std::int64_t bytes = window * columns_ * each * lanes_ * size_of(p_.problem.type);
-    return each > 1 && bytes > target_.l1_bytes * 2 / 3;
+    if (each == 1 || bytes <= target_.l1_bytes * 2 / 3) return false;
+    const bool in_band = pinned(p_.request.tuning, "rows").has_value();
+    return in_band || !from_memory() || bytes > target_.l2_bytes / 2;
   }
 
   bool from_memory() const {

@@ -67,6 +67,28 @@ TEST(Depthwise, OrderOfRowsAndChannels) {
   }
 }
 
+/// What comes from memory is read as it lies there, where the second-level cache keeps a window;
+/// what a band of layers left is not in memory.
+TEST(Depthwise, OrderOfWhatComesFromMemory) {
+  for (const bool far : {false, true})
+    for (const bool kept : {false, true})
+      for (const bool band : {false, true}) {
+        Case c;
+        c.target.l3_bytes = far ? 1 << 20 : 32 << 20;
+        c.target.l2_bytes = kept ? 1 << 20 : 64 << 10;
+        const NodeId x = c.input({1, 1600, 20, 14});
+        c.output(c.b.conv(x, c.constant({1600, 1, 3, 3}), conv(2, 1, 1, 1, 1600)));
+        c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
+        if (band) c.tuning = {{"rows", 10}};
+        const auto lowered = contract::lower_depthwise(request_of(c));
+        ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+        const auto& task = std::get<kernel::For>(lowered->kernel.body[0].op);
+        const auto& outer = std::get<kernel::For>(task.body->front().op);
+        EXPECT_EQ(outer.end <= 20, far && kept && !band) << kernel::to_string(lowered->kernel);
+        EXPECT_EQ(run(c, *lowered), "");
+      }
+}
+
 /// What the epilogue reads besides, and two outputs of which one uses the other.
 TEST(Depthwise, HasEpilogues) {
   Case c;

@@ -277,10 +277,12 @@ std::set<std::pair<BufferId, Expr>> Emitter::rows_of_results(bool far) const {
     return b.size * size_of(b.dtype) > p_.request.target.l3_bytes / 8;
   };
   for (const Output& o : p_.outputs) {
-    const bool given =
-        leaves(o.buffer) || std::any_of(g.outputs.begin(), g.outputs.end(),
-                                        [&](const auto& out) { return out.node == o.node; });
-    if ((given || !far) && !o.sum) add(o.buffer, o.offset);
+    const bool given = std::any_of(g.outputs.begin(), g.outputs.end(),
+                                   [&](const auto& out) { return out.node == o.node; });
+    // Stores wait for nobody; tiles of fewer steps would be over before the lines are there.
+    constexpr std::int64_t kStepsOfMemory = 64;
+    const bool away = leaves(o.buffer) && p_.extents.k >= kStepsOfMemory;
+    if ((given || away || !far) && !o.sum) add(o.buffer, o.offset);
     kernel::for_each_value(o.value, [&](const Value& x) {
       const auto* load = std::get_if<kernel::Load>(&x->op);
       if (!load || !load->dynamic.empty()) return;

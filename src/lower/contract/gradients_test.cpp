@@ -149,6 +149,27 @@ TEST(Products, FetchTheNextTasksColumns) {
     }
 }
 
+/// A residual that another kernel made is asked for where it leaves the caches, as are the results.
+TEST(Products, FetchResultsFromMemory) {
+  for (const bool far : {false, true}) {
+    Case c;
+    c.target.l3_bytes = far ? 16 << 10 : 32 << 20;
+    const NodeId x = c.input({60, 70}), residual = c.input({60, 48});
+    const NodeId made = c.b.exp(residual),
+                 y = c.b.relu(c.b.add(c.b.matmul(x, c.constant({70, 48})), made));
+    c.output(c.b.neg(y));
+    Request r = request_of(c);
+    std::erase_if(r.cluster.nodes,
+                  [&](NodeId id) { return id == made || id == c.g.outputs[0].node; });
+    r.cluster.outputs = {y};
+    const auto lowered = contract::lower(r);
+    ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+    const std::string text = kernel::to_string(lowered->kernel);
+    for (const char* hint : {"prefetch b1[", "prefetch b2["})  // the residual, the result
+      EXPECT_EQ(text.find(hint) != std::string::npos, far) << text;
+  }
+}
+
 /// Columns that no cache keeps are asked for: by a few rows themselves a little ahead, by more a
 /// panel ahead with the page behind it, by many without. What the second-level cache keeps, few
 /// rows only read.

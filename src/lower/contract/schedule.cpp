@@ -51,8 +51,9 @@ namespace {
 
 double tile_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv) {
   const double steps = e.inside * static_cast<double>(e.k) * step_cycles(e, t, mr, nv);
-  // A row's results are written out; of long ones (sums of resized images) registers spill.
-  constexpr double kLongRow = 360, kSpilling = 1.5;
+  // A row's results (vector operations) are written out; of long ones (sums of resized images)
+  // registers spill.
+  constexpr double kLongRow = 400, kSpilling = 1.5;
   const double vectors = static_cast<double>(mr * nv) * e.epilogue;
   const bool spills = static_cast<double>(nv) * e.epilogue > kLongRow;
   return steps + vectors * (spills ? kSpilling : 1) + 30;

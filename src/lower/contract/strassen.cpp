@@ -37,13 +37,15 @@ double total_cycles(const Product& p, const Strassen& shape, const Schedule& s, 
   if (s.small > 0) panel += static_cast<double>(s.small) * tile(s.mr - 1);
   // Of the columns' bytes most come while products run.
   panel = panel * share + products * terms * static_cast<double>(s.nv * lanes) * 4 / 40;
-  // Nothing is computed while rows are summed: what does not lie near is waited for.
+  // Nothing is computed while rows are summed: what does not lie near is waited for (cycles a
+  // byte).
   const double operand = 4 * static_cast<double>(shape.pairs) * terms * 4;
   const auto last = static_cast<double>(t.l3_bytes);
   const double wait = operand <= last / 8 ? 0 : operand <= last / 4 ? 1.0 / 16 : 1.0 / 4;
   double rows = pairs * terms / lanes * kRowCycles * slow + share * operand * wait;
   // Sums that do not stay in the second-level cache go out and come back for every panel; where
-  // those of all threads and all columns leave the last one, too, from and to memory.
+  // those of all threads and all columns leave the last one, too, from and to memory (bytes a
+  // cycle).
   const double sums = products * pairs * terms * 4;
   const double columns = products * terms * static_cast<double>(s.panels * s.nv * lanes) * 4;
   const bool away = sums > 0.75 * static_cast<double>(t.l2_bytes);

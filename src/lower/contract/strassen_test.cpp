@@ -38,6 +38,24 @@ TEST(Strassen, Products) {
   }
 }
 
+/// Sums of rows and columns that the last-level cache does not keep together are made anew by more
+/// tasks; where rows come from memory, few columns are not worth their sums.
+TEST(Strassen, SchedulesKnowTheLastLevelCache) {
+  const auto of = [](std::int64_t m, std::int64_t k, std::int64_t n, std::int64_t l3_bytes) {
+    Case c;
+    c.target.vector_bytes = 64, c.target.vector_registers = 32;
+    c.target.l2_bytes = 1 << 20, c.target.l3_bytes = l3_bytes;
+    c.output(c.b.matmul(c.input({m, k}), c.constant({k, n})));
+    return contract::lower(request_of(c))->schedule;
+  };
+  const std::string near = of(1576, 3072, 768, 256 << 20), far = of(1576, 3072, 768, 32 << 20);
+  EXPECT_NE(near.find("tiles/task=88"), std::string::npos) << near;
+  EXPECT_TRUE(far.starts_with("strassen")) << far;
+  EXPECT_EQ(far.find("tiles/task=88"), std::string::npos) << far;
+  EXPECT_TRUE(of(6272, 384, 96, 256 << 20).starts_with("strassen"));
+  EXPECT_TRUE(of(6272, 384, 96, 32 << 20).starts_with("contract"));
+}
+
 /// The constant lies the other way, something is computed of the rows, several results, one of them
 /// transposed; a long epilogue goes through memory.
 TEST(Strassen, PrologueAndEpilogue) {
