@@ -30,7 +30,6 @@ TEST(Attention, AgreesWithThePrimitives) {
 /// On CPUs, with vectors of all widths, several tasks and blocks of keys; a task for all rows packs
 /// its own keys and values, and asks for the next one's.
 TEST(Attention, AgreesOnACpu) {
-  int asked = 0;
   for (const AttentionCase& one : kAttentions)
     for (const int bytes : {16, 32, 64})
       for (const Tuning& tuning :
@@ -55,12 +54,14 @@ TEST(Attention, AgreesOnACpu) {
                             std::string_view(one.name).starts_with("offset");
         EXPECT_EQ(lowered->schedule.ends_with("causal"), causal) << lowered->schedule;
         const bool alone = tuning.size() == 1;
-        EXPECT_EQ(lowered->schedule.find(" alone") != std::string::npos, alone)
+        EXPECT_EQ(lowered->schedule.find(" task-packed") != std::string::npos, alone)
             << lowered->schedule;
         const bool asks = kernel::to_string(lowered->kernel).find("prefetch") != std::string::npos;
-        asked += alone && asks;
+        // Heads lie in lines of all of them, and there is no mask that would be asked for.
+        if (std::string_view(one.name) == "packed f32") {
+          EXPECT_EQ(asks, alone) << kernel::to_string(lowered->kernel);
+        }
       }
-  EXPECT_GT(asked, 0);
 }
 
 /// Of bf16 in tile registers; columns that are no multiple of 32 have kernels of their own.

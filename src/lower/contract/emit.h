@@ -112,8 +112,6 @@ class Emitter {
   kernel::Body fetch_rows(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
   bool next_is_other_product() const;
   std::set<std::pair<kernel::BufferId, ir::Expr>> rows_of_results(bool far) const;
-  kernel::Stmt fetch_result(const Variant& v, kernel::BufferId buffer, const ir::Expr& offset,
-                            const ir::Expr& line) const;
   kernel::Body fetch_results(const Variant& v, const ir::Expr& done, std::int64_t steps) const;
   kernel::Body step(const Variant& v, const Registers& reg, const Env& k);
   std::int64_t distinct_steps(const KLoop& loop) const;

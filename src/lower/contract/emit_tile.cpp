@@ -299,20 +299,21 @@ std::set<std::pair<BufferId, Expr>> Emitter::rows_of_results(bool far) const {
 Body Emitter::fetch_results(const Variant& v, const Expr& done, std::int64_t steps) const {
   if (winograd_ || strassen_ || p_.extents.k < steps) return {};
   Body out;
-  const Share share = share_of_turn(v.mr * v.nv, p_.extents.k, done, steps);
-  for (const auto& [buffer, offset] : rows_of_results(true))
-    for (std::int64_t i = 0; i < share.each; ++i)
-      out.push_back(fetch_result(v, buffer, offset, share.first + Expr(i)));
+  for (const auto& [buffer, offset] : rows_of_results(true)) {
+    const std::int64_t bytes = lanes_ * size_of(k_.buffers[buffer].dtype);
+    const std::int64_t vectors = std::max<std::int64_t>(1, kLineBytes / bytes);  // of a line
+    const std::int64_t lines = ceil_div(v.nv, vectors);                          // of a row
+    const Share share = share_of_turn(v.mr * lines, p_.extents.k, done, steps);
+    for (std::int64_t i = 0; i < share.each; ++i) {
+      const Expr line = share.first + Expr(i);
+      const Expr vector = ir::floor_mod(line, lines) * Expr(vectors);
+      Env env = env_;
+      set(env, p_.tile->var, v.first_row + ir::floor_div(line, lines));
+      set(env, p_.n->var, (panel_ * Expr(s_.nv) + vector) * Expr(lanes_));
+      out.push_back({kernel::Prefetch{buffer, at(offset, env)}});
+    }
+  }
   return out;
-}
-
-/// A line of the tile's results, counted row by row.
-kernel::Stmt Emitter::fetch_result(const Variant& v, BufferId buffer, const Expr& offset,
-                                   const Expr& line) const {
-  Env env = env_;
-  set(env, p_.tile->var, v.first_row + ir::floor_div(line, v.nv));
-  set(env, p_.n->var, panel_ * Expr(s_.nv * lanes_) + ir::floor_mod(line, v.nv) * Expr(lanes_));
-  return {kernel::Prefetch{buffer, at(offset, env)}};
 }
 
 /// Steps along the innermost reduction before a row reads what its neighbour has read: rows that
