@@ -279,7 +279,7 @@ std::set<std::pair<BufferId, Expr>> Emitter::rows_of_results(bool far) const {
   for (const Output& o : p_.outputs) {
     const bool given = std::any_of(g.outputs.begin(), g.outputs.end(),
                                    [&](const auto& out) { return out.node == o.node; });
-    // Stores wait for nobody; tiles of fewer steps would be over before the lines are there.
+    // Tiles of fewer steps are over before lines that they only store to are there.
     constexpr std::int64_t kStepsOfMemory = 64;
     const bool away = leaves(o.buffer) && p_.extents.k >= kStepsOfMemory;
     if ((given || away || !far) && !o.sum) add(o.buffer, o.offset);
