@@ -12,8 +12,9 @@ Run on an otherwise idle machine, from the checkout, after scripts/test.sh:
 Every ratio comes from one interleaved run of `heddle bench --vs`. Nothing is kept between calls, but
 --peers (some of them, for some models and thread counts, if named) only replaces that in what is
 there, and so do --low (the tables in bf16, in int8 on what zoo/quantise.py makes of the zoo in
-build/int8, and f32x8: batches of eight that zoo/batched.py makes in build/batched), --tuned CACHE (against
-what `heddle tune --cache CACHE` found), --roofline, --memory and --kernels.
+build/int8, and f32x8, bf16x8, int8x8: batches of eight that zoo/batched.py makes of them in build/batched
+and build/int8-batched), --tuned CACHE (against what `heddle tune --cache CACHE` found), --roofline, --memory
+and --kernels.
 """
 import argparse
 import datetime
@@ -142,14 +143,14 @@ def peer_table(rows):
 
 
 # Of the frameworks, these compute in bf16 on a CPU; these run quantised models in int8.
-LOW = {"bf16": "openvino,torch,torch-compile", "int8": "ort,openvino", "f32x8": "ort,openvino"}
+LOW = {"bf16": "openvino,torch,torch-compile", "int8": "ort,openvino", "f32": "ort,openvino"}
 BATCH = 8
 
 
 def folders_of(precision, batch):
-    """{model: folder}: all of the zoo, or what zoo/quantise.py or zoo/batched.py has made of it."""
-    folder, suffix = (("batched", f"-b{batch}") if batch > 1 else
-                      ("int8", "-int8") if precision == "int8" else ("zoo", ""))
+    """{model: folder}: all of the zoo, or what zoo/quantise.py and zoo/batched.py have made of it."""
+    made = ["int8"] * (precision == "int8") + ["batched"] * (batch > 1)
+    folder, suffix = "-".join(made) or "zoo", "-int8" * (precision == "int8") + f"-b{batch}" * (batch > 1)
     return {made.name.removesuffix(suffix): f"build/{folder}/{made.name}"
             for made in sorted((ROOT / "build" / folder).glob(f"*{suffix}"))}
 
@@ -167,7 +168,7 @@ def measure_low(flags, data):
                 asked = [] if precision == "int8" else ["--precision", precision]
                 result = json.loads(call(HEDDLE, "bench", path, "--threads", threads, "--json",
                                          "--duration", flags.duration, "--vs",
-                                         flags.peers or LOW[name],
+                                         flags.peers or LOW[precision],
                                          "--peer-timeout", flags.peer_timeout, *asked))
                 key = {"model": model, "precision": precision, "threads": threads, "batch": batch}
                 rows[:] = [r for r in rows if any(r[k] != v for k, v in key.items())]

@@ -20,6 +20,9 @@ constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, 
 constexpr double kScatteredNs = 2.5;
 /// What bytes cost that are computed where they are multiplied, four to a word.
 constexpr double kWords = 4;
+/// Of the taps of a convolution of each channel alone: elements that a tile of columns widens (10 of
+/// 24 a row where it moves by one, 17 by two).
+constexpr double kWidened = 0.5;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
@@ -184,6 +187,8 @@ struct CostModel::State : Moves {
       for (std::size_t side = 0; side < 2; ++side) {
         Use in = through(accesses[side], vars, use);
         if (!loops.empty()) in.innermost = loops.back();
+        const bool widened = local[static_cast<std::size_t>(f[id].args[side].value)] >= 0;
+        if (depthwise && widened) in.scale *= kWidened;
         if (main) {
           in.operand = product(in.mask());
           in.scale *= operand_repeats(id, side, in);
@@ -302,14 +307,15 @@ struct CostModel::State : Moves {
 
   void visit_gather(NodeId id, const std::vector<Use>& all) {
     const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
+    const bool table = is_byte_table(id);  // in registers: read once
     for (const Use& use : all) {
-      Use in = through(accesses[0], use.dims, use);
       const double n = use.scale * product(use.mask());
-      if (is_byte_table(id))
+      if (table) {
         vector_ops += kLookupOps * n;
-      else
+      } else {
         scalar_ns += 0.5 * kStridedNs * n;
-      add_use(f[id].args[0], std::move(in));
+        add_use(f[id].args[0], through(accesses[0], use.dims, use));
+      }
       for (std::size_t a = 1; a < f[id].args.size(); ++a) add_use(f[id].args[a], use);
     }
   }
@@ -356,6 +362,21 @@ struct CostModel::State : Moves {
     return fits ? std::optional(image) : std::nullopt;
   }
 
+  /// Read from memory, as what it is or as fewer bits of the same numbers.
+  bool is_stored(NodeId id) const {
+    while (local[static_cast<std::size_t>(id.value)] >= 0) {
+      const auto* map = f.as<prim::Map>(id);
+      const bool shifted = map && map->fn == ir::ScalarFn::add && is_number(f[id].args[1]);
+      if (!shifted && !(map && map->fn == ir::ScalarFn::cast)) return false;
+      id = f[id].args[0];
+    }
+    return true;
+  }
+  /// One number at all positions.
+  bool is_number(NodeId id) const {
+    return f.as<prim::View>(id) && element_count(f[f[id].args[0]].type.shape) == 1;
+  }
+
   /// What lower::contract::lower_depthwise takes, where the image lies channels-last.
   bool is_depthwise(const Cluster& c) const {
     std::optional<NodeId> image;
@@ -363,7 +384,7 @@ struct CostModel::State : Moves {
       const auto* view = f.as<prim::View>(id);
       if (f.as<prim::Contract>(id) && !image) {
         image = image_of_channels(id);
-        if (!image || local[static_cast<std::size_t>(image->value)] >= 0) return false;
+        if (!image || !is_stored(*image)) return false;
       } else if (!f.as<prim::Map>(id) && !(view && view->pieces.size() == 1)) {
         return false;
       }

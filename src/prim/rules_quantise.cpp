@@ -114,19 +114,24 @@ Rewritten quantised_parts(RewriteContext& c, const Node& n) {
   return *low == 0 ? wide : c.b.add(wide, offset);
 }
 
-/// The window over what a maximum is taken of: a view of one piece, -inf
-/// outside.
-const Access* window_of_max(const Graph& g, const Node& n) {
+/// The window over what is reduced: a view of one piece, outside it what changes no result.
+const Access* window_of(const Graph& g, const Node& n, ir::Monoid fn, double outside) {
   const auto* r = std::get_if<Reduce>(&n.op);
-  if (r == nullptr || r->fn != ir::Monoid::max || n.type.dtype != DType::f32) return nullptr;
+  if (r == nullptr || r->fn != fn || n.type.dtype != DType::f32) return nullptr;
   const auto* v = std::get_if<View>(&g[n.args[0]].op);
   if (v == nullptr || v->pieces.size() != 1) return nullptr;
   const Access& window = v->pieces[0];
-  return window.inside.empty() || v->fill == -INFINITY ? &window : nullptr;
+  return window.inside.empty() || v->fill == outside ? &window : nullptr;
+}
+const Access* window_of_max(const Graph& g, const Node& n) {
+  return window_of(g, n, ir::Monoid::max, -INFINITY);
+}
+const Access* window_of_sum(const Graph& g, const Node& n) {
+  return window_of(g, n, ir::Monoid::sum, 0);
 }
 
-Rewritten max_of_scaled(RewriteContext& c, const Node& n) {
-  const Access* window = window_of_max(c.g, n);
+/// The reduction of the window of i·s is that of i, times s.
+Rewritten of_scaled(RewriteContext& c, const Node& n, const Access* window) {
   if (window == nullptr) return std::nullopt;
   const Node view = c.g[n.args[0]], product = c.g[view.args[0]];
   if (!is_map(product, ScalarFn::mul) || !integers_under(c.g, product.args[0], kExact))
@@ -135,6 +140,28 @@ Rewritten max_of_scaled(RewriteContext& c, const Node& n) {
   if (!s) return std::nullopt;
   const NodeId x = c.g.add(view.op, {product.args[0]}, view.type);
   return c.b.mul(c.g.add(n.op, {x}, n.type), *s);
+}
+Rewritten max_of_scaled(RewriteContext& c, const Node& n) {
+  return of_scaled(c, n, window_of_max(c.g, n));
+}
+Rewritten sum_of_scaled_window(RewriteContext& c, const Node& n) {
+  return of_scaled(c, n, window_of_sum(c.g, n));
+}
+
+/// Sums that 16 bits hold are exact there, of twice as many at once.
+Rewritten sum_of_integers(RewriteContext& c, const Node& n) {
+  const Access* found = window_of_sum(c.g, n);
+  if (found == nullptr) return std::nullopt;
+  const Access window = *found;
+  const Node view = c.g[n.args[0]];
+  const std::int64_t terms =
+      element_count(view.type.shape) / std::max<std::int64_t>(1, element_count(n.type.shape));
+  const auto integers =
+      terms > 1 ? integers_under(c.g, view.args[0], INT16_MAX / terms) : std::nullopt;
+  if (!integers) return std::nullopt;
+  const auto axes = std::get<Reduce>(n.op).axes;
+  const NodeId x = c.b.view(c.b.cast(*integers, DType::i16), view.type.shape, window, 0);
+  return c.b.cast(c.b.reduce(ir::Monoid::sum, x, axes, false), DType::f32);
 }
 
 /// True if some place of every window lies inside, seen for each condition by
@@ -246,9 +273,9 @@ NodeId few_bytes(Builder& b) {
   return b.cast(b.graph().add_input("q", {DType::u8, {4, 6}}), DType::f32);
 }
 /// Of three of the six columns, two apart, the first beginning outside.
-NodeId windows(Builder& b, NodeId x) {
+NodeId windows(Builder& b, NodeId x, double outside = -INFINITY) {
   const ir::Expr at = ir::Expr(ir::Var{1}) * ir::Expr(2) + ir::Expr(ir::Var{2}) - ir::Expr(1);
-  return b.view(x, {4, 3, 3}, {{ir::Var{0}, at}, {{at, 0, 6}}}, -INFINITY);
+  return b.view(x, {4, 3, 3}, {{ir::Var{0}, at}, {{at, 0, 6}}}, outside);
 }
 NodeId per_column(Builder& b, double first) {
   Tensor t({DType::f32, {6}});
@@ -269,6 +296,16 @@ constexpr RewriteRule kQuantiseRules[] = {
     {"max-of-scaled", "max(window of i*s) -> max(window of i)*s  for integers i, s > 0",
      max_of_scaled,
      [](Builder& b) { return b.reduce_max(windows(b, b.mul(few_bytes(b), 0.037)), {2}); }},
+    {"sum-of-scaled-window", "sum(window of i*s) -> sum(window of i)*s  for integers i",
+     sum_of_scaled_window,
+     [](Builder& b) {
+       return b.reduce(ir::Monoid::sum, windows(b, b.mul(few_bytes(b), 0.037), 0), {2}, false);
+     }},
+    {"sum-of-integers", "sum(window of cast(q)) -> cast(sum(window of q))  in 16 bits",
+     sum_of_integers,
+     [](Builder& b) {
+       return b.reduce(ir::Monoid::sum, windows(b, few_bytes(b), 0), {2}, false);
+     }},
     {"max-of-integers", "max(window of cast(q)) -> cast(max(window of q))  for bytes q",
      max_of_integers, [](Builder& b) { return b.reduce_max(windows(b, few_bytes(b)), {2}); }},
     {"quantised-parts", "quantise(concat(q_k*s_k)) -> concat(quantise(q_k*s_k))  for bytes q_k",

@@ -423,8 +423,12 @@ std::optional<Problem> problem_of(const Request& r) {
 /// Outputs lie as the operand does, unless they have to lie otherwise.
 Request following_operand(const Request& r, const Problem& p) {
   Request out = r;
-  const Shape& shape = (*r.graph)[p.a].type.shape;
-  const Layout layout = r.layout_of ? r.layout_of(p.a) : row_major(shape);
+  NodeId stored = p.a;  // what is widened where it is read lies as it is stored
+  while (std::ranges::binary_search(r.cluster.nodes, stored) &&
+         std::holds_alternative<prim::Map>((*r.graph)[stored].op))
+    stored = (*r.graph)[stored].args[0];
+  const Shape& shape = (*r.graph)[stored].type.shape;
+  const Layout layout = r.layout_of ? r.layout_of(stored) : row_major(shape);
   out.required_layout = [&r, order = storage_order(layout, shape)](NodeId id) {
     auto required = r.required_layout ? r.required_layout(id) : std::optional<Layout>();
     const Shape& own = (*r.graph)[id].type.shape;
