@@ -26,9 +26,8 @@ constexpr double kWidened = 0.5;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
 constexpr double kMatrixNs = 5, kBoxNs = 1.5;
-/// Products of integers against those of f32: four or two to an instruction, or one that is slow;
-/// and of bf16, two to an instruction.
-constexpr double kQuadRate = 3.2, kPairRate = 1.6, kIntegerRate = 0.5, kBf16Rate = 1.8;
+/// Products of integers against those of f32: four or two to an instruction, or one that is slow.
+constexpr double kQuadRate = 3.2, kPairRate = 1.6, kIntegerRate = 0.5;
 /// A barrier of all blocks of a GPU (an estimate, not measured).
 constexpr double kBarrierUs = 1;
 /// Vector operations of an element of a table of 256 bytes.

@@ -35,6 +35,8 @@ enum class KernelKind { loop, reduce, map };
 KernelKind kind_of_kernel(const Facts& f, const Cluster& c);
 double scale_of(KernelKind kind, const MachineModel& m);
 
+/// Products of bf16, two to an instruction, against those of f32.
+constexpr double kBf16Rate = 1.8;
 /// GFLOP/s per core of a main loop of this shape whose result has this type.
 double main_loop_rate(const MachineModel& m, const MatmulShape& s, DType type, bool packed);
 /// GFLOP/s per core that a main loop of this shape reaches, as a share of the peak.

@@ -1,5 +1,6 @@
 #include "lower/attention/emit.h"
 
+#include "kernel/halves.h"
 #include "support/math.h"
 
 namespace heddle::lower::attention {
@@ -13,8 +14,12 @@ using kernel::Value;
 
 namespace {
 
-constexpr std::int64_t kUnroll = 4;         // steps of a product
-constexpr std::int64_t kValuesOfTask = 64;  // rows of values that one task packs
+constexpr std::int64_t kUnroll = 4;  // steps of a product
+
+/// Terms of a query or key in memory: whole tiles of them, or whole vectors.
+std::int64_t padded_depth(const Blocks& b, std::int64_t depth, std::int64_t lanes) {
+  return b.together() == 1 ? depth : round_up(depth, b.in_tiles() ? kTileSide : lanes);
+}
 
 }  // namespace
 
@@ -24,21 +29,21 @@ Emitter::Emitter(const Request& request, const Attention& a, const Blocks& block
       a_(a),
       b_(blocks),
       lanes_(request.target.lanes(kType)),
-      unrolled_(blocks.halves ? Binding::serial : Binding::unroll),
+      unrolled_(blocks.in_tiles() ? Binding::serial : Binding::unroll),
+      batches_(a.batches()),
       keys_(a.extent(a.key)),
       depth_(a.extent(a.depth)),
       columns_(a.extent(a.column)),
-      padded_keys_(blocks.halves ? round_up(keys_, kTileSide) : keys_),
-      padded_depth_(blocks.halves ? round_up(depth_, kTileSide) : depth_),
+      padded_keys_(round_up(keys_, blocks.in_tiles() ? kTileSide : blocks.together())),
+      padded_depth_(padded_depth(blocks, depth_, lanes_)),
       key_vectors_(ceil_div(padded_keys_, lanes_)),
       column_vectors_(ceil_div(columns_, lanes_)),
       row_blocks_(ceil_div(blocks.big + blocks.small, blocks.tiles)),
       parts_(ceil_div(key_vectors_, blocks.nv) + ceil_div(padded_keys_, kValuesOfTask)),
-      alone_(row_blocks_ == 1 && !blocks.halves),
+      alone_(row_blocks_ == 1 && !blocks.in_tiles()),
       pitch_(key_vectors_ * lanes_),
       weight_pitch_(pitch_ + kTileSide),
       values_(g_) {
-  for (Var v : a.batch) batches_ *= a.extent(v);
   // Rows of scores that lie a multiple of 1 KB apart would share few cache sets.
   if (pitch_ * size_of(kType) % 1024 == 0) pitch_ += lanes_;
   k_.variables = static_cast<std::int32_t>(a_.extents.size());
@@ -72,7 +77,7 @@ Stmt Emitter::vectors(std::int64_t nv, const PerLane& make) {
 /// As many as there must be, as wide as each other or one vector less.
 std::vector<Emitter::Panels> Emitter::panels(std::int64_t extent) const {
   const std::int64_t all = ceil_div(extent, lanes_), count = ceil_div(all, b_.nv);
-  if (b_.halves) return {{b_.nv, 0, count, 0, extent % (b_.nv * lanes_) != 0}};
+  if (b_.in_tiles()) return {{b_.nv, 0, count, 0, extent % (b_.nv * lanes_) != 0}};
   const std::int64_t nv = ceil_div(all, count), small = count * nv - all, big = count - small;
   const bool partial = extent % lanes_ != 0;
   std::vector<Panels> out{{nv, 0, big, 0, partial && small == 0}};
@@ -108,22 +113,26 @@ kernel::Body Emitter::steps(std::int64_t count, const Made& make) {
   return out;
 }
 
-/// acc += a·b of a register tile: b's terms follow each other, `nv` vectors each.
+/// acc += a·b of a register tile: b's words of terms follow each other, `nv` vectors each.
 kernel::Body Emitter::multiply(const Height& h, std::int64_t nv, std::int64_t terms, BufferId acc,
                                const PerElement& a, BufferId b, const Expr& b_from) {
   const auto lanes = static_cast<int>(lanes_);
-  const BufferId vector = buffer("b", nv * lanes_, Scope::lane, lanes);
-  const BufferId element = buffer("a", 1, Scope::lane);
-  return steps(terms, [&](const Expr& term) {
+  const bool pairs = b_.form == Blocks::Form::pairs;
+  const DType type = pairs ? DType::i32 : kType;
+  const BufferId vector = buffer("b", nv * lanes_, Scope::lane, lanes, {}, type);
+  const BufferId element = buffer("a", 1, Scope::lane, 1, {}, type);
+  return steps(ceil_div(terms, b_.together()), [&](const Expr& term) {
     Body body{vectors(nv, [&](const Expr& c, const Expr& l) {
       const Expr from = b_from + term * Expr(nv * lanes_) + c + l;
-      return Body{kernel::store(vector, c + l, load(b, from))};
+      return Body{kernel::store(vector, c + l, kernel::load(b, from, type))};
     })};
     body.push_back(each(0, h.rows, Binding::unroll, [&](const Expr& r) {
       Body row{kernel::store(element, 0, a(r, term))};
       row.push_back(vectors(nv, [&](const Expr& c, const Expr& l) {
         const Expr at = r * Expr(nv * lanes_) + c + l;
-        const Value product = apply(ScalarFn::mul, {load(element, 0), load(vector, c + l)});
+        const Value x = kernel::load(element, 0, type), y = kernel::load(vector, c + l, type);
+        const Value product =
+            pairs ? kernel::product_of_halves(x, y) : apply(ScalarFn::mul, {x, y});
         return Body{kernel::store(acc, at, apply(ScalarFn::add, {load(acc, at), product}))};
       }));
       return row;
@@ -240,16 +249,19 @@ kernel::Body Emitter::packed_part(const Expr& batch, const Expr& part) {
   for (const Panels& p : panels(keys_)) {
     const Expr first = p.first_vector(part) * Expr(lanes_);
     const Expr key = place_of(batch) * Expr(key_vectors_ * lanes_) + first;
-    Body panel = b_.halves ? key_words(key * Expr(padded_depth_ / 2), first, p)
-                           : key_panel(key * Expr(depth_), first, p);
+    const Expr to = key * Expr(padded_depth_ / b_.together());
+    Body panel = b_.form == Blocks::Form::pairs ? key_pairs(to, first, p)
+                 : b_.in_tiles()                ? key_words(to, first, p)
+                                                : key_panel(to, first, p);
     out.push_back(kernel::when({{part, p.begin, p.end}}, std::move(panel)));
   }
   const Expr number = part - Expr(key_panels);
   const Expr first = number * Expr(kValuesOfTask);
-  const Expr base =
-      place_of(batch) * Expr(padded_keys_ * column_vectors_ * lanes_ / (b_.halves ? 2 : 1));
-  out.push_back(kernel::when({{number, 0, parts_ - key_panels}},
-                             b_.halves ? value_words(base, first) : some_values(base, first)));
+  const Expr base = place_of(batch) * Expr(padded_keys_ * column_vectors_ * lanes_ / b_.together());
+  Body some = b_.form == Blocks::Form::pairs ? value_pairs(base, first)
+              : b_.in_tiles()                ? value_words(base, first)
+                                             : some_values(base, first);
+  out.push_back(kernel::when({{number, 0, parts_ - key_panels}}, std::move(some)));
   return out;
 }
 
@@ -278,16 +290,21 @@ void Emitter::evaluate() {
   causal_ = hidden_beyond(a_, score_, product_, constants_of(g_, request_, k_, out_));
   // Few keys are one block, whose sums need no memory.
   constexpr std::int64_t kFewKeys = 256;
-  block_keys_ = !causal_ && (b_.halves || keys_ <= kFewKeys) ? padded_keys_ : b_.block;
+  block_keys_ = !causal_ && (b_.in_tiles() || keys_ <= kFewKeys) ? padded_keys_ : b_.block;
   const auto* k = std::get_if<kernel::Load>(&key_->op);
   along_depth_ = k && ir::coefficient_of(k->offset, a_.depth) == 1 &&
                  ir::coefficient_of(k->offset, a_.key).value_or(0) >= lanes_;
 }
 
+bool Emitter::is_causal() {
+  evaluate();
+  return causal_.has_value();
+}
+
 Lowered Emitter::run() {
   evaluate();
-  const std::int64_t parts = b_.halves ? 2 : 1;
-  const DType packed = b_.halves ? DType::i32 : kType;
+  const std::int64_t parts = b_.together();
+  const DType packed = parts > 1 ? DType::i32 : kType;
   const std::int64_t batches = alone_ ? 1 : batches_;
   const Scope scope = alone_ ? Scope::block : Scope::grid;
   packed_keys_ = buffer("packed keys", batches * padded_depth_ * key_vectors_ * lanes_ / parts,
@@ -300,9 +317,11 @@ Lowered Emitter::run() {
   most_ = buffer("largest scores", rows * lanes_, Scope::block);
   inverse_ = buffer("inverse", rows, Scope::block);
   sums_ = buffer("sums of a task", rows * column_vectors_ * lanes_, Scope::block, 1, a_.result);
-  if (b_.halves) {
+  if (parts > 1) {
     queries_ = buffer("queries", rows * padded_depth_, Scope::block, 1, {}, DType::bf16);
     weights_ = buffer("weights", rows * weight_pitch_, Scope::block, 1, a_.exp, DType::bf16);
+  }
+  if (b_.in_tiles()) {
     tile_ = buffer("tile", kTileSide * kTileSide, Scope::block, 1, a_.products);
   }
   if (!alone_) {
@@ -330,7 +349,7 @@ Lowered Emitter::run() {
   out_.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
   out_.schedule =
       fmt::format("attention mr={} nv={} tiles={}+{} tiles/task={} block={}{}{}{}", b_.mr, b_.nv,
-                  b_.big, b_.small, b_.tiles, block_keys_, b_.halves ? " bf16" : "",
+                  b_.big, b_.small, b_.tiles, block_keys_, parts > 1 ? " bf16" : "",
                   alone_ ? " task-packed" : "", causal_ ? " causal" : "");
   return std::move(out_);
 }

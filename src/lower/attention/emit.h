@@ -23,14 +23,23 @@ struct Blocks {
   std::int64_t tiles = 8;           ///< of a task
   std::int64_t block = 64;          ///< keys, a multiple of nv vectors
   std::int64_t less = 5;            ///< rows of the small tiles
-  bool halves = false;              ///< bf16 in tile registers
+  /// Terms that a word has: one of f32, or two of bf16, which are multiplied in tile registers
+  /// (AMX) or added up by one instruction (AVX512-BF16).
+  enum class Form : std::uint8_t { single, pairs, tiles } form = Form::single;
+  bool in_tiles() const { return form == Form::tiles; }
+  std::int64_t together() const { return form == Form::single ? 1 : 2; }
 };
 /// Rows, keys and columns of a product in tile registers, and terms of its steps.
 constexpr std::int64_t kTileSide = 32;
+constexpr std::int64_t kValuesOfTask = 64;  ///< rows of values that one task packs
 /// The model's choice; nullopt if kernels of their own are better: few rows or keys, or operands
-/// that are not f32. `fixed` pins "mr", "nv", "rows" (of a task, about) and "block".
+/// that are neither f32 nor a bf16 that the target multiplies. `fixed` pins "mr", "nv", "rows" (of
+/// a task, about) and "block".
 std::optional<Blocks> blocks_of(const prim::Graph& g, const Attention& a, const Target& target,
                                 const Tuning& fixed);
+
+/// True if tasks of all rows of a batch have their scores near and are many enough.
+bool may_be_alone(const Attention& a, const Target& target);
 
 /// Keys and values are packed once, in a phase of their own where several tasks read them; then
 /// each task multiplies its rows with all keys, exponentiates, and multiplies with the values
@@ -41,6 +50,8 @@ class Emitter {
  public:
   Emitter(const Request& request, const Attention& a, const Blocks& blocks);
   Lowered run();
+  /// Whether rows leave out different keys; asked instead of run().
+  bool is_causal();
 
  private:
   using Expr = ir::Expr;
@@ -89,6 +100,8 @@ class Emitter {
 
   void evaluate();
   kernel::Stmt pack();
+  /// Two values rounded to bf16, the first in the low bits.
+  static Value word(const Value& first, const Value& second);
   Body packed_part(const Expr& batch, const Expr& part);
   /// Number of the batch among those that the packed operands hold.
   Expr place_of(const Expr& batch) const { return alone_ ? Expr(0) : batch; }
@@ -108,6 +121,11 @@ class Emitter {
   Body store_results(const Height& h, const Expr& slot, const Panels& p, const Expr& panel,
                      const PerElement& sum);
 
+  // In pairs (emit_pairs.cpp).
+  Body key_pairs(const Expr& base, const Expr& first, const Panels& p);
+  Body value_pairs(const Expr& base, const Expr& first);
+  Value word_at(BufferId b, const Expr& at) const;
+
   // In tile registers (emit_tiles.cpp).
   Body key_words(const Expr& base, const Expr& first, const Panels& p);
   Body value_words(const Expr& base, const Expr& first);
@@ -125,12 +143,12 @@ class Emitter {
   const Blocks b_;
   const std::int64_t lanes_;
   const kernel::Binding unrolled_;  ///< rows of a register tile
-  const std::int64_t keys_, depth_, columns_, padded_keys_, padded_depth_;
+  const std::int64_t batches_, keys_, depth_, columns_, padded_keys_, padded_depth_;
   const std::int64_t key_vectors_, column_vectors_, row_blocks_;
   const std::int64_t parts_;  ///< in which the keys and values of a batch are packed
   /// A task has all rows of a batch, and packs for itself. (Not measured in tile registers.)
   const bool alone_;
-  std::int64_t batches_ = 1, pitch_, weight_pitch_, block_keys_ = 0;
+  std::int64_t pitch_, weight_pitch_, block_keys_ = 0;
   kernel::Kernel k_;
   Lowered out_;
   Evaluator values_;
@@ -141,7 +159,7 @@ class Emitter {
   Places batch_;
   Expr block_ = 0;  ///< number of the task's rows
   BufferId result_, product_, packed_keys_, packed_values_, scores_, most_, inverse_, sums_;
-  BufferId queries_, weights_, tile_;  ///< of halves
+  BufferId queries_, weights_, tile_;  ///< of bf16
 };
 
 }  // namespace heddle::lower::attention

@@ -43,7 +43,7 @@ kernel::Body Emitter::score_row(const Height& h, const Expr& r, const Expr& slot
     });
   };
   // Of a panel that may lack keys the last vector does; of one in tile registers both may.
-  const std::int64_t whole = !p.partial ? p.nv : b_.halves ? 0 : p.nv - 1;
+  const std::int64_t whole = !p.partial ? p.nv : b_.in_tiles() ? 0 : p.nv - 1;
   Body out{copy(most, 0, most_, (slot + r) * Expr(lanes_)),
            vectors(whole, [&](const Expr& c, const Expr& l) { return store(c, l, false); })};
   for (std::int64_t c = whole; c < p.nv; ++c)
@@ -108,19 +108,19 @@ kernel::Body Emitter::fetch_next(const Height& h, const Expr& batch) {
 
 kernel::Body Emitter::scores(const Expr& batch) {
   Body out{fill(most_, b_.tiles * b_.mr, -kInfinity)};
-  if (b_.halves) append(out, copy_queries());
+  if (b_.together() > 1) append(out, copy_queries());
   for (const Panels& p : panels(keys_)) {
     BufferId acc = tile_;
-    if (!b_.halves)
+    if (!b_.in_tiles())
       acc = buffer("scores", b_.mr * p.nv * lanes_, Scope::lane, static_cast<int>(lanes_),
                    a_.products);
     out.push_back(each(p.begin, p.end, Binding::serial, [&](const Expr& panel) {
       const Expr first = p.first_vector(panel) * Expr(lanes_);
       const Expr from = (place_of(batch) * Expr(key_vectors_ * lanes_) + first) *
-                        Expr(b_.halves ? padded_depth_ / 2 : depth_);
+                        Expr(padded_depth_ / b_.together());
       Body tiles = each_tile([&](const Height& h, const Expr& slot) {
         Body tile;
-        if (b_.halves) {
+        if (b_.in_tiles()) {
           tile.push_back(tile_of_scores(slot, from));
         } else {
           tile = fetch_scores(h, first, p.nv);
@@ -128,6 +128,8 @@ kernel::Body Emitter::scores(const Expr& batch) {
             tile.push_back(kernel::when({{panel, 0, 1}}, fetch_next(h, batch)));
           tile.push_back(zero(h, p.nv, acc));
           const auto query = [&](const Expr& r, const Expr& term) {
+            if (b_.together() > 1)
+              return word_at(queries_, (slot + r) * Expr(padded_depth_) + term * Expr(2));
             return at(q_, {{a_.row, h.first + r}, {a_.depth, term}});
           };
           append(tile, multiply(h, p.nv, depth_, acc, query, packed_keys_, from));
@@ -187,11 +189,11 @@ kernel::Body Emitter::exponentials(const Expr& slot) {
   append(out, each_vector([&](const Expr& c, const Expr& l, const Expr& key) {
            const Value below = apply(ScalarFn::sub, {load(scores_, score_at(key)), load(peak, 0)});
            const Value sum = apply(ScalarFn::add, {load(total, c + l), load(e, c + l)});
-           return Body{
-               kernel::store(e, c + l, apply(ScalarFn::exp, {below})),
-               b_.halves ? kernel::store(weights_, slot * Expr(weight_pitch_) + key, load(e, c + l))
-                         : kernel::store(scores_, score_at(key), load(e, c + l)),
-               kernel::store(total, c + l, sum)};
+           return Body{kernel::store(e, c + l, apply(ScalarFn::exp, {below})),
+                       b_.together() > 1 ? kernel::store(weights_, slot * Expr(weight_pitch_) + key,
+                                                         load(e, c + l))
+                                         : kernel::store(scores_, score_at(key), load(e, c + l)),
+                       kernel::store(total, c + l, sum)};
          }));
   for (std::int64_t c = 1; c < b_.nv; ++c)
     out.push_back(each(0, lanes_, Binding::vector, [&](const Expr& l) {
@@ -237,7 +239,7 @@ kernel::Body Emitter::store_results(const Height& h, const Expr& slot, const Pan
 
 /// Weights of some keys times their values, added to the task's sums; of all keys, the results.
 kernel::Body Emitter::key_block(const Expr& batch, const Expr& first, std::int64_t keys) {
-  const bool all = keys == keys_;
+  const bool all = keys == padded_keys_;
   const std::int64_t pitch = column_vectors_ * lanes_;
   Body out;
   for (const Panels& p : panels(columns_)) {
@@ -245,8 +247,10 @@ kernel::Body Emitter::key_block(const Expr& batch, const Expr& first, std::int64
         buffer("sums", b_.mr * p.nv * lanes_, Scope::lane, static_cast<int>(lanes_), a_.result);
     out.push_back(each(p.begin, p.end, Binding::serial, [&](const Expr& panel) {
       const Expr column = p.first_vector(panel) * Expr(lanes_);
-      const Expr from = (place_of(batch) * Expr(column_vectors_ * lanes_) + column) * Expr(keys_) +
-                        first * Expr(p.nv * lanes_);
+      const std::int64_t words = b_.together();
+      const Expr from =
+          (place_of(batch) * Expr(column_vectors_ * lanes_) + column) * Expr(padded_keys_ / words) +
+          ir::floor_div(first, words) * Expr(p.nv * lanes_);
       return each_tile([&](const Height& h, const Expr& slot) {
         const auto place = [&](const Expr& r, const Expr& c) {
           return (slot + r) * Expr(pitch) + column + c;
@@ -264,6 +268,8 @@ kernel::Body Emitter::key_block(const Expr& batch, const Expr& first, std::int64
           return kernel::store(acc, in_acc(r, c), load(sums_, place(r, c)));
         })};
         const auto weight = [&](const Expr& r, const Expr& term) {
+          if (words > 1)
+            return word_at(weights_, (slot + r) * Expr(weight_pitch_) + first + term * Expr(2));
           return load(scores_, (slot + r) * Expr(pitch_) + first + term);
         };
         append(tile, multiply(h, p.nv, keys, acc, weight, packed_values_, from));
@@ -284,7 +290,7 @@ kernel::Body Emitter::key_block(const Expr& batch, const Expr& first, std::int64
 
 kernel::Body Emitter::results(const Expr& batch) {
   const auto block = [&](const Expr& first, std::int64_t keys) {
-    return b_.halves ? key_block_by_tiles(batch, first, keys) : key_block(batch, first, keys);
+    return b_.in_tiles() ? key_block_by_tiles(batch, first, keys) : key_block(batch, first, keys);
   };
   if (padded_keys_ <= block_keys_) return block(Expr(0), padded_keys_);
   const std::int64_t pitch = column_vectors_ * lanes_, whole = padded_keys_ / block_keys_;
@@ -301,7 +307,7 @@ kernel::Body Emitter::results(const Expr& batch) {
            Body tile;
            for (const Panels& p : panels(columns_))
              tile.push_back(each(p.begin, p.end, Binding::serial, [&](const Expr& panel) {
-               if (b_.halves) return store_tile(h, slot, panel);
+               if (b_.in_tiles()) return store_tile(h, slot, panel);
                return store_results(h, slot, p, panel, [&](const Expr& r, const Expr& c) {
                  return load(sums_,
                              (slot + r) * Expr(pitch) + p.first_vector(panel) * Expr(lanes_) + c);

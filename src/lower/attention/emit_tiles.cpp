@@ -1,12 +1,10 @@
 // Attention of bf16 in tile registers (AMX): tiles of 32 rows by 32 keys or columns. Queries are
 // copied with their terms padded, keys and values packed as words of two terms, and weights are
 // rounded to bf16 as they are made, where the products of values read them.
-#include "kernel/halves.h"
 #include "lower/attention/emit.h"
 
 namespace heddle::lower::attention {
 
-using ir::ScalarFn;
 using kernel::Binding;
 using kernel::BufferId;
 using kernel::Stmt;
@@ -19,14 +17,6 @@ constexpr std::int64_t kSide = 32;              // rows, keys, columns of a prod
 constexpr std::int64_t kHalf = 16;              // lanes of f32 or of words
 constexpr std::int64_t kWords = kHalf * kHalf;  // of a tile: 32 terms of 16 columns
 constexpr std::int64_t kStepWords = 2 * kWords;  // of 32 columns
-
-/// Two values rounded to bf16, the first in the low bits.
-Value word(const Value& first, const Value& second) {
-  const auto bits = [](const Value& v) {
-    return kernel::upper_half(apply(ScalarFn::round_bf16, {v}));
-  };
-  return kernel::packed(std::vector{bits(first), bits(second)});
-}
 
 }  // namespace
 
@@ -84,22 +74,6 @@ kernel::Body Emitter::value_words(const Expr& base, const Expr& first) {
     })};
     return Body{kernel::when({{step, 0, steps}}, std::move(words))};
   })};
-}
-
-/// The task's rows, terms beyond the last zeros.
-kernel::Body Emitter::copy_queries() {
-  return each_tile([&](const Height& h, const Expr& slot) {
-    return Body{each(0, h.rows, Binding::serial, [&](const Expr& r) {
-      return Body{each(0, padded_depth_ / kHalf, Binding::serial, [&](const Expr& c) {
-        return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
-          const Expr term = c * Expr(kHalf) + l;
-          Value v = at(q_, {{a_.row, h.first + r}, {a_.depth, term}});
-          if (padded_depth_ > depth_) v = kernel::guard({{term, 0, depth_}}, v, f32(0));
-          return Body{kernel::store(queries_, (slot + r) * Expr(padded_depth_) + term, v)};
-        })};
-      })};
-    })};
-  });
 }
 
 /// All rows of a tile with 32 keys; rows that are not there have no results that anyone reads.

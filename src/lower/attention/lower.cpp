@@ -2,6 +2,7 @@
 
 #include "kernel/bounds.h"
 #include "lower/attention/emit.h"
+#include "lower/contract/schedule.h"
 #include "lower/gpu/attention_emit.h"
 
 namespace heddle::lower::attention {
@@ -18,8 +19,7 @@ std::optional<Attention> attention_of(const prim::Graph& g, const Cluster& c) {
 /// faster until these are far (12 heads of 512 keys: 4.6 ms against 5.2, of 1,024: 30 against 21).
 bool are_many(const Attention& a, const Target& target) {
   const std::int64_t near = (target.tiles ? 6 : 1) * target.l2_bytes;
-  std::int64_t scores = a.extent(a.row) * a.extent(a.key);
-  for (ir::Var v : a.batch) scores *= a.extent(v);
+  const std::int64_t scores = a.batches() * a.extent(a.row) * a.extent(a.key);
   return scores * size_of(DType::f32) > near;
 }
 
@@ -56,8 +56,15 @@ Result<Lowered> lower(const Request& request) {
   const auto a = attention_of(*request.graph, request.cluster);
   if (!a) return unsupported("attention: the cluster is none");
   if (request.target.is_gpu()) return lower_on_gpu(request, *a);
-  const auto blocks = blocks_of(*request.graph, *a, request.target, request.tuning);
-  if (!blocks) return unsupported("attention: too small, or not of f32");
+  auto blocks = blocks_of(*request.graph, *a, request.target, request.tuning);
+  if (!blocks) return unsupported("attention: too small, or of operands that have no kernel");
+  // A task that has all rows packs for itself, but leaves out no keys of rows that see few.
+  if (!blocks->in_tiles() && !contract::pinned(request.tuning, "rows") &&
+      may_be_alone(*a, request.target) && !Emitter(request, *a, *blocks).is_causal()) {
+    Tuning all = request.tuning;
+    all.emplace_back("rows", a->extent(a->row));
+    blocks = blocks_of(*request.graph, *a, request.target, all);
+  }
   return Emitter(request, *a, *blocks).run();
 }
 

@@ -24,6 +24,11 @@ struct Attention {
   Shape extents;  ///< by variable
   Cluster cluster;
 
+  std::int64_t batches() const {
+    std::int64_t count = 1;
+    for (const ir::Var v : batch) count *= extent(v);
+    return count;
+  }
   std::int64_t extent(ir::Var v) const { return extents[static_cast<std::size_t>(v.index)]; }
 };
 
