@@ -1,6 +1,7 @@
 // Loads along the rows of a block whose lanes are its columns: whole rows are read and transposed
 // in registers, once for all unrolled iterations that want a column of the block.
 #include "codegen/cpu/emitter.h"
+#include "kernel/bounds.h"
 
 namespace heddle::codegen::cpu {
 
@@ -134,9 +135,10 @@ Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset,
     const auto column = static_cast<std::size_t>(*bound_[at]) % width;
     const Expr first =
         at_lane(bound(offset - Expr(v) + Expr(*bound_[at] - static_cast<std::int64_t>(column))), 0);
-    const auto range = ir::bounds(first, ranges_);
-    const std::int64_t last = (width - 1) * (*stride + 1);
-    const bool exists = range && range->low >= 0 && range->high + last < buffer(id).size;
+    // What is proven by conditions stays behind them: loads are made where the builder stands.
+    const ir::Interval there{0, buffer(id).size - 1 - (width - 1) * (*stride + 1)};
+    const auto range = kernel::bounds_under(first, given_, ranges_, there);
+    const bool exists = range && range->low >= there.low && range->high <= there.high;
     if (inside.empty() ? !exists : !always_runs(v)) continue;
     Block& block = scope().blocks[{id, first, *stride, width, inside}];
     if (block.columns.empty() || block.time < stored_[static_cast<std::size_t>(id)]) {

@@ -244,11 +244,12 @@ void Emitter::when_tested(const If& x) {
     body(*x.body);
     scopes_.pop_back();
   };
-  if (uniform) {
-    branch(uniform, inside);
-  } else {
-    inside();
-  }
+  if (!uniform) return inside();
+  const std::size_t outside = given_.size();
+  for (const ir::Condition& c : *left)
+    if (!varies(c.expr)) given_.push_back(c);
+  branch(uniform, inside);
+  given_.resize(outside);
 }
 
 /// A loop of one iteration, or none.

@@ -214,6 +214,7 @@ class Emitter {
   std::vector<std::optional<std::int64_t>> bound_;  ///< by variable: unrolled, or one iteration
   std::vector<std::int64_t> unrolled_;  ///< by variable: extent while it is unrolled, from 0
   std::vector<int> tested_;             ///< by variable: conditions around that depend on it
+  std::vector<ir::Condition> given_;    ///< that were tested where the builder stands
   std::vector<V> phis_;                 ///< by variable: loop counter, or what it is bound to
   std::vector<int> levels_;             ///< by variable: depth of its loop, or where it is unrolled
   ir::Ranges ranges_;

@@ -125,6 +125,22 @@ TEST(Transpose, ColumnsBeforeALoop) {
   for (const Machine& m : machines()) check(k, m, 0, 7);
 }
 
+/// Rows that are there only where a condition holds, which nothing is read before.
+TEST(Transpose, RowsThatAConditionProves) {
+  const kernel::Kernel k = parsed(R"(kernel "proven" vars=5 {
+  buffer b0 "x" f32[512] grid arg=0
+  buffer b1 "y" f32[2048] grid arg=1 written
+  for grid d0 in 0..1 { for serial d1 in 0..4 { if 1 <= d1 < 3 { for serial d4 in 0..2 {
+    for unroll d3 in 0..16 { for vector d2 in 0..16 {
+      b1[d1*512 + d4*256 + d3*16 + d2] = load.f32 b0[d1*256 + d2*16 + d3 - 256] } } } } } }
+})");
+  ASSERT_TRUE(kernel::verify(k).ok()) << kernel::verify(k).error().message;
+  for (const Machine& m : machines()) check(k, m, 0, 7);
+#if defined(__x86_64__)
+  EXPECT_NE(to_assembly_text(k, *machine_named("avx2"))->find("vunpcklps"), std::string::npos);
+#endif
+}
+
 /// A loop's rows add the same vector, which is converted once, before it.
 TEST(Vectors, SameEachTimeRound) {
   const kernel::Kernel k = parsed(R"(kernel "rows" vars=3 {
