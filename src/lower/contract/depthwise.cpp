@@ -145,15 +145,16 @@ class Depthwise {
     return in_band || !from_memory() || bytes > target_.l2_bytes / 2;
   }
 
-  bool from_memory() const {
-    bool large = false;
+  bool from_memory() const { return operand_bytes() >= target_.l3_bytes / 4; }
+  std::int64_t operand_bytes() const {
+    std::int64_t most = 0;
     kernel::for_each_value(p_.a, [&](const Value& x) {
       if (const auto* load = std::get_if<kernel::Load>(&x->op)) {
         const kernel::Buffer& b = k_.buffers[load->buffer];
-        large |= b.size * size_of(b.dtype) >= target_.l3_bytes / 4;
+        most = std::max(most, b.size * size_of(b.dtype));
       }
     });
-    return large;
+    return most;
   }
 
   /// Tiles from left to right. Those whose taps are all inside are a loop, the others stand alone:
@@ -209,9 +210,29 @@ class Depthwise {
     return {kernel::loop(loop, 0, each, Binding::serial, std::move(body))};
   }
 
+  /// What the next row of tiles reads here that this one has not: lines of memory, which the
+  /// machine does not guess while it is busy with those of three rows.
+  Body next_row(const Expr& column, const Expr& channel) const {
+    const auto* load = first_load(p_.a);
+    if (!load || !p_.row || p_.k.size() != 2 || operand_bytes() < target_.l3_bytes / 8) return {};
+    const auto step = [&](Var v) { return ir::coefficient_of(load->offset, v).value_or(0); };
+    const std::int64_t tap_row = step(p_.k[0].axes[0].var), tap = step(p_.k[1].axes[0].var);
+    if (tap_row < 1 || tap < 1) return {};
+    const std::int64_t rows = std::min(step(p_.row->var) / tap_row, p_.k[0].extent);
+    const std::int64_t places = width_ * step(p_.tile->var) / tap;
+    Body out;
+    for (std::int64_t r = p_.k[0].extent - rows; r < p_.k[0].extent; ++r) {
+      Env env = position(column, channel, Expr(r), Expr(0));
+      env.set(p_.row->var, env.at(Expr(p_.row->var)) + Expr(1));
+      for (std::int64_t x = 0; x < places; ++x)
+        out.push_back({kernel::Prefetch{load->buffer, env.at(load->offset) + Expr(x * tap)}});
+    }
+    return out;
+  }
+
   Body tile(const Expr& column, const Expr& channel) {
     const BufferId acc = scratch("acc", width_ * lanes_, Scope::lane, lanes_);
-    Body body;
+    Body body = next_row(column, channel);
     const auto lanes = [&](const std::function<Body(const Expr& lane)>& make) {
       const Var l = k_.new_var();
       return kernel::loop(l, 0, lanes_, Binding::vector, make(Expr(l)));

@@ -68,7 +68,7 @@ TEST(Depthwise, OrderOfRowsAndChannels) {
 }
 
 /// What comes from memory is read as it lies there, where the second-level cache keeps a window;
-/// what a band of layers left is not in memory.
+/// what a band of layers left is not in memory. The next row of what does is asked for.
 TEST(Depthwise, OrderOfWhatComesFromMemory) {
   for (const bool far : {false, true})
     for (const bool kept : {false, true})
@@ -84,7 +84,9 @@ TEST(Depthwise, OrderOfWhatComesFromMemory) {
         ASSERT_TRUE(lowered.ok()) << lowered.error().message;
         const auto& task = std::get<kernel::For>(lowered->kernel.body[0].op);
         const auto& outer = std::get<kernel::For>(task.body->front().op);
-        EXPECT_EQ(outer.end <= 20, far && kept && !band) << kernel::to_string(lowered->kernel);
+        const std::string text = kernel::to_string(lowered->kernel);
+        EXPECT_EQ(outer.end <= 20, far && kept && !band) << text;
+        EXPECT_EQ(text.find("prefetch") != std::string::npos, far) << text;
         if (outer.end <= 20) {
           EXPECT_EQ(run(c, *lowered), "");
         }
@@ -116,6 +118,26 @@ TEST(Depthwise, MultipliesBytes) {
   c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
   const auto lowered = contract::lower_depthwise(request_of(c));
   EXPECT_EQ(lowered.ok() ? run(c, *lowered) : lowered.error().message, "");
+}
+
+/// Bytes that are widened where they are read, with a zero point or without: as they lie in memory.
+TEST(Depthwise, WidensBytes) {
+  for (const double zero : {0.0, 41.0})
+    for (const std::int64_t stride : {1, 2}) {
+      Case c;
+      c.target.vector_bytes = 32;
+      const NodeId q = c.input({2, 24, 9, 11}, DType::u8);
+      NodeId x = c.b.cast(q, DType::f32);
+      if (zero != 0) x = c.b.sub(x, zero);
+      c.output(c.b.conv(x, c.constant({24, 1, 3, 3}), conv(2, stride, 1, 1, 24)));
+      c.layouts[q] = ordered(c.b.shape(q), {0, 2, 3, 1});
+      c.row_major_outputs = false;
+      const auto lowered = contract::lower_depthwise(request_of(c));
+      ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+      EXPECT_EQ(lowered->output_layouts[0].strides[1], 1);
+      EXPECT_EQ(lowered->kernel.buffers[kernel::BufferId{0}].dtype, DType::u8);
+      EXPECT_EQ(run(c, *lowered), "") << lowered->schedule;
+    }
 }
 
 /// Channels that lie apart, fewer than a vector, or with several filters each.
