@@ -142,6 +142,33 @@ TEST(ChooseKernels, RefusedLayersArePlannedAgain) {
   EXPECT_GT(plans, 1);  // the first was refused
 }
 
+/// Between a product of bytes and a convolution of each channel alone lie bytes, which that widens.
+TEST(ChooseKernels, DepthwiseConvolutionsReadBytes) {
+  prim::Graph g;
+  prim::Builder b(g);
+  Tensor mix({DType::i8, {96, 32, 1, 1}}), taps({DType::f32, {96, 1, 3, 3}});
+  for (std::int64_t i = 0; i < mix.count(); ++i) mix.set_int(i, i * 37 % 255 - 127);
+  for (std::int64_t i = 0; i < taps.count(); ++i) taps.set(i, 0.01 * static_cast<double>(i % 17));
+  const auto every = [](std::int64_t step, std::int64_t pad, std::int64_t groups) {
+    return prim::Builder::Conv{{step, step}, {1, 1}, {pad, pad}, {pad, pad}, groups};
+  };
+  const prim::NodeId x = g.add_input("x", {DType::u8, {1, 32, 112, 112}});
+  const prim::NodeId q = b.conv(x, b.constant(mix), every(1, 0, 1));
+  const prim::NodeId sum = g.add(g[q].op, g[q].args, {DType::i32, b.shape(q)});
+  const prim::NodeId y = b.map(ir::ScalarFn::round, {b.mul(b.cast(sum, DType::f32), 0.003)});
+  const prim::NodeId bytes =
+      b.cast(b.min(b.max(y, b.scalar(DType::f32, 0)), b.scalar(DType::f32, 255)), DType::u8);
+  const prim::NodeId image = b.conv(b.cast(bytes, DType::f32), b.constant(taps), every(2, 1, 96));
+  g.outputs.push_back({"y", b.relu(image)});
+  const auto chosen = choose(g, Platform());
+  ASSERT_TRUE(chosen.ok()) << chosen.error().message;
+  const bool stored = std::ranges::any_of(chosen->kernels, [&](const CompiledKernel& kernel) {
+    return std::ranges::find(kernel.planned.cluster.outputs, bytes) !=
+           kernel.planned.cluster.outputs.end();
+  });
+  EXPECT_TRUE(stored) << plan::print(g, chosen->plan);
+}
+
 /// Registers of these kernels are said to be in memory.
 Result<Built> build(const prim::Graph& g,
                     const std::function<bool(const CompiledKernel&)>& spills) {

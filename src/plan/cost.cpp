@@ -20,8 +20,8 @@ constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, 
 constexpr double kScatteredNs = 2.5;
 /// What bytes cost that are computed where they are multiplied, four to a word.
 constexpr double kWords = 4;
-/// Of the taps of a convolution of each channel alone: elements that a tile of columns widens (10 of
-/// 24 a row where it moves by one, 17 by two).
+/// What widening an element for each tap costs a convolution of each channel alone, of which a tile of
+/// columns does it for 10 of 24 (17 where it moves by two): measured, a third of such a kernel.
 constexpr double kWidened = 0.5;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).

@@ -197,7 +197,8 @@ class Algebra {
     if (coin()) x = b_.min(x, splat(DType::f32, pick({127.0, 255.0, 9.0})));
     return coin() ? b_.cast(x, DType::i32) : x;
   }
-  /// Maxima of windows, some of which may lie outside, or parts side by side, quantised again.
+  /// Maxima or sums of windows, some of which may lie outside, or parts side by side, quantised
+  /// again.
   NodeId requantised_parts() {
     const NodeId scale = splat(DType::f32, pick({0.25, 2.0, 8.0}));
     const auto part = [&] {
@@ -210,7 +211,7 @@ class Algebra {
     if (coin()) {
       const ir::Expr at = ir::Expr(ir::Var{1}) * 2 + ir::Expr(ir::Var{2}) - pick({0, 1, 3});
       x = b_.view(x, {3, 4, 3}, {{ir::Var{0}, at}, {{at, 0, 8}}}, rng_() % 4 ? -INFINITY : 0.0);
-      x = b_.reduce(rng_() % 4 ? Monoid::max : Monoid::min, x, {2}, false);
+      x = b_.reduce(pick({Monoid::max, Monoid::max, Monoid::sum, Monoid::min}), x, {2}, false);
     } else {
       x = b_.concat({x, part()}, 1);
     }
