@@ -149,8 +149,8 @@ BATCH = 8
 
 def folders_of(precision, batch):
     """{model: folder}: all of the zoo, or what zoo/quantise.py and zoo/batched.py have made of it."""
-    made = ["int8"] * (precision == "int8") + ["batched"] * (batch > 1)
-    folder, suffix = "-".join(made) or "zoo", "-int8" * (precision == "int8") + f"-b{batch}" * (batch > 1)
+    parts = ["int8"] * (precision == "int8") + ["batched"] * (batch > 1)
+    folder, suffix = "-".join(parts) or "zoo", "-int8" * (precision == "int8") + f"-b{batch}" * (batch > 1)
     return {made.name.removesuffix(suffix): f"build/{folder}/{made.name}"
             for made in sorted((ROOT / "build" / folder).glob(f"*{suffix}"))}
 

@@ -56,6 +56,42 @@ std::pair<double, bool> measured(std::int64_t channels, const std::string& accur
   return {error / scale, winograd};
 }
 
+/// Attention whose keys, terms and columns are no whole vectors, as machine code: one kernel where
+/// two products of bf16 are one instruction.
+TEST(Accuracy, AttentionOfBf16) {
+  prim::Graph g;
+  prim::Builder b(g);
+  const auto input = [&](const char* name, std::int64_t rows, std::int64_t columns) {
+    return g.add_input(name, {DType::bf16, {4, 8, rows, columns}});
+  };
+  const prim::NodeId q = input("q", 160, 41), k = input("k", 203, 41), v = input("v", 203, 24);
+  const prim::NodeId scores = b.mul(b.matmul(q, b.transpose(k, {0, 1, 3, 2})), 0.2);
+  g.outputs.push_back({"y", b.matmul(b.softmax(scores, {3}), v)});
+  CompileOptions options;
+  options.threads = 2;
+  const auto compiled = compile(g, options);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  const codegen::cpu::Machine machine = codegen::cpu::host_machine();
+  if (machine.fast_pairs && !machine.tiles) {
+    EXPECT_EQ(compiled->kernels.size(), 1U);
+    EXPECT_TRUE(compiled->kernels[0].lowered.schedule.starts_with("attention"))
+        << compiled->kernels[0].lowered.schedule;
+  }
+  const auto session = load(compiled->program, options);
+  ASSERT_TRUE(session.ok()) << session.error().message;
+  lower::Case values;
+  std::vector<Tensor> inputs;
+  for (const prim::GraphInput& in : g.inputs) inputs.push_back(values.random_tensor(in.type));
+  const auto got = (*session)->run(inputs);
+  const auto want = prim::interpret(g, inputs);
+  ASSERT_TRUE(got.ok() && want.ok());
+  double scale = 0;
+  for (std::int64_t i = 0; i < (*want)[0].count(); ++i)
+    scale = std::max(scale, std::fabs((*want)[0].at(i)));
+  for (std::int64_t i = 0; i < (*want)[0].count(); ++i)
+    ASSERT_NEAR((*got)[0].at(i), (*want)[0].at(i), 0.02 * scale) << i;
+}
+
 /// Machine code of a kernel on arguments' bytes, one thread.
 Status execute(const kernel::Kernel& kernel, const codegen::cpu::Machine& machine,
                std::vector<std::vector<std::byte>>& memory) {

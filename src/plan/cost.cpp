@@ -20,8 +20,8 @@ constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, 
 constexpr double kScatteredNs = 2.5;
 /// What bytes cost that are computed where they are multiplied, four to a word.
 constexpr double kWords = 4;
-/// What widening an element for each tap costs a convolution of each channel alone, of which a tile of
-/// columns does it for 10 of 24 (17 where it moves by two): measured, a third of such a kernel.
+/// What widening an element for each tap costs a convolution of each channel alone, of which a tile
+/// of columns does it for 10 of 24 (17 where it moves by two): measured, a third of such a kernel.
 constexpr double kWidened = 0.5;
 /// Nanoseconds of an element of an operand that is gathered first: into the matrix of the product
 /// (concatenations), or into a box that the windows then overlap in (mirrored, resized images).
@@ -306,7 +306,7 @@ struct CostModel::State : Moves {
 
   void visit_gather(NodeId id, const std::vector<Use>& all) {
     const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
-    const bool table = is_byte_table(id);  // in registers: read once
+    const bool table = is_byte_table(id);  // in registers, read once for all
     for (const Use& use : all) {
       const double n = use.scale * product(use.mask());
       if (table) {

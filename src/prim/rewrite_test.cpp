@@ -224,6 +224,33 @@ TEST(RewriteRules, LongFunctionsOfBytesAreTables) {
     for (std::int64_t i = 0; i < 256; ++i) EXPECT_EQ(now[k].int_at(i), before[k].int_at(i)) << i;
 }
 
+/// Sums of bytes are in 16 bits as long as these hold them; signed ones reach twice as far.
+TEST(RewriteRules, SumsOfIntegersThatSixteenBitsHold) {
+  for (const auto& [type, terms, narrow] :
+       {std::tuple{DType::u8, 128, true}, std::tuple{DType::u8, 129, false},
+        std::tuple{DType::i8, 255, true}, std::tuple{DType::i8, 257, false}}) {
+    Graph g;
+    Builder b(g);
+    const NodeId q = g.add_input("q", {type, {4, terms + 1}});
+    const NodeId x = b.mul(b.cast(q, DType::f32), 0.25);
+    const ir::Expr at = ir::Expr(ir::Var{1}) + ir::Expr(ir::Var{2});
+    const NodeId window = b.view(x, {4, 2, terms}, {{ir::Var{0}, at}, {}}, 0);
+    g.outputs = {{"y", b.reduce(ir::Monoid::sum, window, {2}, false)}};
+    const Graph after = canonicalize(g);
+    bool in_16_bits = false;
+    for (const NodeId id : live_nodes(after))
+      in_16_bits |=
+          std::holds_alternative<Reduce>(after[id].op) && after[id].type.dtype == DType::i16;
+    EXPECT_EQ(in_16_bits, narrow) << terms << print(after);
+    for (const std::int64_t each : {std::int64_t{-128}, std::int64_t{127}, std::int64_t{255}}) {
+      if (type == DType::u8 ? each < 0 : each > 127) continue;
+      Tensor t({type, {4, terms + 1}});
+      for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, each);
+      EXPECT_EQ((*interpret(after, {t}))[0].at(0), (*interpret(g, {t}))[0].at(0)) << each;
+    }
+  }
+}
+
 /// A third is rounded; f16 does not hold 2^24: x * 2^24 would be infinite where x / 2^-24 is 16.
 TEST(RewriteRules, DivisorsWithoutReciprocalStay) {
   for (const auto& [type, divisor, stays] :

@@ -303,9 +303,7 @@ constexpr RewriteRule kQuantiseRules[] = {
      }},
     {"sum-of-integers", "sum(window of cast(q)) -> cast(sum(window of q))  in 16 bits",
      sum_of_integers,
-     [](Builder& b) {
-       return b.reduce(ir::Monoid::sum, windows(b, few_bytes(b), 0), {2}, false);
-     }},
+     [](Builder& b) { return b.reduce(ir::Monoid::sum, windows(b, few_bytes(b), 0), {2}, false); }},
     {"max-of-integers", "max(window of cast(q)) -> cast(max(window of q))  for bytes q",
      max_of_integers, [](Builder& b) { return b.reduce_max(windows(b, few_bytes(b)), {2}); }},
     {"quantised-parts", "quantise(concat(q_k*s_k)) -> concat(quantise(q_k*s_k))  for bytes q_k",

@@ -118,6 +118,14 @@ Emitter::V Emitter::guarded_column(const Guard& x, const std::vector<ir::Conditi
   return column ? ops_.cast(column, buffer(load->buffer.value).dtype, x.then->dtype) : nullptr;
 }
 
+/// True if the buffer has the elements from `first` to so many on. What conditions around prove
+/// stays behind them: blocks are read where the builder stands, and known in its scope.
+bool Emitter::is_there(std::int32_t id, const Expr& first, std::int64_t more) const {
+  const ir::Interval there{0, buffer(id).size - 1 - more};
+  const auto range = kernel::bounds_under(first, given_, ranges_, there);
+  return range && range->low >= there.low && range->high <= there.high;
+}
+
 /// A load whose lanes lie `stride` apart and whose neighbours, by an unrolled variable, are the
 /// next elements of the same rows; null if it is none. `inside`: of lanes, whose rows are there.
 Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset,
@@ -135,11 +143,10 @@ Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset,
     const auto column = static_cast<std::size_t>(*bound_[at]) % width;
     const Expr first =
         at_lane(bound(offset - Expr(v) + Expr(*bound_[at] - static_cast<std::int64_t>(column))), 0);
-    // What is proven by conditions stays behind them: loads are made where the builder stands.
-    const ir::Interval there{0, buffer(id).size - 1 - (width - 1) * (*stride + 1)};
-    const auto range = kernel::bounds_under(first, given_, ranges_, there);
-    const bool exists = range && range->low >= there.low && range->high <= there.high;
-    if (inside.empty() ? !exists : !always_runs(v)) continue;
+    const auto known = scope().blocks.find({id, first, *stride, width, inside});
+    if (known == scope().blocks.end() &&
+        (inside.empty() ? !is_there(id, first, (width - 1) * (*stride + 1)) : !always_runs(v)))
+      continue;
     Block& block = scope().blocks[{id, first, *stride, width, inside}];
     if (block.columns.empty() || block.time < stored_[static_cast<std::size_t>(id)]) {
       block.time = time_;

@@ -194,6 +194,7 @@ class Emitter {
                 const std::vector<ir::Condition>& inside = {});
   V guarded_column(const kernel::Guard& x, const std::vector<ir::Condition>& left);
   bool always_runs(Var unrolled) const;
+  bool is_there(std::int32_t buffer, const Expr& first, std::int64_t more) const;
   V row_of_block(std::int32_t buffer, const Expr& first, const std::vector<ir::Condition>& inside,
                  std::int64_t lane);
   std::vector<V> transposed(std::vector<V> rows, unsigned element_bytes);

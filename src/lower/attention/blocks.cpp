@@ -81,7 +81,7 @@ std::optional<Blocks> blocks_of(const prim::Graph& g, const Attention& a, const 
   // Values stay in the first-level cache while a task's tiles are multiplied with them.
   const std::int64_t panel = b.nv * lanes;
   const std::int64_t near =
-      contract::pinned(fixed, "block").value_or(target.l1_bytes / 2 * b.together() / (4 * panel));
+      contract::pinned(fixed, "block").value_or(target.l1_bytes / (pairs ? 4 : 8) / panel);
   b.block = std::max<std::int64_t>(1, near / panel) * panel;
   return b;
 }

@@ -100,8 +100,6 @@ class Emitter {
 
   void evaluate();
   kernel::Stmt pack();
-  /// Two values rounded to bf16, the first in the low bits.
-  static Value word(const Value& first, const Value& second);
   Body packed_part(const Expr& batch, const Expr& part);
   /// Number of the batch among those that the packed operands hold.
   Expr place_of(const Expr& batch) const { return alone_ ? Expr(0) : batch; }
@@ -121,7 +119,10 @@ class Emitter {
   Body store_results(const Height& h, const Expr& slot, const Panels& p, const Expr& panel,
                      const PerElement& sum);
 
-  // In pairs (emit_pairs.cpp).
+  // In pairs (emit_pairs.cpp), the queries and words in tile registers, too.
+  static Value word(const Value& first,
+                    const Value& second);  ///< as bf16, the first in the low bits
+  Body copy_queries();
   Body key_pairs(const Expr& base, const Expr& first, const Panels& p);
   Body value_pairs(const Expr& base, const Expr& first);
   Value word_at(BufferId b, const Expr& at) const;
@@ -129,7 +130,6 @@ class Emitter {
   // In tile registers (emit_tiles.cpp).
   Body key_words(const Expr& base, const Expr& first, const Panels& p);
   Body value_words(const Expr& base, const Expr& first);
-  Body copy_queries();
   kernel::Stmt tile_of_scores(const Expr& slot, const Expr& keys_from) const;
   kernel::Stmt tile_of_values(const Expr& slot, const Expr& first_key, std::int64_t keys,
                               const Expr& values_from, const Expr& to, bool add) const;

@@ -1,6 +1,7 @@
-// Attention of bf16 in words of two terms, which one instruction multiplies and adds up
-// (AVX512-BF16). Queries are copied with their terms padded; weights are rounded to bf16 as they
-// are made, where the products of values read them.
+// Attention of bf16: words of two terms, and queries copied with their terms padded, as tile
+// registers have them, too; and what one instruction multiplies and adds up of such words
+// (AVX512-BF16). Weights are rounded to bf16 as they are made, where the products of values read
+// them.
 #include "kernel/halves.h"
 #include "lower/attention/emit.h"
 #include "support/math.h"
@@ -46,31 +47,39 @@ kernel::Body Emitter::copy_queries() {
 kernel::Body Emitter::key_pairs(const Expr& base, const Expr& first, const Panels& p) {
   const BufferId kept =
       buffer("terms", lanes_ * lanes_, kernel::Scope::lane, static_cast<int>(lanes_));
-  const std::int64_t width = p.nv * lanes_;
-  return {each(0, padded_depth_ / lanes_, Binding::serial, [&](const Expr& block) {
-    return Body{each(0, p.nv, Binding::serial, [&](const Expr& c) {
-      Body out{each(0, lanes_, Binding::unroll, [&](const Expr& u) {
-        return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
-          const Expr key = first + c * Expr(lanes_) + l, term = block * Expr(lanes_) + u;
-          std::vector<ir::Condition> inside;
-          if (p.partial) inside.push_back({key, 0, keys_});
-          if (padded_depth_ > depth_) inside.push_back({term, 0, depth_});
-          Value v = at(key_, {{a_.key, key}, {a_.depth, term}});
-          if (!inside.empty()) v = kernel::guard(inside, v, f32(0));
-          return Body{kernel::store(kept, u * Expr(lanes_) + l, v)};
-        })};
+  const std::int64_t width = p.nv * lanes_, whole = depth_ / lanes_;
+  const auto block_of = [&](const Expr& block, const Expr& c, bool partial) {
+    Body out{each(0, lanes_, Binding::unroll, [&](const Expr& u) {
+      return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
+        const Expr key = first + c * Expr(lanes_) + l, term = block * Expr(lanes_) + u;
+        std::vector<ir::Condition> inside;
+        if (p.partial) inside.push_back({key, 0, keys_});
+        if (partial) inside.push_back({term, 0, depth_});
+        Value v = at(key_, {{a_.key, key}, {a_.depth, term}});
+        if (!inside.empty()) v = kernel::guard(inside, v, f32(0));
+        return Body{kernel::store(kept, u * Expr(lanes_) + l, v)};
       })};
-      out.push_back(each(0, lanes_ / 2, Binding::unroll, [&](const Expr& pair) {
-        const Expr to = base + (block * Expr(lanes_ / 2) + pair) * Expr(width) + c * Expr(lanes_);
-        return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
-          const Expr from = pair * Expr(2 * lanes_) + l;
-          return Body{kernel::store(packed_keys_, to + l,
-                                    word(load(kept, from), load(kept, from + Expr(lanes_))))};
-        })};
-      }));
-      return out;
     })};
-  })};
+    out.push_back(each(0, lanes_ / 2, Binding::unroll, [&](const Expr& pair) {
+      const Expr to = base + (block * Expr(lanes_ / 2) + pair) * Expr(width) + c * Expr(lanes_);
+      return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
+        const Expr from = pair * Expr(2 * lanes_) + l;
+        return Body{kernel::store(packed_keys_, to + l,
+                                  word(load(kept, from), load(kept, from + Expr(lanes_))))};
+      })};
+    }));
+    return out;
+  };
+  const auto blocks = [&](std::int64_t begin, std::int64_t end, bool partial) {
+    return each(begin, end, Binding::serial, [&](const Expr& block) {
+      return Body{each(0, p.nv, Binding::serial,
+                       [&](const Expr& c) { return block_of(block, c, partial); })};
+    });
+  };
+  Body out;
+  if (whole > 0) out.push_back(blocks(0, whole, false));
+  if (whole * lanes_ < depth_) out.push_back(blocks(whole, whole + 1, true));
+  return out;
 }
 
 /// [panel][pair of keys][nv·lanes], zeros beyond the last of both.

@@ -39,6 +39,17 @@ Result<Lowered> lower_on_gpu(const Request& request, const Attention& a) {
   return lowered;
 }
 
+/// A task that has all rows packs for itself, but leaves out no keys of rows that see few.
+std::optional<Blocks> chosen_blocks(const Request& r, const Attention& a) {
+  const auto blocks = blocks_of(*r.graph, a, r.target, r.tuning);
+  if (!blocks || blocks->in_tiles() || contract::pinned(r.tuning, "rows") ||
+      !may_be_alone(a, r.target) || Emitter(r, a, *blocks).is_causal())
+    return blocks;
+  Tuning all = r.tuning;
+  all.emplace_back("rows", a.extent(a.row));
+  return blocks_of(*r.graph, a, r.target, all);
+}
+
 }  // namespace
 
 std::optional<Cluster> cluster_at(const prim::Graph& g, NodeId contract, const Target& target) {
@@ -56,15 +67,8 @@ Result<Lowered> lower(const Request& request) {
   const auto a = attention_of(*request.graph, request.cluster);
   if (!a) return unsupported("attention: the cluster is none");
   if (request.target.is_gpu()) return lower_on_gpu(request, *a);
-  auto blocks = blocks_of(*request.graph, *a, request.target, request.tuning);
+  const auto blocks = chosen_blocks(request, *a);
   if (!blocks) return unsupported("attention: too small, or of operands that have no kernel");
-  // A task that has all rows packs for itself, but leaves out no keys of rows that see few.
-  if (!blocks->in_tiles() && !contract::pinned(request.tuning, "rows") &&
-      may_be_alone(*a, request.target) && !Emitter(request, *a, *blocks).is_causal()) {
-    Tuning all = request.tuning;
-    all.emplace_back("rows", a->extent(a->row));
-    blocks = blocks_of(*request.graph, *a, request.target, all);
-  }
   return Emitter(request, *a, *blocks).run();
 }
 
@@ -77,7 +81,9 @@ std::vector<Tuning> tuning_space(const Request& request) {
       out.push_back({{"rows", t.rows}, {"keys", t.keys}});
     return out;
   }
-  const auto best = blocks_of(*request.graph, *a, request.target, {});
+  Request plain = request;
+  plain.tuning.clear();
+  const auto best = chosen_blocks(plain, *a);
   if (!best) return out;
   const std::int64_t rows = best->tiles * best->mr;
   for (const std::int64_t r : {rows, std::max<std::int64_t>(1, rows / 2), 2 * rows})

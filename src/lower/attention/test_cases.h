@@ -53,6 +53,11 @@ template <DType type>
 void offset_attention(Case& c) {
   attend(c, type, {1, 2, 70, 133, 64, 64}, [&](NodeId s) { return causal(c, s, 63); });
 }
+/// Terms, keys and columns that are no whole words or vectors.
+template <DType type>
+void uneven_attention(Case& c) {
+  attend(c, type, {1, 2, 33, 45, 21, 20}, [](NodeId s) { return s; });
+}
 /// As exporters write it: the least number is added to what is hidden.
 template <DType type>
 void causal_sum_attention(Case& c) {
@@ -174,6 +179,8 @@ inline const AttentionCase kAttentions[] = {
     {"offset f32", offset_attention<DType::f32>},
     {"offset f16", offset_attention<DType::f16>},
     {"offset bf16", offset_attention<DType::bf16>},
+    {"uneven f32", uneven_attention<DType::f32>},
+    {"uneven bf16", uneven_attention<DType::bf16>},
     {"wide f32", wide_attention<DType::f32>},
     {"wide bf16", wide_attention<DType::bf16>},
     {"causal sum f32", causal_sum_attention<DType::f32>},

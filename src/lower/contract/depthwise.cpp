@@ -210,24 +210,28 @@ class Depthwise {
     return {kernel::loop(loop, 0, each, Binding::serial, std::move(body))};
   }
 
-  /// What the next row of tiles reads here that this one has not: lines of memory, which the
-  /// machine does not guess while it is busy with those of three rows.
+  /// Lines that the next row of tiles reads here and this one does not, where they come from beyond
+  /// the caches: the machine does not guess them while it is busy with a window's other rows.
   Body next_row(const Expr& column, const Expr& channel) const {
+    constexpr std::int64_t kLineBytes = 64, kFar = 8;  // parts of the last-level cache
     const auto* load = first_load(p_.a);
-    if (!load || !p_.row || p_.k.size() != 2 || operand_bytes() < target_.l3_bytes / 8) return {};
+    const bool plain = load && p_.row && p_.k.size() == 2 && taps_ <= kWrittenOut;
+    if (!plain || operand_bytes() < target_.l3_bytes / kFar) return {};
     const auto step = [&](Var v) { return ir::coefficient_of(load->offset, v).value_or(0); };
     const std::int64_t tap_row = step(p_.k[0].axes[0].var), tap = step(p_.k[1].axes[0].var);
     if (tap_row < 1 || tap < 1) return {};
     const std::int64_t rows = std::min(step(p_.row->var) / tap_row, p_.k[0].extent);
     const std::int64_t places = width_ * step(p_.tile->var) / tap;
+    const std::int64_t line = kLineBytes / size_of(k_.buffers[load->buffer].dtype);
     Body out;
     for (std::int64_t r = p_.k[0].extent - rows; r < p_.k[0].extent; ++r) {
       Env env = position(column, channel, Expr(r), Expr(0));
       env.set(p_.row->var, env.at(Expr(p_.row->var)) + Expr(1));
-      for (std::int64_t x = 0; x < places; ++x)
+      for (std::int64_t x = 0; x < std::min(places, kWrittenOut); ++x)
         out.push_back({kernel::Prefetch{load->buffer, env.at(load->offset) + Expr(x * tap)}});
     }
-    return out;
+    if (lanes_ >= line) return out;
+    return {kernel::when({{ir::floor_mod(channel, line), 0, lanes_}}, std::move(out))};
   }
 
   Body tile(const Expr& column, const Expr& channel) {
