@@ -218,10 +218,11 @@ kernel::Body Emitter::key_panel(const Expr& base, const Expr& first, const Panel
   return out;
 }
 
-/// [panel][key][nv·lanes], columns beyond the last are zeros.
+/// [panel][key, or pair of keys][nv·lanes], zeros beyond the last of both.
 kernel::Body Emitter::some_values(const Expr& base, const Expr& first) {
-  return {each(0, kValuesOfTask, Binding::serial, [&](const Expr& i) {
-    const Expr key = first + i;
+  const std::int64_t words = b_.together();
+  return {each(0, kValuesOfTask / words, Binding::serial, [&](const Expr& i) {
+    const Expr key = first + i * Expr(words);
     Body out;
     for (const Panels& p : panels(columns_)) {
       const std::int64_t width = p.nv * lanes_;
@@ -229,11 +230,19 @@ kernel::Body Emitter::some_values(const Expr& base, const Expr& first) {
         return Body{each(0, p.nv, Binding::serial, [&](const Expr& c) {
           return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
             const Expr place = c * Expr(lanes_) + l;
-            const Expr first = p.first_vector(panel) * Expr(lanes_), column = first + place;
-            Value v = at(value_, {{a_.key, key}, {a_.column, column}});
-            if (p.partial) v = kernel::guard({{column, 0, columns_}}, v, f32(0));
-            const Expr to = base + first * Expr(keys_) + key * Expr(width) + place;
-            return Body{kernel::store(packed_values_, to, v)};
+            const Expr begin = p.first_vector(panel) * Expr(lanes_), column = begin + place;
+            const auto value = [&](std::int64_t which) {
+              const Expr at_key = key + Expr(which);
+              std::vector<ir::Condition> inside;
+              if (which > 0 && padded_keys_ > keys_) inside.push_back({at_key, 0, keys_});
+              if (p.partial) inside.push_back({column, 0, columns_});
+              const Value v = at(value_, {{a_.key, at_key}, {a_.column, column}});
+              return inside.empty() ? v : kernel::guard(inside, v, f32(0));
+            };
+            const Expr to = base + begin * Expr(padded_keys_ / words) +
+                            ir::floor_div(key, words) * Expr(width) + place;
+            return Body{
+                kernel::store(packed_values_, to, words > 1 ? word(value(0), value(1)) : value(0))};
           })};
         })};
       }));
@@ -258,9 +267,7 @@ kernel::Body Emitter::packed_part(const Expr& batch, const Expr& part) {
   const Expr number = part - Expr(key_panels);
   const Expr first = number * Expr(kValuesOfTask);
   const Expr base = place_of(batch) * Expr(padded_keys_ * column_vectors_ * lanes_ / b_.together());
-  Body some = b_.form == Blocks::Form::pairs ? value_pairs(base, first)
-              : b_.in_tiles()                ? value_words(base, first)
-                                             : some_values(base, first);
+  Body some = b_.in_tiles() ? value_words(base, first) : some_values(base, first);
   out.push_back(kernel::when({{number, 0, parts_ - key_panels}}, std::move(some)));
   return out;
 }

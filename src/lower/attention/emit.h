@@ -124,7 +124,6 @@ class Emitter {
                     const Value& second);  ///< as bf16, the first in the low bits
   Body copy_queries();
   Body key_pairs(const Expr& base, const Expr& first, const Panels& p);
-  Body value_pairs(const Expr& base, const Expr& first);
   Value word_at(BufferId b, const Expr& at) const;
 
   // In tile registers (emit_tiles.cpp).

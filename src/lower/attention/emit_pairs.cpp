@@ -82,35 +82,4 @@ kernel::Body Emitter::key_pairs(const Expr& base, const Expr& first, const Panel
   return out;
 }
 
-/// [panel][pair of keys][nv·lanes], zeros beyond the last of both.
-kernel::Body Emitter::value_pairs(const Expr& base, const Expr& first) {
-  return {each(0, kValuesOfTask / 2, Binding::serial, [&](const Expr& i) {
-    const Expr key = first + i * Expr(2);
-    Body out;
-    for (const Panels& p : panels(columns_)) {
-      const std::int64_t width = p.nv * lanes_;
-      out.push_back(each(p.begin, p.end, Binding::serial, [&](const Expr& panel) {
-        return Body{each(0, p.nv, Binding::serial, [&](const Expr& c) {
-          return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
-            const Expr place = c * Expr(lanes_) + l;
-            const Expr begin = p.first_vector(panel) * Expr(lanes_), column = begin + place;
-            const auto value = [&](std::int64_t second) {
-              std::vector<ir::Condition> inside;
-              if (second > 0 && padded_keys_ > keys_)
-                inside.push_back({key + Expr(second), 0, keys_});
-              if (p.partial) inside.push_back({column, 0, columns_});
-              const Value v = at(value_, {{a_.key, key + Expr(second)}, {a_.column, column}});
-              return inside.empty() ? v : kernel::guard(inside, v, f32(0));
-            };
-            const Expr to =
-                base + begin * Expr(padded_keys_ / 2) + ir::floor_div(key, 2) * Expr(width) + place;
-            return Body{kernel::store(packed_values_, to, word(value(0), value(1)))};
-          })};
-        })};
-      }));
-    }
-    return Body{kernel::when({{key, 0, keys_}}, std::move(out))};
-  })};
-}
-
 }  // namespace heddle::lower::attention
