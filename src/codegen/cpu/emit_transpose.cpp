@@ -143,11 +143,11 @@ Emitter::V Emitter::load_column(std::int32_t id, const Expr& offset,
     const auto column = static_cast<std::size_t>(*bound_[at]) % width;
     const Expr first =
         at_lane(bound(offset - Expr(v) + Expr(*bound_[at] - static_cast<std::int64_t>(column))), 0);
-    const auto known = scope().blocks.find({id, first, *stride, width, inside});
-    if (known == scope().blocks.end() &&
+    const std::tuple key{id, first, *stride, width, inside};
+    if (!scope().blocks.contains(key) &&
         (inside.empty() ? !is_there(id, first, (width - 1) * (*stride + 1)) : !always_runs(v)))
       continue;
-    Block& block = scope().blocks[{id, first, *stride, width, inside}];
+    Block& block = scope().blocks[key];
     if (block.columns.empty() || block.time < stored_[static_cast<std::size_t>(id)]) {
       block.time = time_;
       block.columns.clear();

@@ -259,9 +259,7 @@ kernel::Body Emitter::packed_part(const Expr& batch, const Expr& part) {
     const Expr first = p.first_vector(part) * Expr(lanes_);
     const Expr key = place_of(batch) * Expr(key_vectors_ * lanes_) + first;
     const Expr to = key * Expr(padded_depth_ / b_.together());
-    Body panel = b_.form == Blocks::Form::pairs ? key_pairs(to, first, p)
-                 : b_.in_tiles()                ? key_words(to, first, p)
-                                                : key_panel(to, first, p);
+    Body panel = b_.together() > 1 ? key_words(to, first, p) : key_panel(to, first, p);
     out.push_back(kernel::when({{part, p.begin, p.end}}, std::move(panel)));
   }
   const Expr number = part - Expr(key_panels);
@@ -328,9 +326,7 @@ Lowered Emitter::run() {
     queries_ = buffer("queries", rows * padded_depth_, Scope::block, 1, {}, DType::bf16);
     weights_ = buffer("weights", rows * weight_pitch_, Scope::block, 1, a_.exp, DType::bf16);
   }
-  if (b_.in_tiles()) {
-    tile_ = buffer("tile", kTileSide * kTileSide, Scope::block, 1, a_.products);
-  }
+  if (b_.in_tiles()) tile_ = buffer("tile", kTileSide * kTileSide, Scope::block, 1, a_.products);
   if (!alone_) {
     k_.body.push_back(pack());
     k_.body.push_back({kernel::Barrier{Scope::grid}});

@@ -119,15 +119,14 @@ class Emitter {
   Body store_results(const Height& h, const Expr& slot, const Panels& p, const Expr& panel,
                      const PerElement& sum);
 
-  // In pairs (emit_pairs.cpp), the queries and words in tile registers, too.
-  static Value word(const Value& first,
-                    const Value& second);  ///< as bf16, the first in the low bits
-  Body copy_queries();
-  Body key_pairs(const Expr& base, const Expr& first, const Panels& p);
+  // As words of two terms (emit_pairs.cpp); word: rounded to bf16, the first in the low bits.
+  static Value word(const Value& first, const Value& second);
   Value word_at(BufferId b, const Expr& at) const;
+  Body copy_queries();
+  Body key_words(const Expr& base, const Expr& first, const Panels& p);
 
   // In tile registers (emit_tiles.cpp).
-  Body key_words(const Expr& base, const Expr& first, const Panels& p);
+  Expr place_in_tiles(const Expr& block, const Expr& keys, const Expr& pair) const;
   Body value_words(const Expr& base, const Expr& first);
   kernel::Stmt tile_of_scores(const Expr& slot, const Expr& keys_from) const;
   kernel::Stmt tile_of_values(const Expr& slot, const Expr& first_key, std::int64_t keys,

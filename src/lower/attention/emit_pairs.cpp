@@ -42,9 +42,9 @@ kernel::Body Emitter::copy_queries() {
   });
 }
 
-/// [pair of terms][nv·lanes], zeros beyond the last of both; as many keys' terms as there are lanes
-/// are transposed in registers.
-kernel::Body Emitter::key_pairs(const Expr& base, const Expr& first, const Panels& p) {
+/// [pair of terms][nv·lanes], or as tile registers have them, zeros beyond the last of both; as
+/// many keys' terms as there are lanes are transposed in registers.
+kernel::Body Emitter::key_words(const Expr& base, const Expr& first, const Panels& p) {
   const BufferId kept =
       buffer("terms", lanes_ * lanes_, kernel::Scope::lane, static_cast<int>(lanes_));
   const std::int64_t width = p.nv * lanes_, whole = depth_ / lanes_;
@@ -61,7 +61,9 @@ kernel::Body Emitter::key_pairs(const Expr& base, const Expr& first, const Panel
       })};
     })};
     out.push_back(each(0, lanes_ / 2, Binding::unroll, [&](const Expr& pair) {
-      const Expr to = base + (block * Expr(lanes_ / 2) + pair) * Expr(width) + c * Expr(lanes_);
+      const Expr to = base + (b_.in_tiles() ? place_in_tiles(block, c, pair)
+                                            : (block * Expr(lanes_ / 2) + pair) * Expr(width) +
+                                                  c * Expr(lanes_));
       return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
         const Expr from = pair * Expr(2 * lanes_) + l;
         return Body{kernel::store(packed_keys_, to + l,
@@ -77,8 +79,9 @@ kernel::Body Emitter::key_pairs(const Expr& base, const Expr& first, const Panel
     });
   };
   Body out;
+  const std::int64_t all = padded_depth_ / lanes_;
   if (whole > 0) out.push_back(blocks(0, whole, false));
-  if (whole * lanes_ < depth_) out.push_back(blocks(whole, whole + 1, true));
+  if (whole < all) out.push_back(blocks(whole, all, true));
   return out;
 }
 

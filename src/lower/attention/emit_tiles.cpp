@@ -20,36 +20,10 @@ constexpr std::int64_t kStepWords = 2 * kWords;  // of 32 columns
 
 }  // namespace
 
-/// [step of 32 terms][half of the keys][pair][key]; sixteen keys' terms are transposed in
-/// registers.
-kernel::Body Emitter::key_words(const Expr& base, const Expr& first, const Panels& p) {
-  const BufferId kept =
-      buffer("terms", kHalf * lanes_, kernel::Scope::lane, static_cast<int>(lanes_));
-  return {each(0, padded_depth_ / kHalf, Binding::serial, [&](const Expr& block) {
-    return Body{each(0, p.nv, Binding::serial, [&](const Expr& c) {
-      Body out{each(0, kHalf, Binding::unroll, [&](const Expr& u) {
-        return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
-          const Expr key = first + c * Expr(lanes_) + l, term = block * Expr(kHalf) + u;
-          std::vector<ir::Condition> inside;
-          if (p.partial) inside.push_back({key, 0, keys_});
-          if (padded_depth_ > depth_) inside.push_back({term, 0, depth_});
-          Value v = at(key_, {{a_.key, key}, {a_.depth, term}});
-          if (!inside.empty()) v = kernel::guard(inside, v, f32(0));
-          return Body{kernel::store(kept, u * Expr(lanes_) + l, v)};
-        })};
-      })};
-      const Expr to = base + ir::floor_div(block, 2) * Expr(kStepWords) +
-                      ir::floor_mod(block, 2) * Expr(kWords / 2) + c * Expr(kWords);
-      out.push_back(each(0, kHalf / 2, Binding::unroll, [&](const Expr& pair) {
-        return Body{each(0, lanes_, Binding::vector, [&](const Expr& l) {
-          const Expr from = pair * Expr(2 * lanes_) + l;
-          return Body{kernel::store(packed_keys_, to + pair * Expr(lanes_) + l,
-                                    word(load(kept, from), load(kept, from + Expr(lanes_))))};
-        })};
-      }));
-      return out;
-    })};
-  })};
+/// [step of 32 terms][half of the keys][pair][key]: where sixteen keys' pair of a block lies.
+ir::Expr Emitter::place_in_tiles(const Expr& block, const Expr& keys, const Expr& pair) const {
+  return ir::floor_div(block, 2) * Expr(kStepWords) + ir::floor_mod(block, 2) * Expr(kWords / 2) +
+         keys * Expr(kWords) + pair * Expr(lanes_);
 }
 
 /// [columns by 32][step of 32 keys][half of the columns][pair of keys][column], two steps of it.
