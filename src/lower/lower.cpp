@@ -33,9 +33,10 @@ Target gpu_target(int multiprocessors, int capability) {
 
 namespace {
 
-bool has_main_loop(const prim::Graph& g, const Cluster& c) {
+bool has_main_loop(const prim::Graph& g, const Cluster& c, const Target& target) {
   return std::any_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) {
-    return std::holds_alternative<prim::Contract>(g[id].op) && contract::worth_main_loop(g, id);
+    return std::holds_alternative<prim::Contract>(g[id].op) &&
+           contract::worth_main_loop(g, id, target.is_gpu());
   });
 }
 
@@ -43,7 +44,7 @@ bool has_main_loop(const prim::Graph& g, const Cluster& c) {
 
 bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
   if (attention::supports(g, c, target) || bands::supports(g, c, target)) return true;
-  return has_main_loop(g, c) ? contract::supports(g, c, target) : stitch::supports(g, c);
+  return has_main_loop(g, c, target) ? contract::supports(g, c, target) : stitch::supports(g, c);
 }
 
 Result<Lowered> lower(const Request& request) {
@@ -51,7 +52,8 @@ Result<Lowered> lower(const Request& request) {
   HEDDLE_TRY(prim::want_no_collective(g, request.cluster.nodes));
   if (attention::supports(g, request.cluster, request.target)) return attention::lower(request);
   if (bands::supports(g, request.cluster, request.target)) return bands::lower(request);
-  if (has_main_loop(g, request.cluster) && contract::supports(g, request.cluster, request.target)) {
+  if (has_main_loop(g, request.cluster, request.target) &&
+      contract::supports(g, request.cluster, request.target)) {
     auto tiled = contract::lower(request);
     // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads.
     if (tiled || !request.target.is_gpu()) return tiled;

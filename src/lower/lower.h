@@ -143,7 +143,7 @@ struct Roles {
 };
 Roles roles_of(const prim::Graph& g, NodeId contract);
 /// True if the register-tiled main loop pays (else the contraction is stitched as a reduction).
-bool worth_main_loop(const prim::Graph& g, NodeId contract);
+bool worth_main_loop(const prim::Graph& g, NodeId contract, bool gpu = false);
 /// A way to compute a contraction, in shares of what computing it as written takes.
 struct Algorithm {
   double work = 1;            ///< time of the main loop, transforms included

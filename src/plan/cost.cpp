@@ -258,7 +258,9 @@ struct CostModel::State : Moves {
       others = between(arg);
     }
     const bool packed = constant > 0;
-    double rate = 1e3 * main_loop_rate(m, s, f[id].type.dtype, packed);
+    MatmulShape sides = s;  // the constant's are the columns
+    if (f.as<prim::Constant>(f[id].args[0])) std::swap(sides.m, sides.n);
+    double rate = 1e3 * main_loop_rate(m, sides, f[id].type.dtype, packed);
     if (!m.gpu && f[id].type.dtype == DType::i32) rate *= integer_rate(f[id]);
     if (!m.gpu && m.bf16_pairs && f[f[id].args[0]].type.dtype == DType::bf16 &&
         f[f[id].args[1]].type.dtype == DType::bf16)

@@ -37,10 +37,11 @@ double scale_of(KernelKind kind, const MachineModel& m);
 
 /// Products of bf16, two to an instruction, against those of f32.
 constexpr double kBf16Rate = 1.8;
-/// GFLOP/s per core of a main loop of this shape whose result has this type.
+/// GFLOP/s per core of a main loop of this shape whose result has this type; the columns' operand
+/// is a constant, or is not.
 double main_loop_rate(const MachineModel& m, const MatmulShape& s, DType type, bool packed);
 /// GFLOP/s per core that a main loop of this shape reaches, as a share of the peak.
-double main_loop_efficiency(const MatmulShape& shape, bool packed_operand);
+double main_loop_efficiency(const MatmulShape& shape, bool packed_operand, int lanes);
 
 /// The one whose arithmetic and constants, one after the other, take least time, given what both
 /// take as written.

@@ -4,7 +4,9 @@ namespace heddle::plan {
 
 Legality lowering_legality(const lower::Target& target) {
   Legality legality;
-  legality.main_loop = lower::contract::worth_main_loop;
+  legality.main_loop = [gpu = target.is_gpu()](const prim::Graph& g, NodeId id) {
+    return lower::contract::worth_main_loop(g, id, gpu);
+  };
   legality.supports = [target](const prim::Graph& g, const Cluster& c) {
     return lower::supports(g, c, target);
   };

@@ -55,19 +55,23 @@ MachineModel gpu_machine(int capability, int multiprocessors, std::int64_t l2_by
 
 double main_loop_rate(const MachineModel& m, const MatmulShape& s, DType type, bool packed) {
   const double wide = std::max(1.0, static_cast<double>(size_of(compute_type(type))) / 4);
-  if (!m.gpu) return m.peak_gflops * main_loop_efficiency(s, packed) / wide;
+  if (!m.gpu) return m.peak_gflops * main_loop_efficiency(s, packed, m.vector_bytes / 4) / wide;
   const double peak = size_of(type) <= 2 ? m.half_matrix_gflops : m.matrix_gflops;
   // Tiles are padded to 16 rows; filling and draining the pipeline costs some steps of k.
   const double narrow = std::min(s.m, s.n);
   return 0.75 * peak / wide * narrow / (16 * std::ceil(narrow / 16)) * s.k / (s.k + 64);
 }
 
-double main_loop_efficiency(const MatmulShape& s, bool packed_operand) {
-  // The wide side fills vectors, the narrow side rows of the register tile.
+double main_loop_efficiency(const MatmulShape& s, bool packed_operand, int lanes) {
+  // The wide side fills vectors, the narrow side rows of the register tile; but vectors of a
+  // constant operand are its columns', however few.
   const double wide = std::max(s.m, s.n), narrow = std::min(s.m, s.n);
   double eff = packed_operand ? 0.9 : 0.8;
   eff *= wide / (wide + 4);
-  if (narrow < 6) eff *= (narrow + 0.5) / 6.5;
+  if (packed_operand && s.n == narrow)
+    eff *= std::min(1.0, s.n / lanes);
+  else if (narrow < 6)
+    eff *= (narrow + 0.5) / 6.5;
   eff *= s.k / (s.k + 6);
   return std::max(eff, 0.02);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lower/contract/dots.h"
 #include "plan/clusters.h"
 
 namespace heddle::plan {
@@ -91,7 +92,9 @@ bool is_scattered(const prim::Graph& g, NodeId output) {
     id = *of_shape;
   }
   if (!lower::contract::worth_main_loop(g, id)) return false;
-  // Vectors run along what the constant operand alone depends on.
+  // Vectors run along what the constant operand alone depends on, or along the terms: then results
+  // come one by one, or side by side as the rows are.
+  if (lower::contract::has_lines(g, lower::contract::analyse(g, id, true))) return false;
   const lower::contract::Roles roles = lower::contract::roles_of(g, id);
   const std::vector<int>& n = g.constant_of(g[id].args[0]) ? roles.m : roles.n;
   const int last = static_cast<int>(shape.size()) - 1;

@@ -135,7 +135,8 @@ struct Plan {
 /// output: the plan decides whether they are stored there, or as they are made and then copied.
 prim::Graph with_copied_outputs(const prim::Graph& g, bool gpu = false);
 /// Whether the main loop that makes an output would store each row of results over all of it: the
-/// last dimension of a row-major output is no column of the product (channels of an image).
+/// last dimension of a row-major output is no column of the product (channels of an image, unless
+/// they are few and the product one of lower/contract/dots.h).
 bool is_scattered(const prim::Graph& g, NodeId output);
 
 /// Chooses the kernels. Errors: an output that is a leaf (see with_copied_outputs).

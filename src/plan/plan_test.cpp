@@ -448,6 +448,11 @@ TEST(Orchestrate, ScatteredOutputsMayBeCopied) {
   g.outputs = {{"y", y}, {"again", y}, {"sum", b.reduce_sum(y, {2, 3}, false)}, {"rows", rows}};
   EXPECT_TRUE(is_scattered(g, y));
   EXPECT_FALSE(is_scattered(g, rows));
+  // Few channels of many terms come as the rows of the image do.
+  const NodeId many = g.add_input("many", {DType::f32, {1, 32, 40, 40}});
+  const Tensor filter({DType::f32, {3, 32, 1, 1}});
+  EXPECT_FALSE(
+      is_scattered(g, b.conv(many, b.constant(filter), {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1})));
   const prim::Graph copied = with_copied_outputs(g);
   std::set<NodeId> different;
   for (const prim::GraphOutput& o : copied.outputs) different.insert(o.node);

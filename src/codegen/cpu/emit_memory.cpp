@@ -138,8 +138,8 @@ Emitter::V Emitter::load_parts(const Apply& x) {
   if ((!is_int(stored) && stored != DType::bf16) ||
       size_of(stored) != static_cast<std::int64_t>(bytes) || in_registers(id))
     return nullptr;
-  if (scope().mask && !always_inside(id, bound(load_under_cast(parts.back())->offset)))
-    return nullptr;
+  const bool some =
+      scope().mask && !always_inside(id, bound(load_under_cast(parts.back())->offset));
   const Access a = access(bound(low.offset));
   unsigned width = 1;
   if (a.kind != Access::Kind::uniform) {
@@ -148,8 +148,12 @@ Emitter::V Emitter::load_parts(const Apply& x) {
     if (a.kind != Access::Kind::constant || a.offsets.size() != vector_->width) return nullptr;
     width = vector_->width;
   }
+  if (some && width == 1) return nullptr;
   llvm::Type* type = b_.getInt32Ty();
   if (width > 1) type = llvm::FixedVectorType::get(type, width);
+  if (some)
+    return b_.CreateMaskedLoad(type, address(id, a.base), llvm::Align(bytes), scope().mask,
+                               llvm::Constant::getNullValue(type));
   return b_.CreateAlignedLoad(type, address(id, a.base), llvm::Align(bytes));
 }
 

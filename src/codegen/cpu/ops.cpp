@@ -393,10 +393,12 @@ V Ops::reduce(ir::Monoid m, V vector, DType t) {
     }
     return out;
   }
-  // Neighbours first where the order does not matter: of a sum of products of bytes by halves LLVM
-  // makes an instruction (VPDPBUSD) and loses three of its four sums where there are 16 terms.
-  const bool neighbours = !is_float(t);
+  // Neighbours at last where the order does not matter: of a sum of products of bytes by halves all
+  // the way LLVM makes an instruction (VPDPBUSD) and loses three of its four sums where there are
+  // 16 terms. (At first they would be sums that only half of the registers can have, VPHADDD's.)
+  const bool any_order = !is_float(t);
   for (unsigned half = width / 2; half >= 1; half /= 2) {
+    const bool neighbours = any_order && half <= 2;
     llvm::SmallVector<int> low, high;
     for (unsigned i = 0; i < half; ++i) {
       low.push_back(static_cast<int>(neighbours ? 2 * i : i));

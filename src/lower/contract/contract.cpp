@@ -2,6 +2,7 @@
 #include <map>
 
 #include "lower/contract/box.h"
+#include "lower/contract/dots.h"
 #include "lower/contract/emit.h"
 #include "lower/contract/gpu/lower.h"
 #include "lower/contract/rows.h"
@@ -63,9 +64,11 @@ void add_choices(const std::shared_ptr<Product>& product, Form form, const Tunin
   const Target& target = p.request.target;
   const int lanes = target.lanes(p.problem.type);
   const auto kind = pinned(fixed, "winograd"), by_halves = pinned(fixed, "strassen");
-  // Schedules of before there were pieces do not name them.
-  const auto by_pieces =
-      pinned(fixed, "mr") ? pinned(fixed, "pieces").value_or(0) : pinned(fixed, "pieces");
+  // Schedules of before there were such do not name them.
+  const auto later = [&](std::string_view name) {
+    return pinned(fixed, "mr") ? pinned(fixed, name).value_or(0) : pinned(fixed, name);
+  };
+  const auto by_pieces = later("pieces"), by_dots = later("dots");
   const auto add = [&](const std::vector<Schedule>& all) {
     for (const Schedule& s : all) {
       out.push_back({product, s});
@@ -80,6 +83,9 @@ void add_choices(const std::shared_ptr<Product>& product, Form form, const Tunin
     return;
   }
   if (by_pieces.value_or(0) == 1) return;
+  if ((written || form == Form::column) && plain && by_dots.value_or(1) == 1)
+    add(dots_schedules(p, target, lanes, fixed, count));
+  if (by_dots.value_or(0) == 1 || form == Form::column) return;
   if (written && plain) {
     // A line of padding around an image is little, and little is known of what it saves.
     constexpr double kMuch = 0.75;
@@ -109,6 +115,9 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
   const std::shared_ptr<Product> product = HEDDLE_TRY(make_product(request));
   std::vector<Choice> out;
   add_choices(product, Form::joined, fixed, count, out);
+  if (product->problem.count(Role::m) == 1)
+    if (auto made = make_product(request, Form::column))
+      add_choices(*std::move(made), Form::column, fixed, count, out);
   if (request.target.winograd > 0)
     add_choices(HEDDLE_TRY(single_values(request, product)), Form::single, fixed, count, out);
   if (request.target.tiles)
@@ -148,18 +157,20 @@ std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const T
   for (const Algorithm& a : winograd_algorithms(g, p, target)) out.push_back(a);
   if (target.strassen)
     if (const auto a = strassen_algorithm(g, p, target)) out.push_back(*a);
+  if (const auto a = dots_algorithm(g, analyse(g, contract, true), target)) out.push_back(*a);
   if (const auto a = pieces_algorithm(g, p, target)) out.push_back(*a);
   return out;
 }
 
-bool worth_main_loop(const prim::Graph& g, NodeId contract) {
+bool worth_main_loop(const prim::Graph& g, NodeId contract, bool gpu) {
   const Problem p = analyse(g, contract);
   for (const Axis& axis : p.axes)
     if (axis.extent == 0) return false;
   const std::int64_t m = p.count(Role::m), n = p.count(Role::n), k = p.count(Role::k);
   // One row against many batches is a reduction (depthwise convolution): stitching does it better.
   if (std::min(m, n) == 1 && p.count(Role::batch) > 1) return false;
-  if (std::min(m, n) == 1 && !g.constant_of(p.b) && !p.b_access.inside.empty()) return false;
+  if (std::min(m, n) == 1 && !g.constant_of(p.b) && !p.b_access.inside.empty())
+    return !gpu && has_lines(g, analyse(g, contract, true));
   // Few columns leave most lanes idle, which still beats a reduction when there is much to do.
   if (n < 4 && (n < 2 || m * k < 4096)) return false;
   return k >= 2 && p.count(Role::batch) * m * n * k >= 512;
@@ -177,7 +188,7 @@ bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
          inlined_constant(g, g[id].args[0])))
       return false;
   }
-  if (!contract || !worth_main_loop(g, *contract)) return false;
+  if (!contract || !worth_main_loop(g, *contract, target.is_gpu())) return false;
   Problem problem = analyse(g, *contract);
   if (!target.is_gpu()) choose_sides(g, problem);
   const auto all = images(g, c, problem);
@@ -238,16 +249,19 @@ std::vector<Tuning> tuning_space(const Request& request) {
   auto all = choices(request, {}, kSchedulesWorthMeasuring);
   if (!all) return out;
   // Few of each kind: the model compares schedules better than algorithms.
-  std::map<std::tuple<std::int64_t, bool, bool>, std::size_t> kinds;
-  for (const Choice& c : *all)
-    ++kinds[{c.schedule.winograd, c.schedule.strassen, c.schedule.pieces}];
+  const auto kind_of = [](const Schedule& s) {
+    return std::tuple(s.winograd, s.strassen, s.dots, s.pieces);
+  };
+  std::map<std::tuple<std::int64_t, bool, bool, bool>, std::size_t> kinds;
+  for (const Choice& c : *all) ++kinds[kind_of(c.schedule)];
   const std::size_t most = kinds.size() > 1 ? kSchedulesOfAKind : kSchedulesWorthMeasuring;
   kinds.clear();
   for (const auto& [product, s] : *all)
-    if (kinds[{s.winograd, s.strassen, s.pieces}]++ < most)
+    if (kinds[kind_of(s)]++ < most)
       out.push_back(
           {{"winograd", s.winograd},
            {"strassen", s.strassen},
+           {"dots", s.dots},
            {"pieces", s.pieces},
            {"depth", s.depth},
            {"slices", s.slices},

@@ -206,7 +206,7 @@ Lowered Emitter::run() {
     plan_pieces();
   } else {
     plan_a();
-    winograd_ ? plan_winograd() : strassen_ ? plan_strassen() : plan_b();
+    winograd_ ? plan_winograd() : strassen_ ? plan_strassen() : s_.dots ? plan_dots() : plan_b();
   }
   Lowered out;
   Body kernel_body;

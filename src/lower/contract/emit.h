@@ -136,7 +136,22 @@ class Emitter {
   kernel::Stmt add_sums();
   kernel::Stmt results(Env env, kernel::BufferId source, const ir::Expr& in_source,
                        const ir::Expr& column, std::int64_t lanes);
+  kernel::Body stores_of(const Env& env, ir::Var l, kernel::BufferId source,
+                         const ir::Expr& in_source, const ir::Expr& column);
   ir::Expr a_tile_position(const Variant& v) const;
+
+  // Vectors along the terms (emit_dots.cpp).
+  void plan_dots();
+  kernel::Body dots_tile(const Variant& v);
+  kernel::Body dots_reduction(const Variant& v, const Registers& reg, std::size_t level,
+                              const Env& env);
+  /// Of a vector of terms, the first `count` of which are there.
+  struct Lanes {
+    ir::Var var;
+    std::int64_t count;
+  };
+  kernel::Body dots_step(const Variant& v, const Registers& reg, const Env& k, const Lanes& lanes);
+  kernel::Body dots_results(const Variant& v, kernel::BufferId acc);
 
   // Winograd's convolution (emit_winograd.cpp).
   void plan_winograd();

@@ -436,12 +436,15 @@ Tensor Emitter::pack_constant() const {
              ob = offsets_of(load, b_batch_);
   const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
   const DType type = packed_type();
-  const TensorType packed{type,
-                          {static_cast<std::int64_t>(ob.size()), s_.panels, p_.extents.k, width}};
+  const TensorType packed{type, s_.dots ? Shape{n, p_.extents.k}
+                                        : Shape{std::ssize(ob), s_.panels, p_.extents.k, width}};
   if (!p_.request.contents) return {packed, nullptr, nullptr};
   Tensor out(packed);
   const auto fill = [&](const auto& copy) {
     std::int64_t at = 0;
+    for (std::int64_t column = 0; s_.dots && column < n; ++column)
+      for (const std::int64_t k : ok) copy(at++, zero + k + on[static_cast<std::size_t>(column)]);
+    if (s_.dots) return;
     for (const std::int64_t batch : ob)
       for (std::int64_t panel = 0; panel < s_.panels; ++panel)
         for (const std::int64_t k : ok) {

@@ -19,6 +19,7 @@ using kernel::Value;
 
 Body Emitter::tile(const Variant& v) {
   if (pieces_) return pieces_tile(v);
+  if (s_.dots) return dots_tile(v);
   Registers reg;
   reg.acc = scratch(fmt::format("acc{}x{}", v.mr, v.nv), v.mr * v.nv * lanes_, Scope::lane, lanes_);
   reg.b = operand_scratch("b", v.nv * lanes_, Scope::lane, lanes_);
@@ -410,6 +411,12 @@ kernel::Stmt Emitter::results(Env env, BufferId source, const Expr& in_source, c
   const Var l = k_.new_var();
   const std::int64_t width = s_.nv * lanes_ * (strassen_ ? 2 : 1);
   if (p_.n) set(env, p_.n->var, panel_ * Expr(width) + column * Expr(lanes_) + Expr(l));
+  return kernel::loop(l, 0, lanes, Binding::vector, stores_of(env, l, source, in_source, column));
+}
+
+/// Lane `l` of a vector of results, at the position that `env` says.
+Body Emitter::stores_of(const Env& env, Var l, BufferId source, const Expr& in_source,
+                        const Expr& column) {
   std::vector<std::pair<BufferId, Value>> with{
       {p_.result, kernel::load(source, in_source + Expr(l), p_.problem.type)}};
   Body stores;
@@ -432,7 +439,7 @@ kernel::Stmt Emitter::results(Env env, BufferId source, const Expr& in_source, c
     else
       stores.push_back(kernel::store(o.buffer, at(o.offset, env), value));
   }
-  return kernel::loop(l, 0, lanes, Binding::vector, std::move(stores));
+  return stores;
 }
 
 }  // namespace heddle::lower::contract

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernel/traverse.h"
 #include "lower/contract/direct.h"
 #include "lower/contract/pieces_cost.h"
 #include "support/math.h"

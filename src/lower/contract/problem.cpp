@@ -115,12 +115,13 @@ struct Builder {
 
 /// The constant operand is packed at compile time, so it is the vector side; otherwise the operand
 /// that owns the last output dimension is.
-bool should_swap(const prim::Graph& g, const prim::Node& node, const Problem& p) {
+bool should_swap(const prim::Graph& g, const prim::Node& node, const Problem& p,
+                 bool constant_columns) {
   const bool lhs_constant = g.constant_of(node.args[0]) != nullptr;
   const bool rhs_constant = g.constant_of(node.args[1]) != nullptr;
   const std::int64_t m = p.count(Role::m), n = p.count(Role::n);
-  if (n == 1 && m > 1) return true;
-  if (m == 1 && n > 1) return false;
+  if (n == 1 && m > 1 && !constant_columns) return true;
+  if (m == 1 && n > 1 && !constant_columns) return false;
   if (lhs_constant != rhs_constant) return lhs_constant;
   for (std::size_t i = p.axes.size(); i-- > 0;) {
     if (p.axes[i].role == Role::n) return false;
@@ -159,7 +160,7 @@ ir::Ranges Problem::ranges() const {
   return out;
 }
 
-Problem analyse(const prim::Graph& g, NodeId contract) {
+Problem analyse(const prim::Graph& g, NodeId contract, bool constant_columns) {
   const prim::Node& node = g[contract];
   const auto& c = std::get<prim::Contract>(node.op);
   Builder builder;
@@ -172,7 +173,7 @@ Problem analyse(const prim::Graph& g, NodeId contract) {
   p.b = node.args[1];
   p.a_access = builder.lhs;
   p.b_access = builder.rhs;
-  if (should_swap(g, node, p)) {
+  if (should_swap(g, node, p, constant_columns)) {
     std::swap(p.a, p.b);
     std::swap(p.a_access, p.b_access);
     builder.assign_roles(p.a_access, p.b_access);

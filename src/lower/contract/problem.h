@@ -57,7 +57,8 @@ struct Problem {
   bool along_rows(const EpilogueSum& sum) const;
 };
 
-Problem analyse(const prim::Graph& g, NodeId contract);
+/// A single column of a constant is `a`, and the positions are the vectors, unless it shall be `b`.
+Problem analyse(const prim::Graph& g, NodeId contract, bool constant_columns = false);
 /// Of two operands that are computed, the image is `a` and the filter's channels are the vectors,
 /// as with constant filters; of the gradient of a filter over many positions, the operand under the
 /// filter is `a`: a row for each tap of a box that is copied once.

@@ -457,9 +457,9 @@ Product::Product(const Request& r, Problem p)
 Result<std::unique_ptr<Product>> make_product(const Request& request, Form form) {
   auto contract = contraction_of(request);
   if (!contract) return unsupported("contraction: want exactly one in the cluster");
-  Problem problem = analyse(*request.graph, *contract);
+  Problem problem = analyse(*request.graph, *contract, form == Form::column);
   if (!request.target.is_gpu()) choose_sides(*request.graph, problem);
-  if (form == Form::joined && !request.target.is_gpu())
+  if ((form == Form::joined || form == Form::column) && !request.target.is_gpu())
     join_reductions(*request.graph, request.target, problem);
   if (form == Form::copied || form == Form::boxed) join_bytes(*request.graph, problem);
   return make_product(request, std::move(problem), form);

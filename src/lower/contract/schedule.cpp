@@ -156,6 +156,7 @@ std::string to_string(const Schedule& s) {
       "{} mr={} nv={} tiles={}+{} rows={}{} tiles/task={} panels={}/{} a={} b={}{}{}{}{}",
       s.winograd > 0 ? fmt::format("winograd F({0}x{0},3x3)", s.winograd)
       : s.strassen   ? "strassen"
+      : s.dots       ? "dots"
       : s.pieces     ? "pieces"
                      : "contract",
       s.mr, s.nv, s.big, s.small, s.rows_per_task,

@@ -56,6 +56,7 @@ struct Schedule {
   /// Strassen's product: register tiles run over pairs of rows and pairs of vectors, seven products
   /// of half the terms each.
   bool strassen = false;
+  bool dots = false;       ///< vectors run along the terms, nv columns are all there are (dots.h)
   bool pieces = false;     ///< in tile registers (pieces.h)
   std::int64_t depth = 1;  ///< of pieces: blocks of the reduction, each over all tiles of the task
   /// Of pieces: parts of the reduction within a panel, whose columns stay in the first-level cache
