@@ -55,6 +55,29 @@ TEST(Lanes, ThatConditionsChoose) {
     }
 }
 
+/// Words of bytes side by side, the last lanes' beyond what a condition allows: one masked load.
+TEST(Lanes, SomeWordsOfBytes) {
+  const auto byte = [](int i) {
+    const auto element = fmt::format("cast.i32(load.u8 b0[d0*40 + d1*4 + {}])", i);
+    return i == 3 ? element : fmt::format("bit_and.i32({}, i32(255))", element);
+  };
+  std::string word = byte(0);
+  for (const int i : {1, 2, 3})
+    word = fmt::format("bit_or.i32({}, shift_left.i32({}, i32({})))", word, byte(i), 8 * i);
+  const kernel::Kernel k = parsed(fmt::format(R"(kernel "t" vars=2 {{
+  buffer b0 "x" u8[100] grid arg=0
+  buffer b1 "y" i32[64] grid arg=1 written
+  for grid d0 in 0..3 {{ for vector d1 in 0..16 {{
+    b1[d0*16 + d1] = guard.i32(0 <= d1 < 5; {}; i32(7)) }} }}
+}})",
+                                              word));
+  for (const Machine& m : machines()) check(k, m, 0, 9);
+#if defined(__x86_64__)
+  const auto text = to_assembly_text(k, *machine_named("icelake-server"));
+  EXPECT_EQ(text->find("vpmovzxbd"), std::string::npos);
+#endif
+}
+
 /// Positions that are bytes, in whole vectors, tails and conditions, of signed and unsigned
 /// elements; and what only looks like it: other sizes, positions of other types.
 TEST(Lanes, OfTablesOfBytes) {
