@@ -113,8 +113,12 @@ class Assembler {
     std::vector<std::vector<bool>> before(kernels_.size(), std::vector<bool>(kernels_.size()));
     std::unordered_map<NodeId, std::vector<std::size_t>> writers;
     for (std::size_t k = 0; k < kernels_.size(); ++k) {
+      const auto memory_of = [&](NodeId node) {
+        const auto placed = kernels_[k].placed.find(node);
+        return placed != kernels_[k].placed.end() ? placed->second.root : node;
+      };
       for (const lower::Argument& argument : kernels_[k].lowered.arguments) {
-        const auto found = writers.find(argument.node);
+        const auto found = writers.find(memory_of(argument.node));
         if (argument.kind != lower::Argument::Kind::value || found == writers.end()) continue;
         for (const std::size_t earlier : found->second) {
           if (before[k][earlier]) continue;
@@ -123,7 +127,8 @@ class Assembler {
             if (before[earlier][b]) before[k][b] = true;
         }
       }
-      for (const NodeId node : kernels_[k].planned.cluster.outputs) writers[node].push_back(k);
+      for (const NodeId node : kernels_[k].planned.cluster.outputs)
+        writers[memory_of(node)].push_back(k);
     }
     return before;
   }
@@ -177,7 +182,11 @@ class Assembler {
     const auto block = blocks_.of[k].find(argument.node);
     HEDDLE_CHECK(block != blocks_.of[k].end(), "kernel reads %{} before it is computed",
                  argument.node.value);
-    return {Slot::Kind::arena, memory.offsets[block->second]};
+    std::int64_t offset = memory.offsets[block->second];
+    const auto& placed = kernels_[k].placed;
+    if (const auto place = placed.find(argument.node); place != placed.end())
+      offset += place->second.first * size_of(graph_[argument.node].type.dtype);
+    return {Slot::Kind::arena, offset};
   }
 
   void add_launch(std::size_t k, const runtime::MemoryPlan& memory) {

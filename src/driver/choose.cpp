@@ -79,6 +79,7 @@ Result<Chosen> choose_kernels(const prim::Graph& graph, plan::Options planning,
         HEDDLE_TRY(lower_plan(graph, chosen.plan, platform, learnt.tunings, done_with));
     if (lowered.refusals.empty()) {
       chosen.kernels = std::move(lowered.kernels);
+      chosen.joins = std::move(lowered.joins);
       return chosen;
     }
     std::set<Hash> fresh;  // equal kernels are refused together

@@ -9,6 +9,7 @@ namespace heddle::driver {
 struct Chosen {
   plan::Plan plan;
   std::vector<CompiledKernel> kernels;  ///< lowered; on a GPU with their text
+  std::vector<lower::Join> joins = {};  ///< concatenations in place
 };
 
 /// What was learnt of kernels, by what they compute (key_of).

@@ -204,6 +204,7 @@ Result<Compiled> lower_graph(prim::Graph graph, const CompileOptions& options,
   }
   compiled.plan = std::move(chosen.plan);
   compiled.kernels = std::move(chosen.kernels);
+  compiled.joins = std::move(chosen.joins);
   // An output that is not computed is given by its equivalent.
   for (prim::GraphOutput& output : compiled.graph.outputs) {
     const auto other =
@@ -264,6 +265,7 @@ Result<Draft> draft_within(const prim::Graph& graph, const CompileOptions& optio
                            const Platform& given, Layout layout) {
   std::optional<Draft> best;
   Platform platform = given;
+  platform.joins = false;  // a kernel that runs again makes all of what it stores in a block
   const auto fits = [&](const Compiled& x) { return x.memory.bytes <= options.memory_limit; };
   for (std::size_t i = 0; i < 2 * std::size(kPrices); ++i) {
     if (i == std::size(kPrices)) {

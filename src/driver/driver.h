@@ -8,6 +8,7 @@
 
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/nvrtc.h"
+#include "lower/joins.h"
 #include "lower/lower.h"
 #include "plan/measure.h"
 #include "plan/plan.h"
@@ -64,11 +65,19 @@ struct KernelCode {
 /// Who has chosen a kernel's schedule.
 enum class ScheduleFrom : std::uint8_t { lowering, measurement, shipped };
 
+/// Where a value is that is stored as a part of another one (lower/joins.h).
+struct Placed {
+  prim::NodeId root;       ///< in whose memory
+  std::int64_t first = 0;  ///< element of it
+  std::int64_t size = 0;   ///< elements of the root
+};
+
 /// One kernel of a compiled program, with what is needed to explain, check and time it alone.
 struct CompiledKernel {
   plan::Kernel planned;
   lower::Lowered lowered;
   std::vector<lower::Layout> input_layouts;  ///< by argument, for Argument::Kind::value inputs
+  std::unordered_map<prim::NodeId, Placed> placed;  ///< of its arguments, those that are
   KernelCode code;
   Hash structure = {};  ///< of plan::structure_of, with layouts: the key of measured schedules
   ScheduleFrom schedule_from = ScheduleFrom::lowering;
@@ -99,6 +108,9 @@ struct Compiled {
   prim::Graph graph;  ///< after the passes
   plan::Plan plan;
   std::vector<CompiledKernel> kernels;  ///< in execution order
+  /// Concatenations without a kernel: their parts are stored where they have them. The plan counts
+  /// them as kernels that take nothing.
+  std::vector<lower::Join> joins;
   std::vector<PhaseTime> times;
   DType precision = DType::f32;  ///< CompileOptions::precision
   ModeReport mode;

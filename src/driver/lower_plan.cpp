@@ -7,7 +7,9 @@
 
 #include "driver/constant_bytes.h"
 #include "driver/cuda_code.h"
+#include "driver/joined.h"
 #include "driver/source_map.h"
+#include "lower/joins.h"
 #include "plan/tuning_db.h"
 #include "support/hash.h"
 #include "support/tensor_store.h"
@@ -20,7 +22,7 @@ namespace {
 
 Result<CompiledKernel> lower_kernel(const lower::Request& request, const plan::Kernel& planned,
                                     const Platform& platform) {
-  CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}};
+  CompiledKernel kernel{planned, HEDDLE_TRY(lower::lower(request)), {}, {}, {}};
   if (platform.cuda) name_origins(kernel.lowered, planned.cluster, *request.graph);
   if (platform.cuda)
     kernel.code = HEDDLE_TRY(cuda_text(kernel.lowered.kernel, platform,
@@ -51,20 +53,68 @@ class PlanLowering {
 
   /// Without the bytes of packed constants (on a GPU with them).
   Status run() {
-    for (std::size_t k = 0; k < plan_.kernels.size(); ++k) {
-      const plan::Kernel& planned = plan_.kernels[k];
-      auto made = first_choice(k);
-      if (!made) {
-        if (made.error().code != ErrorCode::unsupported) return made.error();
-        lowered_.refusals.push_back({k, made.error()});
-        continue;
-      }
-      for (std::size_t o = 0; o < planned.cluster.outputs.size(); ++o)
-        lowered_.layouts[planned.cluster.outputs[o]] = made->lowered.output_layouts[o];
-      lowered_.kernels.push_back(*std::move(made));
+    while (true) {
+      lowered_ = {};
+      root_layouts_.clear();
+      joined_ = join_in_place(
+          graph_, plan_, platform_.target(), [this](NodeId id) { return actual(id); }, apart_);
+      if (HEDDLE_TRY(lower_kernels())) break;
     }
+    lowered_.joins = joined_.joins;
+    for (const auto& [id, member] : joined_.members)
+      if (const auto place = place_of(id)) lowered_.layouts[id] = place->layout;
     if (!platform_.cuda && lowered_.refusals.empty()) take_smaller_forms();
     return Ok{};
+  }
+
+  /// False if some kernel cannot store what it makes as a part of a concatenation: that is in
+  /// apart_ then.
+  Result<bool> lower_kernels() {
+    for (std::size_t k = 0; k < joined_.kernels.size(); ++k) {
+      const lower::Cluster& cluster = joined_.kernels[k].cluster;
+      auto made = first_choice(k);
+      if (made && settle_roots(cluster, *made)) made = first_choice(k);
+      if (!made) {
+        if (made.error().code != ErrorCode::unsupported) return made.error();
+        const auto part = std::ranges::find_if(
+            cluster.outputs, [&](NodeId id) { return joined_.members.contains(id); });
+        if (part != cluster.outputs.end()) {
+          apart_.push_back(joined_.members.at(*part).root);
+          return false;
+        }
+        lowered_.refusals.push_back({joined_.planned[k], made.error()});
+        continue;
+      }
+      for (std::size_t o = 0; o < cluster.outputs.size(); ++o)
+        lowered_.layouts[cluster.outputs[o]] = made->lowered.output_layouts[o];
+      lowered_.kernels.push_back(*std::move(made));
+    }
+    return true;
+  }
+
+  /// A concatenation lies as the first of its parts would by itself. True if one does from now on.
+  bool settle_roots(const lower::Cluster& cluster, const CompiledKernel& made) {
+    bool fresh = false;
+    for (std::size_t o = 0; o < cluster.outputs.size(); ++o) {
+      const auto member = joined_.members.find(cluster.outputs[o]);
+      if (member == joined_.members.end() || root_layouts_.contains(member->second.root)) continue;
+      const NodeId root = member->second.root;
+      const Shape& part = graph_[cluster.outputs[o]].type.shape;
+      root_layouts_[root] = lower::ordered(
+          graph_[root].type.shape, lower::storage_order(made.lowered.output_layouts[o], part));
+      fresh = true;
+    }
+    return fresh;
+  }
+
+  /// Where such a value is, once that is settled.
+  std::optional<lower::Place> place_of(NodeId id) const {
+    const auto member = joined_.members.find(id);
+    if (member == joined_.members.end()) return std::nullopt;
+    const auto root = root_layouts_.find(member->second.root);
+    if (root == root_layouts_.end()) return std::nullopt;
+    return lower::place_in(root->second, graph_[id].type.shape, member->second.axis,
+                           member->second.first);
   }
 
   bool refused() const { return !lowered_.refusals.empty(); }
@@ -75,7 +125,7 @@ class PlanLowering {
     std::unordered_map<NodeId, std::size_t> last;  // kernel that reads a constant
     std::unordered_set<NodeId> as_they_are;
     for (std::size_t k = 0; k < kernels.size(); ++k) {
-      for (const NodeId id : plan_.kernels[k].cluster.nodes)
+      for (const NodeId id : kernels[k].planned.cluster.nodes)
         for (const NodeId a : graph_[id].args)
           if (graph_.constant_of(a) != nullptr) last[a] = k;
       for (const lower::Argument& a : kernels[k].lowered.arguments)
@@ -108,6 +158,7 @@ class PlanLowering {
   }
 
   lower::Layout layout_of(NodeId node) const {
+    if (const auto place = place_of(actual(node))) return place->layout;
     const auto found = lowered_.layouts.find(actual(node));
     return found != lowered_.layouts.end() ? found->second
                                            : lower::row_major(graph_[node].type.shape);
@@ -143,12 +194,13 @@ class PlanLowering {
 
   lower::Request request_for(std::size_t k, const lower::Tuning& tuning, bool contents) const {
     const auto required = [this](NodeId node) -> std::optional<lower::Layout> {
+      if (const auto place = place_of(node)) return place->layout;
       if (const auto image = required_.find(node); image != required_.end()) return image->second;
       if (!is_output_.contains(node)) return std::nullopt;
       return lower::row_major(graph_[node].type.shape);
     };
     return {&graph_,
-            plan_.kernels[k].cluster,
+            joined_.kernels[k].cluster,
             platform_.target(),
             [this](NodeId node) { return layout_of(node); },
             required,
@@ -157,7 +209,7 @@ class PlanLowering {
   }
 
   Result<CompiledKernel> make(std::size_t k, const lower::Tuning& tuning) const {
-    const plan::Kernel& planned = plan_.kernels[k];
+    const plan::Kernel& planned = joined_.kernels[k];
     CompiledKernel kernel =
         HEDDLE_TRY(lower_kernel(request_for(k, tuning, platform_.cuda), planned, platform_));
     for (lower::Argument& argument : kernel.lowered.arguments) {
@@ -166,6 +218,11 @@ class PlanLowering {
       const auto& outputs = planned.cluster.outputs;
       if (value && std::find(outputs.begin(), outputs.end(), argument.node) == outputs.end())
         argument.node = actual(argument.node);
+      if (!value) continue;
+      if (const auto place = place_of(argument.node)) {
+        const NodeId root = joined_.members.at(argument.node).root;
+        kernel.placed[argument.node] = {root, place->first, root_layouts_.at(root).size};
+      }
     }
     kernel.planned.tuning = tuning;
     return kernel;
@@ -174,7 +231,7 @@ class PlanLowering {
   /// By what was learnt of it, by its own measurement, as a tuned kernel of its structure, or as
   /// the lowering chooses.
   Result<CompiledKernel> first_choice(std::size_t k) const {
-    const plan::Kernel& planned = plan_.kernels[k];
+    const plan::Kernel& planned = joined_.kernels[k];
     if (!tunings_.empty())
       if (const auto learnt = tunings_.find(key_of(graph_, planned.cluster));
           learnt != tunings_.end())
@@ -245,6 +302,9 @@ class PlanLowering {
   std::unordered_map<NodeId, NodeId> instead_;
   std::unordered_set<NodeId> is_output_;
   std::unordered_map<NodeId, lower::Layout> required_;
+  JoinedPlan joined_;
+  std::vector<NodeId> apart_;  ///< roots that cannot be joined in place
+  std::unordered_map<NodeId, lower::Layout> root_layouts_;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ struct LoweredPlan {
   std::vector<CompiledKernel> kernels;                      ///< in execution order, without code
   std::unordered_map<prim::NodeId, lower::Layout> layouts;  ///< of what the kernels write
   std::vector<Refusal> refusals;
+  std::vector<lower::Join> joins;  ///< concatenations in place, with parts by what is computed
 };
 
 /// Schedules that replace the plan's, by what a kernel computes.

@@ -26,13 +26,22 @@ Blocks blocks_of(const prim::Graph& graph, const std::vector<CompiledKernel>& ke
     const auto& made = kernel.planned.cluster.outputs;
     for (const lower::Argument& argument : kernel.lowered.arguments) {
       if (argument.kind != lower::Argument::Kind::value) continue;
+      const auto placed = kernel.placed.find(argument.node);
+      if (placed != kernel.placed.end()) {
+        const auto [root, fresh] = latest.try_emplace(placed->second.root, blocks.lifetimes.size());
+        const std::int64_t width = size_of(graph[argument.node].type.dtype);
+        if (fresh) blocks.lifetimes.push_back({placed->second.size * width, step, step});
+        blocks.lifetimes[root->second].last = step;
+        here[argument.node] = root->second;
+        continue;
+      }
       const auto block = latest.find(argument.node);
       if (block == latest.end() || std::ranges::find(made, argument.node) != made.end()) continue;
       blocks.lifetimes[block->second].last = step;
       here.insert(*block);
     }
     for (std::size_t o = 0; o < made.size(); ++o) {
-      if (outputs.contains(made[o])) continue;
+      if (outputs.contains(made[o]) || kernel.placed.contains(made[o])) continue;
       const std::int64_t bytes =
           kernel.lowered.output_layouts[o].size * size_of(graph[made[o]].type.dtype);
       here[made[o]] = latest[made[o]] = blocks.lifetimes.size();

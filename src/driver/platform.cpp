@@ -47,6 +47,7 @@ lower::Target Platform::target() const {
   target.winograd = strict ? 0 : 4;
   target.strassen = !strict;
   target.bands = bands;
+  target.joins = joins;
   return target;
 }
 

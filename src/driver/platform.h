@@ -23,6 +23,7 @@ struct Platform {
   std::optional<codegen::cuda::UnitTools> tools;  ///< and what compiles units of CUTLASS for it
   bool units = false;                             ///< which the budget allows
   bool bands = true;                              ///< lower::Target::bands
+  bool joins = true;                              ///< lower::Target::joins
   bool tf32 = false;                              ///< CompileOptions::tf32
   int ordinal = 0;
   /// CompileOptions::mode: what kernels are stages of, if they are not launches of their own.

@@ -13,12 +13,9 @@ namespace {
 using nlohmann::json;
 
 json cost_json(const plan::Cost& cost) {
-  return {{"us", cost.us},
-          {"bound", cost.bound()},
-          {"bytes", cost.bytes},
-          {"flops", cost.flops},
-          {"tiles", cost.tiles},
-          {"provenance", plan::name_of(cost.provenance)}};
+  return {{"us", cost.us},       {"bound", cost.bound()},
+          {"bytes", cost.bytes}, {"flops", cost.flops},
+          {"tiles", cost.tiles}, {"provenance", plan::name_of(cost.provenance)}};
 }
 
 json value_json(const prim::Graph& graph, prim::NodeId node) {
@@ -184,6 +181,19 @@ json stored_json(const Compiled& compiled) {
   return count;
 }
 
+/// Concatenations that are not copied together.
+json joins_json(const Compiled& compiled) {
+  json joins = json::array();
+  for (const lower::Join& join : compiled.joins) {
+    json j = value_json(compiled.graph, join.whole);
+    j["sources"] = sources_json(compiled.graph, compiled.graph.origins_of(join.whole));
+    j["parts"] = json::array();
+    for (const lower::Join::Part& part : join.parts) j["parts"].push_back(part.node.value);
+    joins.push_back(std::move(j));
+  }
+  return joins;
+}
+
 /// What the times are, all together: "measured", "modelled", or how many are measured.
 std::string provenance_of(const Compiled& compiled) {
   const auto modelled = static_cast<std::size_t>(
@@ -239,7 +249,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
                  {"stored", stored_json(compiled)},
                  {"plan",
                   {{"strategy", plan::name_of(plan.strategy)},
-                   {"kernels", plan.kernels.size()},
+                   {"kernels", compiled.kernels.size()},
                    {"cost_us", plan.cost_us},
                    {"provenance", provenance_of(compiled)},
                    {"lower_bound_us", plan.lower_bound_us},
@@ -254,6 +264,7 @@ json report_of(const Compiled& compiled, const Platform& platform) {
                  {"memory", memory_json(compiled.memory)},
                  {"schedules", schedules_json(compiled, platform)},
                  {"kernels", json::array()},
+                 {"joins", joins_json(compiled)},
                  {"times", json::array()}};
   for (const CompiledKernel& kernel : compiled.kernels) {
     report["kernels"].push_back(kernel_json(compiled.graph, kernel));

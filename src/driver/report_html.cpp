@@ -55,7 +55,7 @@ std::string short_sources(const json& kernel) {
 
 /// The kernels as a graph in Graphviz's language: an edge is a value that goes through memory.
 std::string dot_of(const json& report) {
-  std::map<int, std::size_t> producer;
+  std::map<int, std::set<std::size_t>> producer;
   std::set<std::pair<std::size_t, std::size_t>> drawn;  // several values are one edge
   std::string dot =
       "digraph plan {\n rankdir=TB; nodesep=0.2; ranksep=0.25;\n"
@@ -64,17 +64,21 @@ std::string dot_of(const json& report) {
       " edge [color=\"#999999\" arrowsize=0.6 fontname=\"Helvetica\" fontsize=8];\n";
   const json& kernels = report["kernels"];
   for (std::size_t k = 0; k < kernels.size(); ++k) {
-    for (const json& output : kernels[k]["outputs"]) producer[output["id"]] = k;
+    for (const json& output : kernels[k]["outputs"]) producer[output["id"]] = {k};
     dot += fmt::format(" k{} [label=\"{}  {}\\n{:.1f} µs\" fillcolor=\"{}\" href=\"#k{}\"];\n", k,
                        k, short_sources(kernels[k]), kernels[k]["cost"]["us"].get<double>(),
                        color_of(kernels[k]), k);
   }
+  for (const json& join : report.value("joins", json::array()))
+    for (const int part : join["parts"])
+      producer[join["id"]].insert(producer[part].begin(), producer[part].end());
   for (std::size_t k = 0; k < kernels.size(); ++k)
     for (const json& input : kernels[k]["inputs"])
-      if (input.contains("id") && producer.contains(input["id"]) &&
-          drawn.emplace(producer[input["id"]], k).second)
-        dot += fmt::format(" k{} -> k{} [tooltip=\"{}\"];\n", producer[input["id"]], k,
-                           input["type"].get<std::string>());
+      if (input.contains("id"))
+        for (const std::size_t from : producer[input["id"]])
+          if (drawn.emplace(from, k).second)
+            dot += fmt::format(" k{} -> k{} [tooltip=\"{}\"];\n", from, k,
+                               input["type"].get<std::string>());
   return dot + "}\n";
 }
 

@@ -107,6 +107,27 @@ std::string memory_text(const json& memory) {
   return text;
 }
 
+/// Concatenations that are not copied together; all that `node` names, or how many there are.
+std::string joins_text(const json& report, const std::string& node) {
+  const json joins = report.value("joins", json::array());
+  if (node.empty() && !joins.empty())
+    return fmt::format("in place: {} concatenations, whose parts are stored where they have them\n",
+                       joins.size());
+  std::string text;
+  for (const json& join : joins) {
+    if (node.empty() || !covers(join, node)) continue;
+    text += fmt::format("in place: '{}' has no kernel, its parts are stored where it has them by",
+                        node);
+    const json& kernels = report["kernels"];
+    for (std::size_t k = 0; k < kernels.size(); ++k)
+      for (const json& output : kernels[k]["outputs"])
+        if (std::ranges::find(join["parts"], output["id"]) != join["parts"].end())
+          text += fmt::format(" #{}", k);
+    text += '\n';
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string sources_text(const json& kernel, std::size_t limit) {
@@ -145,6 +166,8 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
     text += mark + line + "\n";
     mark = "      ";
   }
+  const std::string joins = joins_text(report, node);
+  text += joins;
   if (report.contains("memory")) text += memory_text(report["memory"]);
   if (report.contains("mode")) text += mode_text(report["mode"]);
   if (const std::string ring = report.value("ring", ""); !ring.empty())
@@ -166,7 +189,7 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
   std::vector<std::size_t> order;
   for (std::size_t k = 0; k < kernels.size(); ++k)
     if (node.empty() || covers(kernels[k], node)) order.push_back(k);
-  if (!node.empty() && order.empty())
+  if (!node.empty() && order.empty() && joins.empty())
     return fail(ErrorCode::usage, "--node: no kernel covers '{}' (it may have been folded away)",
                 node);
   if (top > 0 && order.size() > static_cast<std::size_t>(top)) {

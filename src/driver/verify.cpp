@@ -81,15 +81,32 @@ class CheckedChain {
     return Ok{};
   }
 
-  const Tensor& value_of(prim::NodeId node) const {
-    if (const Tensor* constant = graph().constant_of(node)) return *constant;
-    const auto other = instead_.find(node);
-    const auto found = values_.find(other == instead_.end() ? node : other->second);
+  const Tensor& value_of(prim::NodeId wanted) {
+    if (const Tensor* constant = graph().constant_of(wanted)) return *constant;
+    const auto other = instead_.find(wanted);
+    const prim::NodeId node = other == instead_.end() ? wanted : other->second;
+    auto found = values_.find(node);
+    if (found == values_.end() && std::holds_alternative<prim::View>(graph()[node].op))
+      found = values_.emplace(node, joined(node)).first;
     HEDDLE_CHECK(found != values_.end(), "node {} is read, and no kernel has made it", node.value);
     return found->second;
   }
 
  private:
+  /// A concatenation that is in memory once its parts are (lower/joins.h).
+  Tensor joined(prim::NodeId whole) {
+    prim::Graph alone;
+    prim::Node view = graph()[whole];
+    std::vector<Tensor> parts;
+    for (prim::NodeId& part : view.args) {
+      parts.push_back(value_of(part));
+      part = alone.add_input("part", parts.back().type());
+    }
+    alone.outputs = {{"whole", alone.add(view.op, view.args, view.type)}};
+    const auto made = prim::interpret(alone, parts);
+    HEDDLE_CHECK(made.ok(), "{}", made.error().message);
+    return (*made)[0];
+  }
   const prim::Graph& graph() const { return compiled_.graph; }
 
   const Compiled& compiled_;

@@ -59,6 +59,7 @@ struct Target {
   /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none).
   int winograd = 4;
   bool bands = true;     ///< layers of an image may be one kernel (lower/bands/bands.h)
+  bool joins = true;     ///< parts of a concatenation may be stored in place (lower/joins.h)
   bool strassen = true;  ///< products by halves: the wanted accuracy allows sums of unlike elements
   int lanes(DType t) const { return vector_bytes / static_cast<int>(size_of(t)); }
   bool operator==(const Target&) const = default;

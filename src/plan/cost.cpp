@@ -42,8 +42,11 @@ struct CostModel::State : Moves {
   double longest = 0;  // terms of all results of a reduction
   int barriers = 0;    // of the grid, inside the kernel
   bool main_loop = false, depthwise = false, tiles = false;
+  std::optional<NodeId> joined;  // the kernel's only output, whose parts are stored in place
 
   using Moves::Moves;
+
+  bool is_local(NodeId id) const { return local[static_cast<std::size_t>(id.value)] >= 0; }
 
   double rate_factor(NodeId id) const {
     const double size = static_cast<double>(size_of(compute_type(f[id].type.dtype)));
@@ -102,6 +105,7 @@ struct CostModel::State : Moves {
 
   void visit_view(NodeId id, const prim::View& view, const std::vector<Use>& all) {
     const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
+    if (joined == id) return visit_parts(id, all[0]);
     for (const Use& use : all) {
       // Gathered element by element before the main loop can start.
       const bool gathered = use.operand > 0 && irregular(id, use);
@@ -120,10 +124,22 @@ struct CostModel::State : Moves {
     }
   }
 
+  /// The kernel makes those that no other one has made, each by itself.
+  void visit_parts(NodeId id, const Use& whole) {
+    const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
+    for (std::size_t p = 0; p < accesses.size(); ++p) {
+      const NodeId part = f[id].args[p];
+      if (!is_local(part)) continue;
+      Use in = through(accesses[p], whole.dims, whole);
+      in.scale *= f.elements_of(part) / f.elements_of(id);
+      add_use(part, std::move(in));
+    }
+  }
+
   void visit_reduce(NodeId id, const prim::Reduce& reduce, const std::vector<Use>& all, int depth) {
     const NodeId arg = f[id].args[0];
     const Shape& in_shape = f[arg].type.shape;
-    if (main_loop && local[static_cast<std::size_t>(arg.value)] >= 0) {
+    if (main_loop && is_local(arg)) {
       // A sum in the epilogue adds up what passes by; a GPU's blocks meet to add their parts.
       if (m.gpu) barriers = 1;
       vector_ops += f.elements_of(arg);
@@ -175,7 +191,8 @@ struct CostModel::State : Moves {
     const auto& accesses = f.accesses[static_cast<std::size_t>(id.value)];
     const bool main = f.is_main_loop(id);
     double total = 0;
-    for (const Use& use : all) {
+    for (const Use& reader : all) {
+      const Use use = main ? use_of_main_loop(id, reader) : reader;
       const std::vector<int> loops = loops_for(use.mask(), contract.reduced, main ? -1 : depth);
       std::vector<Dim> vars = use.dims;
       for (int l : loops) vars.push_back({bit(l), bit(l)});
@@ -186,7 +203,7 @@ struct CostModel::State : Moves {
       for (std::size_t side = 0; side < 2; ++side) {
         Use in = through(accesses[side], vars, use);
         if (!loops.empty()) in.innermost = loops.back();
-        const bool widened = local[static_cast<std::size_t>(f[id].args[side].value)] >= 0;
+        const bool widened = is_local(f[id].args[side]);
         if (depthwise && widened) in.scale *= kWidened;
         if (main) {
           in.operand = product(in.mask());
@@ -215,6 +232,17 @@ struct CostModel::State : Moves {
     add_main_loop(id, total);
   }
 
+  /// A main loop has loops of its own, where the epilogue's are in another order (the phases of a
+  /// transposed convolution as positions of its result).
+  Use use_of_main_loop(NodeId id, const Use& reader) {
+    const Shape& shape = f[id].type.shape;
+    bool walks = true;
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      walks = walks && (shape[d] == 1 || reader.dims[d].unit != 0);
+    std::vector<std::pair<Shape, Use>> own;
+    return walks ? reader : root_use(id, own);
+  }
+
   /// How often an operand's element is evaluated per iteration counted by its own loops: a window's
   /// overlap is packed once per block of output channels.
   double operand_repeats(NodeId id, std::size_t side, const Use& in) const {
@@ -224,8 +252,7 @@ struct CostModel::State : Moves {
     const double iterations = product(in.mask());
     const double once = std::min(1.0, 1.3 * f.elements_of(arg) / std::max(1.0, iterations));
     // Each of four bytes of a word is computed by itself, from every fourth element.
-    const bool words = !m.gpu && m.quads && size_of(f[arg].type.dtype) == 1 &&
-                       local[static_cast<std::size_t>(arg.value)] >= 0;
+    const bool words = !m.gpu && m.quads && size_of(f[arg].type.dtype) == 1 && is_local(arg);
     return once * blocks * (words ? kWords : 1);
   }
 
@@ -273,7 +300,7 @@ struct CostModel::State : Moves {
       loop_us += move_us(f.bytes_of(f[id].args[1]), 2 * f.bytes_of(f[id].args[1]));
     // Operands that are evaluated for the loop pass through a packed tile.
     for (NodeId arg : f[id].args) {
-      if (local[static_cast<std::size_t>(arg.value)] >= 0 && !is_plain_view(arg)) {
+      if (is_local(arg) && !is_plain_view(arg)) {
         loop_us += 2 * f.bytes_of(arg) / (m.l2_gbs * 1e3 * parallel(units));
       }
     }
@@ -294,9 +321,7 @@ struct CostModel::State : Moves {
     const std::size_t rank = f[id].type.shape.size();
     return !access.empty() && rank < 64 && (access.back().unit >> rank) != 0;
   }
-  bool is_plain_view(NodeId id) const {
-    return f.as<prim::View>(id) && local[static_cast<std::size_t>(f[id].args[0].value)] < 0;
-  }
+  bool is_plain_view(NodeId id) const { return f.as<prim::View>(id) && !is_local(f[id].args[0]); }
 
   /// A lookup by permutations of registers (codegen/cpu, load_table).
   bool is_byte_table(NodeId id) const {
@@ -365,7 +390,7 @@ struct CostModel::State : Moves {
 
   /// Read from memory, as what it is or as fewer bits of the same numbers.
   bool is_stored(NodeId id) const {
-    while (local[static_cast<std::size_t>(id.value)] >= 0) {
+    while (is_local(id)) {
       const auto* map = f.as<prim::Map>(id);
       const bool shifted = map && map->fn == ir::ScalarFn::add && is_number(f[id].args[1]);
       if (!shifted && !(map && map->fn == ir::ScalarFn::cast)) return false;
@@ -396,6 +421,9 @@ struct CostModel::State : Moves {
   void reset(const Cluster& c) {
     enter(c.nodes);
     depthwise = is_depthwise(c);
+    joined.reset();
+    if (c.outputs.size() == 1 && f.joined[static_cast<std::size_t>(c.outputs[0].value)])
+      joined = c.outputs[0];
     vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = update_us = 0;
     tasks = longest = 0;
     barriers = 0;
@@ -456,7 +484,13 @@ struct CostModel::State : Moves {
                             [&](NodeId o) { return is_cold_output(o); });
     kernel_bytes = bytes_of_kernel(c);
     for (const Read& r : reads) add_read(r);
-    for (NodeId o : c.outputs) {
+    std::vector<NodeId> made = c.outputs;
+    if (joined) {
+      made.clear();
+      std::ranges::copy_if(f[*joined].args, std::back_inserter(made),
+                           [&](NodeId part) { return is_local(part); });
+    }
+    for (NodeId o : made) {
       bytes += f.bytes_of(o);
       move(kernel_bytes, f.bytes_of(o), is_cold_output(o), true);
       if (loop_us > 0 && f.scattered[static_cast<std::size_t>(o.value)])
@@ -471,6 +505,7 @@ struct CostModel::State : Moves {
     cost.bytes = bytes;
     cost.flops = flops;
     cost.tiles = tiles;
+    if (made.empty()) cost.launch_us = 0;  // there is no such kernel then
     const double scale = scale_of(kind_of_kernel(f, c), m);
     cost.compute_us *= scale;
     cost.memory_us *= scale;

@@ -164,6 +164,7 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
   f.main_loop.resize(n);
   f.output.resize(n);
   f.scattered.resize(n);
+  f.joined.resize(n);
   f.elements.resize(n);
   f.bytes.resize(n);
   f.made_among.resize(n);
@@ -185,6 +186,9 @@ Facts facts_of(const prim::Graph& g, const Legality& legality,
   }
   if (legality.chains) f.chains = legality.chains(g, f.live);
   std::sort(f.chains.begin(), f.chains.end());
+  if (legality.joins)
+    for (const lower::Join& join : legality.joins(g))
+      f.joined[static_cast<std::size_t>(join.whole.value)] = true;
   for (const prim::GraphOutput& o : g.outputs) {
     f.output[static_cast<std::size_t>(o.node.value)] = true;
     f.output_bytes += f.bytes_of(o.node);

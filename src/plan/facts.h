@@ -28,6 +28,7 @@ struct Facts {
   std::vector<bool> is_live, leaf, inlined, main_loop, output;
   std::vector<bool> scattered;  ///< outputs that a main loop would store element by element
   std::vector<bool> written;    ///< live without alternatives
+  std::vector<bool> joined;     ///< concatenations whose parts may be stored in place
   std::vector<double> elements, bytes;
   /// Bytes that what makes the value touches, from the last main loop on: some of them are in the
   /// caches when it is there.

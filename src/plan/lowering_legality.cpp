@@ -21,6 +21,7 @@ Legality lowering_legality(const lower::Target& target) {
           all.push_back(*std::move(attention));
     return all;
   };
+  legality.joins = [target](const prim::Graph& g) { return lower::joins_of(g, target); };
   return legality;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lower/joins.h"
 #include "lower/lower.h"
 #include "plan/machine.h"
 #include "prim/graph.h"
@@ -32,6 +33,8 @@ struct Legality {
   /// Kernels of several contractions (attention, layers band by band) over some of these live
   /// nodes; may be empty: there are none.
   std::function<std::vector<Cluster>(const prim::Graph&, const std::vector<NodeId>&)> chains = {};
+  /// Concatenations whose parts cost nothing to store in place; may be empty: there are none.
+  std::function<std::vector<lower::Join>(const prim::Graph&)> joins = {};
 };
 /// Rules on the structure of the graph alone; what the planner's tests use.
 Legality structural_legality();

@@ -49,7 +49,7 @@ Status run(const TuneFlags& flags) {
                                       {"complete", !m.budget_spent},
                                       {"settled", m.settled},
                                       {"saved", saved},
-                                      {"kernels", compiled.plan.kernels.size()},
+                                      {"kernels", compiled.kernels.size()},
                                       {"plan_us", compiled.plan.cost_us}}
                            .dump(2));
     return Ok{};
@@ -62,7 +62,7 @@ Status run(const TuneFlags& flags) {
   for (std::size_t i = 0; i < std::min<std::size_t>(m.failures.size(), 3); ++i)
     fmt::print("  failed: {}\n", m.failures[i]);
   fmt::print("  plan: {} kernels, {:.1f} us; measurements are in {}/tuning.db\n",
-             compiled.plan.kernels.size(), compiled.plan.cost_us, options.options.cache_dir);
+             compiled.kernels.size(), compiled.plan.cost_us, options.options.cache_dir);
   return Ok{};
 }
 
