@@ -10,16 +10,28 @@ namespace {
 
 using prim::NodeId;
 
-/// What a concatenation's kernel is without it: its parts that no other kernel makes.
-plan::Kernel parts_of(const plan::Kernel& kernel, const lower::Join& join,
-                      const std::set<NodeId>& made) {
+/// What makes values: kernels of the plan.
+struct Made {
+  std::unordered_map<NodeId, std::vector<std::size_t>> by;
+  std::unordered_map<NodeId, std::size_t> alone;  ///< the kernel of which it is the only output
+  std::set<NodeId> outputs;                       ///< the program's
+
+  /// By a kernel that runs before kernel `k`, and by no other.
+  bool before(std::size_t k, NodeId id) const {
+    const auto makers = by.find(id);
+    return makers != by.end() && makers->second.size() == 1 && makers->second[0] < k;
+  }
+};
+
+/// What a concatenation's kernel is without it: its parts that no other kernel has made.
+plan::Kernel parts_of(const plan::Kernel& kernel, std::size_t k, const lower::Join& join,
+                      const Made& made) {
   plan::Kernel rest = kernel;
   lower::Cluster& c = rest.cluster;
   std::erase(c.nodes, join.whole);
   c.outputs.clear();
   for (const lower::Join::Part& part : join.parts)
-    if (std::ranges::binary_search(c.nodes, part.node) && !made.contains(part.node))
-      c.outputs.push_back(part.node);
+    if (!made.before(k, part.node)) c.outputs.push_back(part.node);
   std::ranges::sort(c.outputs);
   return rest;
 }
@@ -33,31 +45,30 @@ void drop_unused(const prim::Graph& graph, lower::Cluster& c) {
   std::erase_if(c.nodes, [&](NodeId id) { return !needed.contains(id); });
 }
 
-/// What makes values, and which of them are a kernel's only one.
-struct Made {
-  std::set<NodeId> all, outputs;
-  std::unordered_map<NodeId, std::size_t> alone;  ///< its kernel
-};
 Made made_by(const prim::Graph& graph, const plan::Plan& plan,
              const std::function<NodeId(NodeId)>& actual) {
   Made made;
   for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
     const auto& outputs = plan.kernels[k].cluster.outputs;
-    made.all.insert(outputs.begin(), outputs.end());
+    for (const NodeId id : outputs) made.by[id].push_back(k);
     if (outputs.size() == 1) made.alone.emplace(outputs[0], k);
   }
   for (const prim::GraphOutput& o : graph.outputs) made.outputs.insert(actual(o.node));
   return made;
 }
 
-/// The join by what is computed; nullopt where some part is not, or is a part twice.
-std::optional<lower::Join> computed(lower::Join join, const lower::Cluster& kernel,
+/// The join that kernel `k` of the plan is, by what is computed; nullopt where some part is not
+/// made by it or once before, is the program's, or a part twice.
+std::optional<lower::Join> computed(lower::Join join, std::size_t k, const lower::Cluster& kernel,
                                     const Made& made, const std::function<NodeId(NodeId)>& actual) {
+  if (made.by.at(join.whole).size() != 1 || made.outputs.contains(join.whole)) return std::nullopt;
   std::set<NodeId> parts{join.whole};
   for (lower::Join::Part& part : join.parts) {
-    const bool elsewhere = made.all.contains(actual(part.node));
-    if (!elsewhere && !std::ranges::binary_search(kernel.nodes, part.node)) return std::nullopt;
-    if (elsewhere) part.node = actual(part.node);
+    const NodeId id = actual(part.node);
+    if (made.before(k, id))
+      part.node = id;
+    else if (made.by.contains(id) || !std::ranges::binary_search(kernel.nodes, part.node))
+      return std::nullopt;
     if (made.outputs.contains(part.node) || !parts.insert(part.node).second) return std::nullopt;
   }
   return join;
@@ -77,9 +88,14 @@ JoinedPlan join_in_place(const prim::Graph& graph, const plan::Plan& plan,
   };
   for (const lower::Join& given : lower::joins_of(graph, target)) {
     const auto kernel = made.alone.find(given.whole);
-    if (kernel == made.alone.end() || std::ranges::find(refused, given.root) != refused.end())
+    // The root's memory is its own, or nobody's.
+    const bool free = given.root == given.whole || out.members.contains(given.root) ||
+                      !made.by.contains(given.root);
+    if (kernel == made.alone.end() || !free ||
+        std::ranges::find(refused, given.root) != refused.end())
       continue;
-    const auto join = computed(given, plan.kernels[kernel->second].cluster, made, actual);
+    const std::size_t k = kernel->second;
+    const auto join = computed(given, k, plan.kernels[k].cluster, made, actual);
     if (!join) continue;
     std::vector<std::pair<NodeId, JoinedPlan::Member>> members{
         {join->whole, {join->root, join->axis, join->first}}};
@@ -89,12 +105,12 @@ JoinedPlan join_in_place(const prim::Graph& graph, const plan::Plan& plan,
       continue;
     out.members.insert(members.begin(), members.end());
     out.joins.push_back(*join);
-    joined.emplace(kernel->second, *join);
+    joined.emplace(k, *join);
   }
   for (std::size_t k = 0; k < plan.kernels.size(); ++k) {
     plan::Kernel kernel = plan.kernels[k];
     if (const auto join = joined.find(k); join != joined.end()) {
-      kernel = parts_of(kernel, join->second, made.all);
+      kernel = parts_of(kernel, k, join->second, made);
       drop_unused(graph, kernel.cluster);
       if (kernel.cluster.outputs.empty()) continue;
       kernel.inputs = plan::reads_of(graph, kernel.cluster);

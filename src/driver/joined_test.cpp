@@ -4,6 +4,7 @@
 #include <random>
 
 #include "driver/driver.h"
+#include "driver/joined.h"
 #include "driver/test_util.h"
 #include "driver/verify.h"
 #include "prim/builder.h"
@@ -34,15 +35,17 @@ struct Images {
   void output(NodeId id) { g.outputs.push_back({fmt::format("y{}", g.outputs.size()), id}); }
 };
 
-CompileOptions joining(const std::string& mode = "kernels") {
+CompileOptions joining(const std::string& mode = "kernels", DType precision = DType::f32) {
   CompileOptions options;
+  options.precision = precision;
   options.threads = 2;
   options.mode = mode;
   return options;
 }
 
-/// Wrong kernels, and outputs of the whole, in both modes; `joins`: concatenations in place.
-void expect_right(const Graph& g, std::size_t joins) {
+/// Kernels and outputs of the whole, in both modes; `joins`: concatenations in place.
+void expect_right(const Graph& g, std::size_t joins, DType precision = DType::f32) {
+  const double tolerance = precision == DType::f32 ? 1e-4 : 5e-2;
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
   std::vector<Tensor> inputs;
@@ -51,10 +54,11 @@ void expect_right(const Graph& g, std::size_t joins) {
     for (std::int64_t i = 0; i < inputs.back().count(); ++i) inputs.back().set(i, normal(random));
   }
   for (const char* mode : {"kernels", "monolith"}) {
-    const auto compiled = compile(g, joining(mode));
+    const CompileOptions options = joining(mode, precision);
+    const auto compiled = compile(g, options);
     ASSERT_TRUE(compiled.ok()) << compiled.error().message;
     EXPECT_EQ(compiled->joins.size(), joins) << mode;
-    const auto checked = verify(*compiled, inputs, 1e-4, 1e-4, joining(mode));
+    const auto checked = verify(*compiled, inputs, tolerance, tolerance, options);
     ASSERT_TRUE(checked.ok()) << checked.error().message;
     EXPECT_EQ(checked->wrong, 0) << mode << ": " << checked->first_wrong;
   }
@@ -68,6 +72,7 @@ TEST(Joined, SkipsOfAnEncoder) {
   const NodeId up = m.conv(m.conv(low, 16, 5), 48, 1);
   m.output(m.conv(m.b.concat({skip, up}, 1), 24, 3));
   expect_right(m.g, 1);
+  expect_right(m.g, 1, DType::bf16);
 }
 
 /// Each layer reads all before it: longer concatenations begin as the shorter ones do.
@@ -144,6 +149,75 @@ TEST(Joined, WhatIsNotInPlace) {
   }
 }
 
+/// A concatenation of two values and one of these and a third, and what reads them.
+struct TwoJoins {
+  Graph g;
+  Builder b{g};
+  NodeId p, q, r, two, three, first, second;
+  TwoJoins() {
+    const NodeId x = in(g, {4, 8});
+    p = b.exp(x), q = b.tanh(x), r = b.sigmoid(x);
+    two = b.concat({p, q}, 1), three = b.concat({p, q, r}, 1);
+    first = b.neg(two), second = b.neg(three);
+    g.outputs = {{"first", first}, {"second", second}};
+  }
+  /// Which of the two are in place, by kernels of (nodes, outputs).
+  std::size_t joins(const std::vector<std::pair<std::vector<NodeId>, std::vector<NodeId>>>& all) {
+    plan::Plan plan;
+    for (const auto& [nodes, outputs] : all) plan.kernels.emplace_back().cluster = {nodes, outputs};
+    joined = join_in_place(g, plan, {}, [](NodeId id) { return id; }, {});
+    return joined.joins.size();
+  }
+  JoinedPlan joined;
+};
+
+TEST(Joined, WindowsOfALongerOne) {
+  TwoJoins t;
+  EXPECT_EQ(t.joins({{{t.p}, {t.p}},
+                     {{t.q}, {t.q}},
+                     {{t.two}, {t.two}},
+                     {{t.first}, {t.first}},
+                     {{t.r}, {t.r}},
+                     {{t.three}, {t.three}},
+                     {{t.second}, {t.second}}}),
+            2U);
+  EXPECT_EQ(t.joined.kernels.size(), 5U);
+  EXPECT_EQ(t.joined.members.at(t.two).root, t.three);
+  EXPECT_EQ(t.joined.members.at(t.q).first, 8);
+  EXPECT_EQ(t.joined.members.at(t.r).first, 16);
+}
+
+/// What the concatenation's kernel alone makes is what is left of it.
+TEST(Joined, PartsThatOnlyItsKernelMakes) {
+  TwoJoins t;
+  EXPECT_EQ(t.joins({{{t.p}, {t.p}},
+                     {{t.q, t.two}, {t.two}},
+                     {{t.first}, {t.first}},
+                     {{t.p, t.q, t.r, t.three, t.second}, {t.second}}}),
+            1U);
+  ASSERT_EQ(t.joined.kernels.size(), 4U);
+  EXPECT_EQ(t.joined.kernels[1].cluster.outputs, std::vector{t.q});
+  EXPECT_EQ(t.joined.kernels[1].cluster.nodes, std::vector{t.q});
+  EXPECT_EQ(t.joined.planned, (std::vector<std::size_t>{0, 1, 2, 3}));
+}
+
+/// A part that another kernel makes later, or a root that a kernel makes by itself.
+TEST(Joined, NotWhatIsMadeLaterOrElsewhere) {
+  TwoJoins t;
+  EXPECT_EQ(t.joins({{{t.q}, {t.q}},
+                     {{t.p, t.two}, {t.two}},
+                     {{t.first}, {t.first}},
+                     {{t.p}, {t.p}},
+                     {{t.p, t.q, t.r, t.three, t.second}, {t.second}}}),
+            0U);
+  EXPECT_EQ(t.joins({{{t.p}, {t.p}},
+                     {{t.q}, {t.q}},
+                     {{t.two}, {t.two}},
+                     {{t.first}, {t.first}},
+                     {{t.r, t.three, t.second}, {t.three, t.second}}}),
+            0U);
+}
+
 /// Kernels that run again to save memory make whole blocks.
 TEST(Joined, NotWithinAMemoryLimit) {
   Images m;
@@ -151,6 +225,7 @@ TEST(Joined, NotWithinAMemoryLimit) {
   const NodeId skip = m.conv(x, 32, 3);
   m.output(m.conv(m.b.concat({skip, m.conv(m.conv(skip, 16, 3), 16, 3)}, 1), 24, 3));
   CompileOptions options = joining();
+  EXPECT_EQ(compile(m.g, options)->joins.size(), 1U);
   options.memory_limit = 1 << 30;
   const auto compiled = compile(m.g, options);
   ASSERT_TRUE(compiled.ok()) << compiled.error().message;

@@ -111,8 +111,8 @@ std::string memory_text(const json& memory) {
 std::string joins_text(const json& report, const std::string& node) {
   const json joins = report.value("joins", json::array());
   if (node.empty() && !joins.empty())
-    return fmt::format("in place: {} concatenations, whose parts are stored where they have them\n",
-                       joins.size());
+    return fmt::format("in place: {} concatenation{} stored part by part, without a kernel\n",
+                       joins.size(), joins.size() == 1 ? "" : "s");
   std::string text;
   for (const json& join : joins) {
     if (node.empty() || !covers(join, node)) continue;

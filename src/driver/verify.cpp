@@ -86,8 +86,9 @@ class CheckedChain {
     const auto other = instead_.find(wanted);
     const prim::NodeId node = other == instead_.end() ? wanted : other->second;
     auto found = values_.find(node);
-    if (found == values_.end() && std::holds_alternative<prim::View>(graph()[node].op))
-      found = values_.emplace(node, joined(node)).first;
+    const bool in_place =
+        std::ranges::find(compiled_.joins, node, &lower::Join::whole) != compiled_.joins.end();
+    if (found == values_.end() && in_place) found = values_.emplace(node, joined(node)).first;
     HEDDLE_CHECK(found != values_.end(), "node {} is read, and no kernel has made it", node.value);
     return found->second;
   }

@@ -45,7 +45,8 @@ std::optional<Join> join_at(const prim::Graph& g, NodeId id) {
     const NodeId part = g[id].args[k];
     const Shape& extents = g[part].type.shape;
     const auto at = shifted(view->pieces[k], extents, shape);
-    if (!at || at->first != end || (k > 0 && at->axis != join.axis)) return std::nullopt;
+    if (!at || element_count(extents) == 0 || at->first != end || (k > 0 && at->axis != join.axis))
+      return std::nullopt;
     join.axis = at->axis;
     end += extents[static_cast<std::size_t>(at->axis)];
     if (at->first * size_of(dtype) % kAligned != 0) return std::nullopt;

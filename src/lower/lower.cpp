@@ -33,10 +33,10 @@ Target gpu_target(int multiprocessors, int capability) {
 
 namespace {
 
-bool has_main_loop(const prim::Graph& g, const Cluster& c, const Target& target) {
+bool has_main_loop(const prim::Graph& g, const Cluster& c, bool gpu) {
   return std::any_of(c.nodes.begin(), c.nodes.end(), [&](NodeId id) {
     return std::holds_alternative<prim::Contract>(g[id].op) &&
-           contract::worth_main_loop(g, id, target.is_gpu());
+           contract::worth_main_loop(g, id, gpu);
   });
 }
 
@@ -44,7 +44,8 @@ bool has_main_loop(const prim::Graph& g, const Cluster& c, const Target& target)
 
 bool supports(const prim::Graph& g, const Cluster& c, const Target& target) {
   if (attention::supports(g, c, target) || bands::supports(g, c, target)) return true;
-  return has_main_loop(g, c, target) ? contract::supports(g, c, target) : stitch::supports(g, c);
+  return has_main_loop(g, c, target.is_gpu()) ? contract::supports(g, c, target)
+                                              : stitch::supports(g, c);
 }
 
 Result<Lowered> lower(const Request& request) {
@@ -52,11 +53,13 @@ Result<Lowered> lower(const Request& request) {
   HEDDLE_TRY(prim::want_no_collective(g, request.cluster.nodes));
   if (attention::supports(g, request.cluster, request.target)) return attention::lower(request);
   if (bands::supports(g, request.cluster, request.target)) return bands::lower(request);
-  if (has_main_loop(g, request.cluster, request.target) &&
+  const bool gpu = request.target.is_gpu();
+  if (has_main_loop(g, request.cluster, gpu) &&
       contract::supports(g, request.cluster, request.target)) {
     auto tiled = contract::lower(request);
-    // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads.
-    if (tiled || !request.target.is_gpu()) return tiled;
+    // Tiles for GPU threads that cannot be proven sound leave a reduction by teams of threads;
+    // planes that one filter reads with padding leave one by each.
+    if (tiled || (!gpu && has_main_loop(g, request.cluster, true))) return tiled;
   }
   if (auto depthwise = contract::lower_depthwise(request)) return depthwise;
   return stitch::lower(request);

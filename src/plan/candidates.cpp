@@ -214,7 +214,7 @@ Candidate make_candidate(const Facts& f, Candidate::Kind kind, Cluster cluster,
   Candidate c;
   c.kind = kind;
   c.cost = cost(cluster);
-  if (options.measured) {
+  if (options.measured && !f.is_join(cluster)) {
     if (auto us = options.measured(*f.graph, cluster)) {
       c.cost.us = *us;
       c.cost.provenance = Provenance::measured;

@@ -189,7 +189,7 @@ std::optional<Plan> assemble(const Facts& facts, std::vector<Cluster> clusters,
     Kernel k;
     k.cluster = std::move(clusters[i]);
     k.cost = cost(k.cluster);
-    if (options.measured) {
+    if (options.measured && !facts.is_join(k.cluster)) {
       if (auto us = options.measured(*facts.graph, k.cluster)) {
         k.cost.us = *us;
         k.cost.provenance = Provenance::measured;

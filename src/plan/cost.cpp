@@ -5,7 +5,7 @@
 #include <cmath>
 #include <optional>
 
-#include "lower/contract/depthwise.h"
+#include "plan/channelwise.h"
 #include "plan/moves.h"
 
 namespace heddle::plan {
@@ -223,9 +223,9 @@ struct CostModel::State : Moves {
     }
     if (!main) {
       flops += 2 * total;
-      const double share = depthwise               ? kDepthwise
-                           : image_of_channels(id) ? kChannelwise
-                                                   : kScalarContract;
+      const double share = depthwise                            ? kDepthwise
+                           : !m.gpu && image_of_channels(f, id) ? kChannelwise
+                                                                : kScalarContract;
       vector_ops += 2 * total * rate_factor(id) * kMapEfficiency / share / 2;
       return;
     }
@@ -376,54 +376,11 @@ struct CostModel::State : Moves {
     }
   }
 
-  /// A convolution of each channel alone, its filter constant; the image is the argument returned.
-  std::optional<NodeId> image_of_channels(NodeId contract) const {
-    constexpr double kChannels = 16;
-    const MatmulShape s = matmul_shape(f, contract);
-    const bool left = s.n == 1;
-    const NodeId image = f[contract].args[left ? 0 : 1], filter = f[contract].args[left ? 1 : 0];
-    const bool fits = std::min(s.m, s.n) == 1 && std::max(s.m, s.n) > 1 && s.batch >= kChannels &&
-                      s.k > 1 && s.k <= lower::contract::kMostTaps &&
-                      f.as<prim::Constant>(filter) && !m.gpu;
-    return fits ? std::optional(image) : std::nullopt;
-  }
-
-  /// Read from memory, as what it is or as fewer bits of the same numbers.
-  bool is_stored(NodeId id) const {
-    while (is_local(id)) {
-      const auto* map = f.as<prim::Map>(id);
-      const bool shifted = map && map->fn == ir::ScalarFn::add && is_number(f[id].args[1]);
-      if (!shifted && !(map && map->fn == ir::ScalarFn::cast)) return false;
-      id = f[id].args[0];
-    }
-    return true;
-  }
-  /// One number at all positions.
-  bool is_number(NodeId id) const {
-    return f.as<prim::View>(id) && element_count(f[f[id].args[0]].type.shape) == 1;
-  }
-
-  /// What lower::contract::lower_depthwise takes, where the image lies channels-last.
-  bool is_depthwise(const Cluster& c) const {
-    std::optional<NodeId> image;
-    for (const NodeId id : c.nodes) {
-      const auto* view = f.as<prim::View>(id);
-      if (f.as<prim::Contract>(id) && !image) {
-        image = image_of_channels(id);
-        if (!image || !is_stored(*image)) return false;
-      } else if (!f.as<prim::Map>(id) && !(view && view->pieces.size() == 1)) {
-        return false;
-      }
-    }
-    return image.has_value();
-  }
-
   void reset(const Cluster& c) {
     enter(c.nodes);
-    depthwise = is_depthwise(c);
+    depthwise = !m.gpu && is_depthwise(f, c);
     joined.reset();
-    if (c.outputs.size() == 1 && f.joined[static_cast<std::size_t>(c.outputs[0].value)])
-      joined = c.outputs[0];
+    if (f.is_join(c)) joined = c.outputs[0];
     vector_ops = scalar_ns = loop_us = bytes = memory_us = flops = update_us = 0;
     tasks = longest = 0;
     barriers = 0;

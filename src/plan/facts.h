@@ -61,6 +61,10 @@ struct Facts {
   bool is_chain(const Cluster& c) const {
     return std::binary_search(chains.begin(), chains.end(), c);
   }
+  /// Its kernel alone would be timed with what is not done in the program.
+  bool is_join(const Cluster& c) const {
+    return c.outputs.size() == 1 && joined[static_cast<std::size_t>(c.outputs[0].value)];
+  }
   double bytes_of(NodeId id) const { return bytes[static_cast<std::size_t>(id.value)]; }
   NodeId class_of_node(NodeId id) const { return class_of[static_cast<std::size_t>(id.value)]; }
   const std::vector<NodeId>& consumers_of(NodeId id) const {

@@ -94,7 +94,7 @@ bool is_scattered(const prim::Graph& g, NodeId output) {
   if (!lower::contract::worth_main_loop(g, id)) return false;
   // Vectors run along what the constant operand alone depends on, or along the terms: then results
   // come one by one, or side by side as the rows are.
-  if (lower::contract::has_lines(g, lower::contract::analyse(g, id, true))) return false;
+  if (lower::contract::dots_everywhere(g, id)) return false;
   const lower::contract::Roles roles = lower::contract::roles_of(g, id);
   const std::vector<int>& n = g.constant_of(g[id].args[0]) ? roles.m : roles.n;
   const int last = static_cast<int>(shape.size()) - 1;

@@ -448,11 +448,15 @@ TEST(Orchestrate, ScatteredOutputsMayBeCopied) {
   g.outputs = {{"y", y}, {"again", y}, {"sum", b.reduce_sum(y, {2, 3}, false)}, {"rows", rows}};
   EXPECT_TRUE(is_scattered(g, y));
   EXPECT_FALSE(is_scattered(g, rows));
-  // Few channels of many terms come as the rows of the image do.
-  const NodeId many = g.add_input("many", {DType::f32, {1, 32, 40, 40}});
-  const Tensor filter({DType::f32, {3, 32, 1, 1}});
-  EXPECT_FALSE(
-      is_scattered(g, b.conv(many, b.constant(filter), {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1})));
+  // Few channels of many terms come as the rows of the image do; not of few terms, nor of planes.
+  const auto few = [&](std::int64_t terms, bool given) {
+    const NodeId image = g.add_input("image", {DType::f32, {1, terms, 40, 40}});
+    const NodeId filter = b.constant(Tensor({DType::f32, {3, terms, 1, 1}}));
+    return b.conv(given ? image : b.relu(image), filter, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1});
+  };
+  EXPECT_FALSE(is_scattered(g, few(64, false)));
+  EXPECT_TRUE(is_scattered(g, few(16, false)));
+  EXPECT_TRUE(is_scattered(g, few(64, true)));
   const prim::Graph copied = with_copied_outputs(g);
   std::set<NodeId> different;
   for (const prim::GraphOutput& o : copied.outputs) different.insert(o.node);

@@ -78,7 +78,8 @@ llvm::Function* Emitter::emit(const For& grid, const std::string& name,
   return function_;
 }
 
-/// Arguments do not alias one another: the memory planner gives each its own bytes.
+/// Arguments do not alias one another: the memory planner gives each its own bytes, which may lie
+/// between another one's (parts of a concatenation).
 void Emitter::bind_parameters(llvm::Function* f, const std::vector<std::int32_t>& buffers) {
   unsigned next = 0;
   for (const std::int32_t id : buffers) {

@@ -76,13 +76,15 @@ std::optional<Bands> bands_of(const Graph& g, const std::vector<Layer>& layers,
 
 namespace {
 
-/// What a kernel has of a layer: vectors of a depthwise one's channels, more than one column.
+/// What a kernel has of a layer: vectors of a depthwise one's channels, more than one column, more
+/// than one filter.
 bool has_kernel(const Graph& g, const Layer& layer, std::int64_t lanes) {
   constexpr std::int64_t kManyTaps = 128;  // of each channel: memory hides behind them
   const Shape& shape = g[layer.root].type.shape;
   const auto* contract = std::get_if<prim::Contract>(&g[layer.root].op);
   if (shape[kColumnDim] < 2) return false;
-  if (!contract || contract::worth_main_loop(g, layer.root)) return true;
+  if (!contract) return true;
+  if (contract::worth_main_loop(g, layer.root)) return shape[kChannelDim] > 1;
   const std::int64_t taps = element_count(contract->reduced);
   return shape[kChannelDim] >= lanes && taps > 1 && taps <= kManyTaps;
 }

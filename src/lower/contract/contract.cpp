@@ -114,11 +114,15 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
                                     std::size_t count) {
   const std::shared_ptr<Product> product = HEDDLE_TRY(make_product(request));
   std::vector<Choice> out;
-  add_choices(product, Form::joined, fixed, count, out);
+  const Problem& p = product->problem;
+  // The windows of a padded image are no columns that a task packs.
+  const bool windows =
+      p.count(Role::m) == 1 && !request.graph->constant_of(p.b) && !p.b_access.inside.empty();
+  if (!windows) add_choices(product, Form::joined, fixed, count, out);
   if (product->problem.count(Role::m) == 1)
     if (auto made = make_product(request, Form::column))
       add_choices(*std::move(made), Form::column, fixed, count, out);
-  if (request.target.winograd > 0)
+  if (request.target.winograd > 0 && !windows)
     add_choices(HEDDLE_TRY(single_values(request, product)), Form::single, fixed, count, out);
   if (request.target.tiles)
     for (const Form form : {Form::copied, Form::boxed})
@@ -170,7 +174,7 @@ bool worth_main_loop(const prim::Graph& g, NodeId contract, bool gpu) {
   // One row against many batches is a reduction (depthwise convolution): stitching does it better.
   if (std::min(m, n) == 1 && p.count(Role::batch) > 1) return false;
   if (std::min(m, n) == 1 && !g.constant_of(p.b) && !p.b_access.inside.empty())
-    return !gpu && has_lines(g, analyse(g, contract, true));
+    return !gpu && dots_everywhere(g, contract);
   // Few columns leave most lanes idle, which still beats a reduction when there is much to do.
   if (n < 4 && (n < 2 || m * k < 4096)) return false;
   return k >= 2 && p.count(Role::batch) * m * n * k >= 512;

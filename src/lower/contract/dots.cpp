@@ -75,14 +75,24 @@ std::optional<Dots> dots_of(const Product& p, int lanes) {
 
 namespace {
 
-/// Terms that follow each other where the rows' operand lies channels-last: its channels, and the
-/// taps of a row of the window before them.
-std::int64_t line_channels_last(const Problem& p) {
+/// Elements of a word, where an instruction multiplies words.
+std::int64_t parts_of_word(const prim::Graph& g, const Problem& p, const Target& target) {
+  const DType type = g[p.a].type.dtype;
+  if (p.type == DType::i32) return target.quads && size_of(type) == 1 ? 4 : 1;
+  return target.bf16_pairs && type == DType::bf16 ? 2 : 1;
+}
+
+/// Terms that follow each other: of a matrix those of a row; an image lies channels-last, if it is
+/// no input, and has the taps of a row of the window before them.
+std::int64_t likely_line(const prim::Graph& g, const Problem& p) {
+  const auto& index = p.a_access.index;
+  const bool given = std::holds_alternative<prim::Input>(g[p.a].op);
   std::int64_t channels = 0, taps = 1;
   for (const Axis& axis : p.of(Role::k)) {
-    if (std::ranges::find(p.a_access.index, Expr(axis.var)) != p.a_access.index.end())
+    const auto own = std::ranges::find(index, Expr(axis.var));
+    if (own != index.end() && (!given || own + 1 == index.end()))
       channels = axis.extent;
-    else if (ir::coefficient_of(p.a_access.index.back(), axis.var) == 1)
+    else if (ir::coefficient_of(index.back(), axis.var) == 1)
       taps = axis.extent;
   }
   return channels * taps;
@@ -90,26 +100,28 @@ std::int64_t line_channels_last(const Problem& p) {
 
 }  // namespace
 
-bool has_lines(const prim::Graph& g, const Problem& p) {
-  constexpr std::int64_t kLeastLine = 16, kLeastWork = 4096;
-  return g.constant_of(p.b) && p.count(Role::n) <= kFewColumns && p.count(Role::batch) == 1 &&
-         p.count(Role::m) > 1 && line_channels_last(p) >= kLeastLine &&
-         p.count(Role::m) * p.count(Role::k) >= kLeastWork;
-}
-
 std::optional<Algorithm> dots_algorithm(const prim::Graph& g, const Problem& p,
                                         const Target& target) {
-  if (!has_lines(g, p)) return std::nullopt;
+  constexpr std::int64_t kLeastWork = 4096;
+  if (!g.constant_of(p.b) || p.count(Role::n) > kFewColumns || p.count(Role::batch) > 1 ||
+      p.count(Role::m) == 1 || p.count(Role::m) * p.count(Role::k) < kLeastWork)
+    return std::nullopt;
   const int lanes = target.lanes(p.type);
-  const bool bytes = p.type == DType::i32 && target.quads,
-             pairs = p.type == DType::f32 && target.bf16_pairs && g[p.a].type.dtype == DType::bf16;
-  const std::int64_t parts = bytes ? 4 : pairs ? 2 : 1, line = line_channels_last(p) / parts;
+  const std::int64_t parts = parts_of_word(g, p, target), line = likely_line(g, p) / parts;
   if (line < lanes) return std::nullopt;
   const double written = static_cast<double>(p.count(Role::k) / parts) / target.fma_rate;
   const double dots = static_cast<double>(p.count(Role::n)) *
                       (written / lanes / share_of_lanes(line, lanes) + kSumCycles);
   if (dots > 0.95 * written) return std::nullopt;
   return Algorithm{dots / written};
+}
+
+bool dots_everywhere(const prim::Graph& g, NodeId contract) {
+  const Problem p = analyse(g, contract, true);
+  Target narrow, wide;
+  wide.vector_bytes = 64;
+  wide.quads = wide.bf16_pairs = true;
+  return dots_algorithm(g, p, narrow) && dots_algorithm(g, p, wide);
 }
 
 std::vector<Schedule> dots_schedules(const Product& p, const Target& target, int lanes,

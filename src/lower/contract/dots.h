@@ -15,12 +15,13 @@ struct Dots {
 /// in memory or in its box (channels-last).
 std::optional<Dots> dots_of(const Product& p, int lanes);
 
-/// The same of a graph, where no layout is known yet: channels-last.
-bool has_lines(const prim::Graph& g, const Problem& p);
-
-/// nullopt where `p` cannot be computed so, or nothing is gained.
+/// What it takes where the layouts are as they are likely to be. nullopt where `p` (analysed with
+/// constant columns) cannot be computed so, or nothing is gained.
 std::optional<Algorithm> dots_algorithm(const prim::Graph& g, const Problem& p,
                                         const Target& target);
+/// Whether it pays on processors with 32-byte vectors as well as on those with 64-byte ones and
+/// products of words.
+bool dots_everywhere(const prim::Graph& g, NodeId contract);
 
 /// The best by the model first; empty if `p` cannot be computed so.
 std::vector<Schedule> dots_schedules(const Product& p, const Target& target, int lanes,

@@ -22,7 +22,7 @@ const FewColumns kFew[] = {
     {{1, 32, 7, 19}, {4, 32, 3, 3}, conv(2, 1, 1)},
     {{2, 24, 8, 9}, {8, 24, 3, 3}, conv(2, 2, 1)},
     {{1, 40, 5, 17}, {1, 40, 1, 1}, conv(2, 1, 0)},
-    {{1, 17, 9, 11}, {1, 17, 3, 3}, conv(2, 1, 1)},
+    {{1, 17, 9, 11}, {1, 17, 3, 3}, conv(2, 1, 0)},
     {{3, 48, 6, 7}, {5, 48, 3, 3}, conv(2, 1, 2, 2)},
 };
 
@@ -126,6 +126,20 @@ TEST(Dots, OnlyWhereTheyApply) {
   EXPECT_FALSE(has({1, 32, 9, 9}, {3, 32, 3, 3}, true, true));
   EXPECT_FALSE(has({1, 32, 9, 9}, {9, 32, 3, 3}, false, true));
   EXPECT_FALSE(has({1, 32, 9, 9}, {3, 32, 3, 3}, false, false));
+}
+
+/// The windows of a padded plane are no columns of a product that a task could pack.
+TEST(Dots, PlanesOfOneFilterAreStitched) {
+  Case c;
+  on_lanes(c, true);
+  const NodeId x = c.input({1, 32, 40, 41});
+  const NodeId y = c.b.conv(c.b.relu(x), c.constant({1, 32, 3, 3}), conv(2, 1, 1));
+  EXPECT_TRUE(contract::worth_main_loop(c.g, y));
+  EXPECT_FALSE(contract::worth_main_loop(c.g, y, true));
+  c.output(y);
+  const auto lowered = lower(request_of(c));
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  EXPECT_EQ(run(c, *lowered), "") << lowered->schedule;
 }
 
 /// The model takes them for few columns of many terms, and not for others.

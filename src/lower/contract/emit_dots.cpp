@@ -56,6 +56,7 @@ Body Emitter::dots_reduction(const Variant& v, const Registers& reg, std::size_t
   };
   // Where rows overlap, vectors that two steps share would be kept in registers.
   const std::int64_t vectors = loop.extent / lanes_;
+  HEDDLE_CHECK(vectors > 0, "dots of {} terms by {} lanes", loop.extent, lanes_);
   std::int64_t unroll = std::min(vectors, s_.unroll);
   unroll = std::clamp<std::int64_t>(distinct_steps(loop) / lanes_, 1, unroll);
   const std::int64_t whole = vectors / unroll * unroll;

@@ -114,7 +114,7 @@ Layout Phases::choose_layout(NodeId output) {
     if (auto required = request_.required_layout(output)) return *required;
   const Shape& shape = g_[output].type.shape;
   for (const auto& [node, layout] : layout_)
-    if (g_[node].type.shape == shape) return layout;
+    if (g_[node].type.shape == shape) return ordered(shape, storage_order(layout, shape));
   if (shape.size() >= 3 && element_count(shape) > 0 && !special_node(g_, cluster_))
     if (auto followed = followed_layout(output)) return *followed;
   return row_major(shape);
