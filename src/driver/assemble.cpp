@@ -117,9 +117,12 @@ class Assembler {
         const auto placed = kernels_[k].placed.find(node);
         return placed != kernels_[k].placed.end() ? placed->second.root : node;
       };
+      const auto& made = kernels_[k].planned.cluster.outputs;
       for (const lower::Argument& argument : kernels_[k].lowered.arguments) {
         const auto found = writers.find(memory_of(argument.node));
-        if (argument.kind != lower::Argument::Kind::value || found == writers.end()) continue;
+        if (argument.kind != lower::Argument::Kind::value || found == writers.end() ||
+            std::ranges::find(made, argument.node) != made.end())
+          continue;
         for (const std::size_t earlier : found->second) {
           if (before[k][earlier]) continue;
           before[k][earlier] = true;
@@ -127,8 +130,7 @@ class Assembler {
             if (before[earlier][b]) before[k][b] = true;
         }
       }
-      for (const NodeId node : kernels_[k].planned.cluster.outputs)
-        writers[memory_of(node)].push_back(k);
+      for (const NodeId node : made) writers[memory_of(node)].push_back(k);
     }
     return before;
   }

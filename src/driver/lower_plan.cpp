@@ -67,8 +67,8 @@ class PlanLowering {
     return Ok{};
   }
 
-  /// False if some kernel cannot store what it makes as a part of a concatenation: that is in
-  /// apart_ then.
+  /// False if some kernel cannot store what it makes as a part of a concatenation, or read it
+  /// there: that is in apart_ then.
   Result<bool> lower_kernels() {
     for (std::size_t k = 0; k < joined_.kernels.size(); ++k) {
       const lower::Cluster& cluster = joined_.kernels[k].cluster;
@@ -76,10 +76,12 @@ class PlanLowering {
       if (made && settle_roots(cluster, *made)) made = first_choice(k);
       if (!made) {
         if (made.error().code != ErrorCode::unsupported) return made.error();
+        std::vector<NodeId> values = lower::inputs_of(graph_, cluster);
+        values.insert(values.end(), cluster.outputs.begin(), cluster.outputs.end());
         const auto part = std::ranges::find_if(
-            cluster.outputs, [&](NodeId id) { return joined_.members.contains(id); });
-        if (part != cluster.outputs.end()) {
-          apart_.push_back(joined_.members.at(*part).root);
+            values, [&](NodeId id) { return joined_.members.contains(actual(id)); });
+        if (part != values.end()) {
+          apart_.push_back(joined_.members.at(actual(*part)).root);
           return false;
         }
         lowered_.refusals.push_back({joined_.planned[k], made.error()});
