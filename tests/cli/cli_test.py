@@ -250,6 +250,23 @@ class Cli(CommandTest):
             self.assertIn(f"'{node}'", done.stdout)
         self.assert_fails(2, "no kernel covers 'nobody'", "explain", path, "--node", "nobody")
 
+    def test_concatenations_in_place(self):
+        rng = np.random.default_rng(3)
+        weights = [onnx.numpy_helper.from_array(rng.normal(size=(32, c, 3, 3)).astype(np.float32), name)
+                   for c, name in ((16, "a"), (32, "b"), (64, "c"))]
+        nodes = [helper.make_node("Conv", ["x", "a"], ["p"], "first", pads=[1] * 4),
+                 helper.make_node("Relu", ["p"], ["skip"]),
+                 helper.make_node("Conv", ["skip", "b"], ["low"], "second", pads=[1] * 4),
+                 helper.make_node("Concat", ["skip", "low"], ["both"], "join", axis=1),
+                 helper.make_node("Conv", ["both", "c"], ["y"], "third", pads=[1] * 4)]
+        path = self.save("skip", model(nodes, [("x", [1, 16, 20, 24])], [("y", [1, 32, 20, 24])], weights))
+        self.assertIn("in place: 1 concatenation stored part by part", heddle("explain", path).stdout)
+        self.assertRegex(heddle("explain", path, "--node", "join").stdout,
+                         "in place: 'join' has no kernel, .* by #0 #1")
+        heddle("explain", path, "--html", self.path / "skip.html")
+        self.assertIn("1 concatenation stored", (self.path / "skip.html").read_text())
+        self.assertEqual(heddle("verify", path).returncode, 0)
+
     def test_vector_levels(self):
         x = np.random.default_rng(1).normal(size=(3, 37)).astype(np.float32)
         np.save(self.path / "x.npy", x)
