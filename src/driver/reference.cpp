@@ -145,10 +145,17 @@ double held(double v, double largest) {
   return std::abs(v) > largest ? std::copysign(INFINITY, v) : v;
 }
 
-/// Values of the cluster's nodes that the kernel may give.
+/// Values of the cluster's nodes that the kernel may give: all, or its outputs.
+enum class Kept { all, outputs };
 NodeValues evaluate(const Graph& g, const lower::Cluster& cluster, const NodeValues& read,
-                    const std::map<NodeId, double>& slack, Way way) {
+                    const std::map<NodeId, double>& slack, Way way, Kept kept) {
   NodeValues values;
+  std::map<NodeId, int> left = reads_in(g, cluster);
+  const auto drop_read = [&](NodeId id) {
+    if (kept == Kept::outputs)
+      for (const NodeId a : g[id].args)
+        if (--left[a] == 0) values.erase(a);
+  };
   for (const NodeId id : cluster.nodes) {
     const bool moves = way.side != 0 && is_uncertain_step(g, id, slack);
     std::vector<Tensor> args;
@@ -174,10 +181,12 @@ NodeValues evaluate(const Graph& g, const lower::Cluster& cluster, const NodeVal
     if (is_float(type) && size_of(type) == 2 &&
         (way.round == Way::Round::all || (way.round == Way::Round::outputs && output)))
       value = prim::to_reference(prim::from_reference(value, type));
-    if (type != DType::f16 || way.round != Way::Round::overflow) continue;
-    Tensor limited = prim::to_reference(value);  // its bytes may be another node's
-    for (double& v : limited.as_mutable<double>()) v = held(v, largest_of(type));
-    value = std::move(limited);
+    if (type == DType::f16 && way.round == Way::Round::overflow) {
+      Tensor limited = prim::to_reference(value);  // its bytes may be another node's
+      for (double& v : limited.as_mutable<double>()) v = held(v, largest_of(type));
+      value = std::move(limited);
+    }
+    drop_read(id);
   }
   return values;
 }
@@ -411,10 +420,19 @@ double Allowed::error_of(const Tensor& found) const {
   return worst == 0 ? 0 : worst / std::max(scale, 1e-30);
 }
 
+std::map<NodeId, int> reads_in(const Graph& graph, const lower::Cluster& cluster) {
+  std::map<NodeId, int> reads;
+  for (const NodeId id : cluster.nodes)
+    for (const NodeId a : graph[id].args) ++reads[a];
+  for (const NodeId id : cluster.outputs) ++reads[id];
+  return reads;
+}
+
 bool allow_overflow(const Graph& graph, const lower::Cluster& cluster, const NodeValues& read,
                     std::span<Allowed> allowed) {
-  const NodeValues wide = evaluate(graph, cluster, read, {}, {});
-  const NodeValues limited = evaluate(graph, cluster, read, {}, {Way::Round::overflow, 0});
+  const NodeValues wide = evaluate(graph, cluster, read, {}, {}, Kept::outputs);
+  const NodeValues limited =
+      evaluate(graph, cluster, read, {}, {Way::Round::overflow, 0}, Kept::outputs);
   bool any = false;
   for (std::size_t o = 0; o < allowed.size(); ++o) {
     const Tensor &a = wide.at(cluster.outputs[o]), &b = limited.at(cluster.outputs[o]);
@@ -439,7 +457,7 @@ std::int64_t Allowed::uncertain() const {
 
 std::vector<Allowed> reference_of(const Graph& graph, const lower::Cluster& cluster,
                                   const NodeValues& read) {
-  const NodeValues exact = evaluate(graph, cluster, read, {}, {});
+  const NodeValues exact = evaluate(graph, cluster, read, {}, {}, Kept::all);
   const std::map<NodeId, double> slack = slack_of(graph, cluster.nodes, &exact);
   std::vector<Allowed> out;
   for (const NodeId id : cluster.outputs) out.push_back({exact.at(id), {}, {}, {}, {}});
@@ -451,7 +469,7 @@ std::vector<Allowed> reference_of(const Graph& graph, const lower::Cluster& clus
   std::vector<Way> ways = {{Way::Round::none, 1}, {Way::Round::none, -1}};
   if (halves) ways.insert(ways.end(), {{Way::Round::outputs, 0}, {Way::Round::all, 0}});
   for (const Way way : ways) {
-    const NodeValues values = evaluate(graph, cluster, read, slack, way);
+    const NodeValues values = evaluate(graph, cluster, read, slack, way, Kept::outputs);
     for (std::size_t o = 0; o < out.size(); ++o) widen(out[o], values.at(cluster.outputs[o]));
   }
   const std::vector<Ranged> apart = ranges(graph, cluster, read, slack);

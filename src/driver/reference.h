@@ -30,6 +30,9 @@ struct Allowed {
   std::int64_t uncertain() const;
 };
 
+/// How often values of a cluster are read in it, its outputs once more: after that they may go.
+std::map<prim::NodeId, int> reads_in(const prim::Graph& graph, const lower::Cluster& cluster);
+
 /// Whether the node adds up elements of its argument, by reduction or scan.
 bool is_sum(const prim::Node& n);
 

@@ -139,6 +139,7 @@ Rounded rounded(const Graph& g, NodeId id, const std::vector<Rounded>& args) {
 std::vector<Tensor> rounding_of(const Graph& graph, const lower::Cluster& cluster,
                                 const NodeValues& read) {
   std::map<NodeId, Rounded> all;
+  std::map<NodeId, int> left = reads_in(graph, cluster);
   for (const NodeId id : cluster.nodes) {
     std::vector<Rounded> args;
     for (const NodeId a : graph[id].args) {
@@ -150,6 +151,8 @@ std::vector<Tensor> rounding_of(const Graph& graph, const lower::Cluster& cluste
               : Rounded{prim::to_reference(constant != nullptr ? *constant : read.at(a)), {}});
     }
     all[id] = rounded(graph, id, args);
+    for (const NodeId a : graph[id].args)
+      if (--left[a] == 0) all.erase(a);
   }
   std::vector<Tensor> out;
   for (const NodeId id : cluster.outputs) out.push_back(all.at(id).noise);
