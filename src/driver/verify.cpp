@@ -1,5 +1,7 @@
 #include "driver/verify.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <future>
@@ -149,6 +151,25 @@ bool allow_for_whole(const prim::Graph& graph, std::span<const Tensor> inputs, p
          allow_overflow(graph, all.cluster, all.read, {&allowed, 1});
 }
 
+/// A value of the float64 reference that this machine's memory cannot hold with another one like it
+/// (the gradient of a pooling whose windows overlap has all windows for each position).
+Status fits_in_memory(const prim::Graph& graph) {
+  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                        static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+  for (const prim::NodeId id : prim::live_nodes(graph)) {
+    const double bytes = 8 * static_cast<double>(element_count(graph[id].type.shape));
+    if (2 * bytes <= memory) continue;
+    const prim::Origin* origin = graph.origin_id(id) ? &graph.origin(graph.origin_id(id)) : nullptr;
+    return fail(
+        ErrorCode::out_of_memory,
+        "verify: the float64 reference has {:.1f} GB for one value of {} ({} {}), this machine "
+        "has {:.1f} GB of memory",
+        1e-9 * bytes, origin ? fmt::format("{} '{}'", origin->op, origin->name) : "the graph",
+        prim::kind_name(graph[id].op), to_string(graph[id].type), 1e-9 * memory);
+  }
+  return Ok{};
+}
+
 /// Names of outputs on which rounding anywhere in the program may decide.
 std::set<std::string> hanging_on_steps(const prim::Graph& graph) {
   const std::vector<prim::NodeId> live = prim::live_nodes(graph);
@@ -166,6 +187,7 @@ Result<Verification> verify(const Compiled& compiled, std::span<const Tensor> in
                             double tolerance, double whole_tolerance,
                             const CompileOptions& options) {
   const prim::Graph& graph = compiled.graph;
+  HEDDLE_TRY(fits_in_memory(graph));
   const auto executor = HEDDLE_TRY(executor_for(*compiled.program, options));
   auto whole = HEDDLE_TRY(executor->session(compiled.program));
   const std::vector<Tensor> outputs = HEDDLE_TRY(whole->run(inputs));  // checks the inputs

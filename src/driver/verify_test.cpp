@@ -410,5 +410,25 @@ TEST(Verify, FindsAWrongProgram) {
   EXPECT_EQ(v->first_wrong, "(all together: output 'y')");
 }
 
+/// What the reference cannot hold is said, before anything runs.
+TEST(Verify, ValuesThatNoMemoryHolds) {
+  constexpr std::int64_t kMany = 1 << 20;
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {kMany}});
+  const ir::Expr row(ir::Var{0}), tap = row - ir::Expr(ir::Var{1});
+  const NodeId windows = b.view(x, {kMany, kMany}, {{row}, {{tap, 0, 3}}}, 0);
+  g.outputs = {{"y", b.reduce_sum(windows, {1}, false)}};
+  CompileOptions options = quick();
+  options.mode = "kernels";  // none is timed
+  const auto compiled = compile(g, options);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  const auto checked = verify(*compiled, random_inputs(g), 1e-2, 1e-1, options);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_EQ(checked.error().code, ErrorCode::out_of_memory);
+  EXPECT_NE(checked.error().message.find("8796.1 GB"), std::string::npos)
+      << checked.error().message;
+}
+
 }  // namespace
 }  // namespace heddle::driver
