@@ -119,7 +119,7 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
   const bool windows =
       p.count(Role::m) == 1 && !request.graph->constant_of(p.b) && !p.b_access.inside.empty();
   if (!windows) add_choices(product, Form::joined, fixed, count, out);
-  if (product->problem.count(Role::m) == 1)
+  if (p.count(Role::m) == 1 && request.graph->constant_of(p.a))
     if (auto made = make_product(request, Form::column))
       add_choices(*std::move(made), Form::column, fixed, count, out);
   if (request.target.winograd > 0 && !windows)

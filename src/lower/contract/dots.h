@@ -3,9 +3,10 @@
 
 namespace heddle::lower::contract {
 
+constexpr std::int64_t kFewColumns = 8;
+
 /// A product of a few columns, which would leave most lanes of vectors along them empty: vectors
 /// run along the terms instead, and each result is the sum of its vector's lanes in the end.
-constexpr std::int64_t kFewColumns = 8;
 struct Dots {
   std::int64_t lines = 1;    ///< of terms that lie side by side in both operands
   std::int64_t vectors = 1;  ///< of a line; the last may lack lanes
