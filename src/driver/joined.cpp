@@ -82,7 +82,7 @@ JoinedPlan join_in_place(const prim::Graph& graph, const plan::Plan& plan,
   const Made made = made_by(graph, plan, actual);
   JoinedPlan out;
   std::unordered_map<std::size_t, lower::Join> joined;  // by kernel of the plan
-  const auto agrees = [&](NodeId id, const JoinedPlan::Member& member) {
+  const auto agrees = [&](NodeId id, const lower::Member& member) {
     const auto known = out.members.find(id);
     return known == out.members.end() || known->second == member;
   };
@@ -97,7 +97,7 @@ JoinedPlan join_in_place(const prim::Graph& graph, const plan::Plan& plan,
     const std::size_t k = kernel->second;
     const auto join = computed(given, k, plan.kernels[k].cluster, made, actual);
     if (!join) continue;
-    std::vector<std::pair<NodeId, JoinedPlan::Member>> members{
+    std::vector<std::pair<NodeId, lower::Member>> members{
         {join->whole, {join->root, join->axis, join->first}}};
     for (const lower::Join::Part& part : join->parts)
       members.push_back({part.node, {join->root, join->axis, part.first}});

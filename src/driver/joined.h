@@ -8,16 +8,11 @@ namespace heddle::driver {
 /// The kernels of a plan, those of concatenations replaced by what makes the parts that nothing
 /// else makes: they are stored where the whole has them, as are those that other kernels make.
 struct JoinedPlan {
-  struct Member {
-    prim::NodeId root;
-    int axis = 0;
-    std::int64_t first = 0;  ///< in the root, along the axis
-    bool operator==(const Member&) const = default;
-  };
   std::vector<plan::Kernel> kernels;
-  std::vector<std::size_t> planned;                  ///< by kernel: the plan's that it is
-  std::unordered_map<prim::NodeId, Member> members;  ///< wholes and parts, by what is computed
-  std::vector<lower::Join> joins;                    ///< with parts by what is computed
+  std::vector<std::size_t> planned;  ///< by kernel: the plan's that it is
+  /// Wholes and parts, by what is computed.
+  std::unordered_map<prim::NodeId, lower::Member> members;
+  std::vector<lower::Join> joins;  ///< with parts by what is computed
 };
 /// `actual`: what is computed where a value is wanted. Concatenations whose root is in `refused`
 /// are copied together, as are those some part of which is not computed once.

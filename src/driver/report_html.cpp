@@ -227,9 +227,8 @@ std::string explain_html(const json& report) {
       "style=\"background:#cfe3f7\">compute</b><b "
       "style=\"background:#fbe3c8\">"
       "memory</b><b style=\"background:#e6e6e6\">launch</b></p>\n";
-  if (const std::size_t joins = report.value("joins", json::array()).size(); joins > 0)
-    html += fmt::format("<p>{} concatenation{} stored part by part, without a kernel.</p>\n", joins,
-                        joins == 1 ? "" : "s");
+  if (const std::string joins = joins_text(report); !joins.empty())
+    html += "<p>" + joins + ".</p>\n";
   html += svg.empty() ? "<p>(no picture: Graphviz's dot is not installed, or took too long)</p>\n"
                       : "<div class=plan>" + svg + "</div>\n";
   html += "<h2>Kernels in execution order</h2>\n";

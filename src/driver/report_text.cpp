@@ -107,18 +107,14 @@ std::string memory_text(const json& memory) {
   return text;
 }
 
-/// Concatenations that are not copied together; all that `node` names, or how many there are.
-std::string joins_text(const json& report, const std::string& node) {
-  const json joins = report.value("joins", json::array());
-  if (node.empty() && !joins.empty())
-    return fmt::format("in place: {} concatenation{} stored part by part, without a kernel\n",
-                       joins.size(), joins.size() == 1 ? "" : "s");
+/// Of a concatenation that `node` names which kernels store its parts; empty where it is none.
+std::string parts_text(const json& report, const std::string& node) {
   std::string text;
-  for (const json& join : joins) {
-    if (node.empty() || !covers(join, node)) continue;
+  const json& kernels = report["kernels"];
+  for (const json& join : report.value("joins", json::array())) {
+    if (!covers(join, node)) continue;
     text += fmt::format("in place: '{}' has no kernel, its parts are stored where it has them by",
                         node);
-    const json& kernels = report["kernels"];
     for (std::size_t k = 0; k < kernels.size(); ++k)
       for (const json& output : kernels[k]["outputs"])
         if (std::ranges::find(join["parts"], output["id"]) != join["parts"].end())
@@ -129,6 +125,13 @@ std::string joins_text(const json& report, const std::string& node) {
 }
 
 }  // namespace
+
+std::string joins_text(const json& report) {
+  const std::size_t joins = report.value("joins", json::array()).size();
+  if (joins == 0) return "";
+  return fmt::format("{} concatenation{} stored part by part, without a kernel", joins,
+                     joins == 1 ? "" : "s");
+}
 
 std::string sources_text(const json& kernel, std::size_t limit) {
   std::string text;
@@ -166,8 +169,11 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
     text += mark + line + "\n";
     mark = "      ";
   }
-  const std::string joins = joins_text(report, node);
-  text += joins;
+  const std::string joins = joins_text(report), parts = parts_text(report, node);
+  if (!node.empty())
+    text += parts;
+  else if (!joins.empty())
+    text += "in place: " + joins + "\n";
   if (report.contains("memory")) text += memory_text(report["memory"]);
   if (report.contains("mode")) text += mode_text(report["mode"]);
   if (const std::string ring = report.value("ring", ""); !ring.empty())
@@ -189,7 +195,7 @@ Result<std::string> explain_text(const json& report, const std::string& node, in
   std::vector<std::size_t> order;
   for (std::size_t k = 0; k < kernels.size(); ++k)
     if (node.empty() || covers(kernels[k], node)) order.push_back(k);
-  if (!node.empty() && order.empty() && joins.empty())
+  if (!node.empty() && order.empty() && parts.empty())
     return fail(ErrorCode::usage, "--node: no kernel covers '{}' (it may have been folded away)",
                 node);
   if (top > 0 && order.size() > static_cast<std::size_t>(top)) {

@@ -1,7 +1,5 @@
 #include "driver/verify.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <future>
@@ -10,6 +8,7 @@
 #include "driver/reference.h"
 #include "driver/rounding.h"
 #include "prim/interpret.h"
+#include "support/process.h"
 
 namespace heddle::driver {
 namespace {
@@ -88,9 +87,9 @@ class CheckedChain {
     const auto other = instead_.find(wanted);
     const prim::NodeId node = other == instead_.end() ? wanted : other->second;
     auto found = values_.find(node);
-    const bool in_place =
-        std::ranges::find(compiled_.joins, node, &lower::Join::whole) != compiled_.joins.end();
-    if (found == values_.end() && in_place) found = values_.emplace(node, joined(node)).first;
+    if (found == values_.end() &&
+        std::ranges::find(compiled_.joins, node, &lower::Join::whole) != compiled_.joins.end())
+      found = values_.emplace(node, joined(node)).first;
     HEDDLE_CHECK(found != values_.end(), "node {} is read, and no kernel has made it", node.value);
     return found->second;
   }
@@ -154,8 +153,7 @@ bool allow_for_whole(const prim::Graph& graph, std::span<const Tensor> inputs, p
 /// A value of the float64 reference that this machine's memory cannot hold with another one like it
 /// (the gradient of a pooling whose windows overlap has all windows for each position).
 Status fits_in_memory(const prim::Graph& graph) {
-  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                        static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+  const auto memory = static_cast<double>(machine_memory());
   for (const prim::NodeId id : prim::live_nodes(graph)) {
     const double bytes = 8 * static_cast<double>(element_count(graph[id].type.shape));
     if (2 * bytes <= memory) continue;

@@ -77,33 +77,27 @@ std::vector<Join> joins_of(const prim::Graph& g, const Target& target) {
       all.push_back(*std::move(join));
   std::ranges::stable_sort(all, std::greater{},
                            [&](const Join& j) { return element_count(g[j.whole].type.shape); });
-  struct Placed {
-    NodeId root;
-    std::int64_t first;
-    int axis;
-  };
-  std::unordered_map<NodeId, Placed> placed;
+  std::unordered_map<NodeId, Member> placed;
   for (Join& join : all) {
     // Parts of a longer one, one after the other there, too; or of none.
     const auto first = placed.find(join.parts[0].node);
-    const Placed root = first == placed.end() ? Placed{join.whole, 0, join.axis} : first->second;
+    const Member root = first == placed.end() ? Member{join.whole, join.axis, 0} : first->second;
     const bool fresh = first == placed.end();
     std::unordered_set<NodeId> own;
     const bool fits = std::ranges::all_of(join.parts, [&](const Join::Part& p) {
       const auto at = placed.find(p.node);
       if (!own.insert(p.node).second) return false;
       if (fresh) return at == placed.end();
-      return at != placed.end() && at->second.root == root.root && join.axis == root.axis &&
-             at->second.first == root.first + p.first;
+      return at != placed.end() && at->second == Member{root.root, join.axis, root.first + p.first};
     });
     if (!fits || (fresh && placed.contains(join.whole))) continue;
     join.root = root.root;
     join.first = root.first;
     for (Join::Part& p : join.parts) {
       p.first += root.first;
-      placed.try_emplace(p.node, Placed{root.root, p.first, join.axis});
+      placed.try_emplace(p.node, Member{root.root, join.axis, p.first});
     }
-    placed.try_emplace(join.whole, Placed{root.root, root.first, join.axis});
+    placed.try_emplace(join.whole, root);
     out.push_back(std::move(join));
   }
   return out;

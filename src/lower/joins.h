@@ -5,6 +5,14 @@
 
 namespace heddle::lower {
 
+/// Where a value is a part, as a whole or as one of its parts.
+struct Member {
+  NodeId root;
+  int axis = 0;
+  std::int64_t first = 0;  ///< in the root, along the axis
+  bool operator==(const Member&) const = default;
+};
+
 /// A concatenation that need not be copied together: what makes its parts can store them where it
 /// has them.
 struct Join {

@@ -9,6 +9,7 @@
 
 #include "runtime/artefact_parts.h"
 #include "support/hash.h"
+#include "support/process.h"
 
 namespace heddle::runtime {
 namespace {
@@ -55,8 +56,7 @@ Result<Head> head_of(const File& file) {
 
 /// A copy on huge pages.
 Result<FileBytes> read_sections(const File& file, std::size_t bytes) {
-  const auto machine = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
-                       static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto machine = static_cast<std::size_t>(machine_memory());
   if (bytes > machine)
     return fail(ErrorCode::out_of_memory, "the program takes {} MB, the machine has {}",
                 bytes >> 20, machine >> 20);

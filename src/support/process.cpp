@@ -33,4 +33,8 @@ Result<Ran> run_process(const std::vector<std::string>& command) {
   return Ran{WIFEXITED(status) ? WEXITSTATUS(status) : 128, std::move(out)};
 }
 
+std::int64_t machine_memory() {
+  return std::int64_t{::sysconf(_SC_PHYS_PAGES)} * std::int64_t{::sysconf(_SC_PAGESIZE)};
+}
+
 }  // namespace heddle

@@ -13,4 +13,7 @@ struct Ran {
 /// Runs a command, found as the shell finds it, and waits. Errors: missing (it cannot be started).
 Result<Ran> run_process(const std::vector<std::string>& command);
 
+/// Bytes of memory that the machine has.
+std::int64_t machine_memory();
+
 }  // namespace heddle

@@ -3,10 +3,8 @@
 #include "staged.h"
 #include "step.h"
 
-#include <unistd.h>
-#include <charconv>
-
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <random>
@@ -19,6 +17,7 @@
 #include "progress.h"
 #include "runtime/artefact.h"
 #include "support/log.h"
+#include "support/process.h"
 
 namespace heddle::tool {
 
@@ -181,8 +180,7 @@ namespace {
 Status within(double limit_mb, const runtime::Program& p, int threads) {
   const driver::MemoryReport needs = driver::memory_of(p, threads);
   const double mb = 1e-6 * static_cast<double>(needs.bytes);
-  const double machine_mb = 1e-6 * static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                            static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const double machine_mb = 1e-6 * static_cast<double>(machine_memory());
   if (mb > machine_mb)
     return fail(ErrorCode::out_of_memory, "the program needs {:.0f} MB, the machine has {:.0f}", mb,
                 machine_mb);

@@ -115,9 +115,7 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
   const std::shared_ptr<Product> product = HEDDLE_TRY(make_product(request));
   std::vector<Choice> out;
   const Problem& p = product->problem;
-  // The windows of a padded image are no columns that a task packs.
-  const bool windows =
-      p.count(Role::m) == 1 && !request.graph->constant_of(p.b) && !p.b_access.inside.empty();
+  const bool windows = has_padded_columns(*request.graph, p);
   if (!windows) add_choices(product, Form::joined, fixed, count, out);
   if (p.count(Role::m) == 1 && request.graph->constant_of(p.a))
     if (auto made = make_product(request, Form::column))
@@ -173,8 +171,7 @@ bool worth_main_loop(const prim::Graph& g, NodeId contract, bool gpu) {
   const std::int64_t m = p.count(Role::m), n = p.count(Role::n), k = p.count(Role::k);
   // One row against many batches is a reduction (depthwise convolution): stitching does it better.
   if (std::min(m, n) == 1 && p.count(Role::batch) > 1) return false;
-  if (std::min(m, n) == 1 && !g.constant_of(p.b) && !p.b_access.inside.empty())
-    return !gpu && dots_everywhere(g, contract);
+  if (has_padded_columns(g, p)) return !gpu && dots_everywhere(g, contract);
   // Few columns leave most lanes idle, which still beats a reduction when there is much to do.
   if (n < 4 && (n < 2 || m * k < 4096)) return false;
   return k >= 2 && p.count(Role::batch) * m * n * k >= 512;

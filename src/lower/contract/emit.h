@@ -40,6 +40,7 @@ class Emitter {
   static void set(Env& env, ir::Var v, ir::Expr e);
   ir::Expr k_linear(const Env& env) const { return linear(k_axes_, env); }
   ir::Expr linear(const std::vector<Axis>& axes, const Env& env) const;
+  static Env in_loop(const KLoop& loop, const ir::Expr& position, Env env);
   ir::Expr first_row() const;
   ir::Expr first_tile_row() const;
   kernel::BufferId scratch(std::string name, std::int64_t size, kernel::Scope scope, int lanes = 1,

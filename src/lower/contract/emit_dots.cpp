@@ -39,20 +39,15 @@ Body Emitter::dots_tile(const Variant& v) {
 Body Emitter::dots_reduction(const Variant& v, const Registers& reg, std::size_t level,
                              const Env& env) {
   const KLoop& loop = k_loops_[level];
-  const auto at_position = [&](const Expr& position) {
-    Env inner = env;
-    for (const Axis& axis : loop.axes) set(inner, axis.var, 0);
-    set(inner, loop.axes.back().var, position);
-    return inner;
-  };
   const Var x = k_.new_var();
   if (level + 1 < k_loops_.size())
-    return {kernel::loop(x, 0, loop.extent, Binding::serial,
-                         {kernel::when(not_padding(loop, Expr(x)),
-                                       dots_reduction(v, reg, level + 1, at_position(Expr(x))))})};
+    return {kernel::loop(
+        x, 0, loop.extent, Binding::serial,
+        {kernel::when(not_padding(loop, Expr(x)),
+                      dots_reduction(v, reg, level + 1, in_loop(loop, Expr(x), env)))})};
   const auto step = [&](const Expr& first, std::int64_t lanes) {
     const Var l = k_.new_var();
-    return dots_step(v, reg, at_position(first + Expr(l)), {l, lanes});
+    return dots_step(v, reg, in_loop(loop, first + Expr(l), env), {l, lanes});
   };
   // Where rows overlap, vectors that two steps share would be kept in registers.
   const std::int64_t vectors = loop.extent / lanes_;

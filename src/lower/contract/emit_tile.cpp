@@ -46,16 +46,21 @@ kernel::Stmt Emitter::for_each_vector(const Variant& v, const PerVector& f) {
   return kernel::loop(r, 0, v.mr, Binding::unroll, std::move(vectors));
 }
 
+/// At a position of a reduction loop: its last axis runs over all of them.
+Emitter::Env Emitter::in_loop(const KLoop& loop, const Expr& position, Env env) {
+  for (const Axis& axis : loop.axes) set(env, axis.var, 0);
+  set(env, loop.axes.back().var, position);
+  return env;
+}
+
 /// The reduction loops; the innermost runs in steps of `unroll`.
 Body Emitter::reduction(const Variant& v, const Registers& reg, std::size_t level, const Env& env,
                         const Expr& done) {
   if (level == k_loops_.size()) return step(v, reg, env);
   const KLoop& loop = k_loops_[level];
   const auto inside = [&](const Expr& position) {
-    Env inner = env;
-    for (const Axis& axis : loop.axes) set(inner, axis.var, 0);
-    set(inner, loop.axes.back().var, position);
-    return reduction(v, reg, level + 1, inner, done * Expr(loop.extent) + position);
+    return reduction(v, reg, level + 1, in_loop(loop, position, env),
+                     done * Expr(loop.extent) + position);
   };
   const Var x = k_.new_var();
   if (level + 1 < k_loops_.size())

@@ -199,6 +199,11 @@ std::vector<Axis> taps_of(const Problem& p, const Access& a) {
 
 }  // namespace
 
+bool has_padded_columns(const prim::Graph& g, const Problem& p) {
+  return std::min(p.count(Role::m), p.count(Role::n)) == 1 && !g.constant_of(p.b) &&
+         !p.b_access.inside.empty();
+}
+
 void choose_sides(const prim::Graph& g, Problem& p) {
   constexpr std::int64_t kLong = 4096;
   const auto plain = [&](NodeId id) {

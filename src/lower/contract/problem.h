@@ -59,6 +59,8 @@ struct Problem {
 
 /// A single column of a constant is `a`, and the positions are the vectors, unless it shall be `b`.
 Problem analyse(const prim::Graph& g, NodeId contract, bool constant_columns = false);
+/// Whether one filter's vectors would be the windows of a padded image: no columns to be packed.
+bool has_padded_columns(const prim::Graph& g, const Problem& p);
 /// Of two operands that are computed, the image is `a` and the filter's channels are the vectors,
 /// as with constant filters; of the gradient of a filter over many positions, the operand under the
 /// filter is `a`: a row for each tap of a box that is copied once.
