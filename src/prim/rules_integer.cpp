@@ -328,8 +328,15 @@ std::optional<NodeId> product_of_shifted(RewriteContext& c, Contract k, const Ex
   return c.b.add(product, c.b.broadcast(c.b.constant(*sums), out));
 }
 
+/// A convolution of each channel alone, by a filter of several rows.
+bool is_depthwise(const Contract& k, const Extent& e) {
+  constexpr std::int64_t kChannels = 16, kTaps = 128;
+  return e.both >= kChannels && std::min(e.lhs, e.rhs) == 1 && std::max(e.lhs, e.rhs) > 1 &&
+         k.reduced.size() == 2 && k.reduced[0] > 1 && e.reduced <= kTaps;
+}
+
 /// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
-Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
+Rewritten product_of_integers(RewriteContext& c, const Node& n, bool of_channels) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr || n.type.dtype != DType::f32) return std::nullopt;
   Contract contract = *k;
@@ -345,17 +352,32 @@ Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
     return extents_of(contract, n.type.shape, c.b.shape(a->integers), c.b.shape(b->integers));
   };
   Extent e = extents();
-  if (!e.pairs && in_order_of_loops(c, b->integers, contract, n.type.shape)) e = extents();
-  if (!worth_pairs(e)) return std::nullopt;
+  if (of_channels) {
+    if (!is_depthwise(contract, e) || !c.constant(b->integers)) return std::nullopt;
+    e.quads = true;
+    e.short_of_four = {};
+  } else {
+    if (!e.pairs && in_order_of_loops(c, b->integers, contract, n.type.shape)) e = extents();
+    if (!worth_pairs(e)) return std::nullopt;
+  }
   const auto largest = [](Interval r) { return std::max(-r.low, r.high); };
   if (largest(a->range) * largest(b->range) > INT32_MAX / e.reduced) return std::nullopt;
   const auto [x, y] = narrow_types(a->range, b->range, e);
   if (x == DType::i16)
     if (const auto sum = product_of_shifted(c, contract, e, *a, *b, n.type.shape))
       return scaled(c, c.b.cast(*sum, DType::f32), *a, *b);
+  if (of_channels && x != DType::u8) return std::nullopt;
   const NodeId sum = product_of(c, contract, e, narrow(c, a->integers, x),
                                 narrow(c, b->integers, y), n.type.shape);
   return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
+}
+Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
+  return product_of_integers(c, n, false);
+}
+/// For machines with products of four bytes, which depthwise convolutions take by four rows of
+/// taps.
+Rewritten depthwise_of_bytes(RewriteContext& c, const Node& n) {
+  return product_of_integers(c, n, true);
 }
 
 /// Operands that 16 bits hold are read in 16 bits: products and sums are in i32 all the same.
@@ -441,6 +463,14 @@ constexpr RewriteRule kIntegerRules[] = {
        Tensor w({DType::bf16, {8, 3, 3, 3}});
        for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i % 7) - 3);
        return b.conv(x, b.constant(w), {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1});
+     }},
+    {kDepthwiseOfBytes, "(s*i) @ (t*j) -> (i @ j)*(s*t)  for bytes i, j of channels by themselves",
+     depthwise_of_bytes,
+     [](Builder& b) {
+       const NodeId q = b.cast(b.graph().add_input("q", {DType::u8, {1, 16, 5, 5}}), DType::i32);
+       const NodeId x = b.mul(b.cast(b.sub(q, b.scalar_int(DType::i32, 128)), DType::f32), 0.25);
+       const NodeId w = b.mul(b.cast(bytes_of(b, {16, 1, 3, 3}), DType::f32), 0.125);
+       return b.conv(x, w, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 16});
      }},
     {"contract-of-integers", "(s*i) @ (t*j) -> (i @ j)*(s*t)  for integers i, j of 16 bits",
      contract_of_integers,

@@ -1,6 +1,8 @@
 // Loads and stores: choice between one element, all lanes, and data-dependent positions.
 #include <llvm/IR/IntrinsicsX86.h>
 
+#include <numeric>
+
 #include "codegen/cpu/emitter.h"
 #include "kernel/halves.h"
 
@@ -125,12 +127,50 @@ std::optional<Expr> Emitter::neighbours(const Expr& offset) {
   return a.base;
 }
 
+/// Bytes of words whose parts are lines apart, each part's lanes neighbours: lines side by side in
+/// a register, and one permutation of its bytes. Null where it is something else, or no instruction
+/// does it.
+Emitter::V Emitter::load_lines(std::span<const Value> parts) {
+  constexpr unsigned kLanes = 16, kParts = 4;
+  if (!machine_.byte_tables || !vector_ || vector_->width != kLanes || parts.size() != kParts)
+    return nullptr;
+  llvm::SmallVector<V> lines;
+  for (const Value& part : parts) {
+    const auto* number = std::get_if<Imm>(&part->op);
+    llvm::Type* line = llvm::FixedVectorType::get(b_.getInt8Ty(), kLanes);
+    if (number && number->integer == 0) {
+      lines.push_back(llvm::Constant::getNullValue(line));
+      continue;
+    }
+    const Load* load = load_under_cast(part);
+    if (!load || !load->dynamic.empty() || size_of(buffer(load->buffer.value).dtype) != 1 ||
+        in_registers(load->buffer.value))
+      return nullptr;
+    const auto first = neighbours(load->offset);
+    if (!first) return nullptr;
+    lines.push_back(
+        b_.CreateAlignedLoad(line, address(load->buffer.value, *first), llvm::Align(1)));
+  }
+  const auto joined = [&](V low, V high) {
+    llvm::SmallVector<int> both(2 * width_of(low));
+    std::iota(both.begin(), both.end(), 0);
+    return b_.CreateShuffleVector(low, high, both);
+  };
+  V all = joined(joined(lines[0], lines[1]), joined(lines[2], lines[3]));
+  llvm::SmallVector<llvm::Constant*> order;
+  for (unsigned i = 0; i < kLanes * kParts; ++i)
+    order.push_back(b_.getInt8(static_cast<std::uint8_t>(i % kParts * kLanes + i / kParts)));
+  V word = b_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_qi_512, {},
+                              {all, llvm::ConstantVector::get(order)});
+  return b_.CreateBitCast(word, llvm::FixedVectorType::get(b_.getInt32Ty(), kLanes));
+}
+
 /// Neighbouring integers, or values of bf16, that are parts of one i32 are one load; null where
 /// they are not.
 Emitter::V Emitter::load_parts(const Apply& x) {
   const auto parts = parts_of(x);
   const auto distance = distance_of_parts(parts);
-  if (!distance || distance->constant() != 1) return nullptr;
+  if (!distance || distance->constant() != 1) return load_lines(parts);
   const Load& low = *load_under_cast(parts[0]);
   const std::int32_t id = low.buffer.value;
   const std::size_t bytes = 4 / parts.size();

@@ -6,6 +6,7 @@
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
 #include "lower/contract/product.h"
+#include "lower/contract/window_words.h"
 #include "support/math.h"
 
 namespace heddle::lower::contract {
@@ -66,6 +67,9 @@ class Depthwise {
         channel_(channel),
         lanes_(target_.lanes(p.problem.type)) {
     for (const KLoop& loop : p_.k) taps_ *= loop.extent;
+    inner_ = p_.k.back().extent;
+    if (target_.quads && taps_ <= kWrittenOut) words_ = WindowWords::of(p_);
+    filter_rows_ = ceil_div(taps_ / inner_, words_ ? WindowWords::kRows : 1);
     const std::int64_t most = target_.vector_registers >= 32 ? 8 : 4;
     columns_ = p_.extents.tile;
     width_ = ceil_div(columns_, ceil_div(columns_, most));
@@ -74,7 +78,7 @@ class Depthwise {
   }
 
   Lowered run() {
-    weights_ = scratch("weights", taps_ * channel_.extent, Scope::grid);
+    weights_ = scratch("weights", filter_rows_ * inner_ * channel_.extent, Scope::grid);
     const Var task = k_.new_var();
     Body body = task_body(Expr(task));
     k_.body = {kernel::loop(task, 0, tasks_, Binding::grid, std::move(body))};
@@ -138,7 +142,7 @@ class Depthwise {
   /// the caches).
   bool rows_inside() const {
     if (p_.k.size() < 2 || rows_per_task_ < 2) return false;
-    const std::int64_t window = taps_ / p_.k.back().extent, each = vectors_ / channel_blocks_;
+    const std::int64_t window = taps_ / inner_, each = vectors_ / channel_blocks_;
     const std::int64_t bytes = window * columns_ * each * lanes_ * size_of(p_.problem.type);
     if (each == 1 || bytes <= target_.l1_bytes * 2 / 3) return false;
     const bool in_band = pinned(p_.request.tuning, "rows").has_value();
@@ -237,32 +241,15 @@ class Depthwise {
   Body tile(const Expr& column, const Expr& channel) {
     const BufferId acc = scratch("acc", width_ * lanes_, Scope::lane, lanes_);
     Body body = next_row(column, channel);
-    const auto lanes = [&](const std::function<Body(const Expr& lane)>& make) {
-      const Var l = k_.new_var();
-      return kernel::loop(l, 0, lanes_, Binding::vector, make(Expr(l)));
-    };
     for (std::int64_t t = 0; t < width_; ++t)
       body.push_back(lanes([&](const Expr& l) -> Body {
         return {kernel::store(acc, Expr(t * lanes_) + l, kernel::imm(p_.problem.type, 0))};
       }));
-    const std::int64_t inner = p_.k.back().extent;
     if (taps_ > kWrittenOut) body.push_back(loop_of_taps(column, channel, acc));
-    for (std::int64_t row = 0; taps_ <= kWrittenOut && row < taps_ / inner; ++row) {
-      Body sums;
-      std::vector<ir::Condition> when;
-      for (std::int64_t t = 0; t < width_; ++t)
-        sums.push_back(lanes([&](const Expr& l) -> Body {
-          const Expr at = Expr(t * lanes_) + l;
-          Value sum = kernel::load(acc, at, p_.problem.type);
-          for (std::int64_t x = 0; x < inner; ++x) {
-            const std::int64_t tap = row * inner + x;
-            const Env env = position(column + Expr(t), channel + l, Expr(row), Expr(x));
-            sum = plus(sum, {element(env, when), weight(Expr(tap), channel + l)});
-          }
-          return {kernel::store(acc, at, sum)};
-        }));
-      body.push_back(kernel::when(when, std::move(sums)));
-    }
+    for (std::int64_t row = 0; taps_ <= kWrittenOut && row < filter_rows_; ++row)
+      for (kernel::Stmt& s :
+           words_ ? words(row, column, channel, acc) : taps(row, column, channel, acc))
+        body.push_back(std::move(s));
     for (std::int64_t t = 0; t < width_; ++t)
       body.push_back(lanes([&](const Expr& l) {
         return results(position(column + Expr(t), channel + l, Expr(0), Expr(0)), acc,
@@ -271,12 +258,64 @@ class Depthwise {
     return body;
   }
 
+  kernel::Stmt lanes(const std::function<Body(const Expr& lane)>& make) {
+    const Var l = k_.new_var();
+    return kernel::loop(l, 0, lanes_, Binding::vector, make(Expr(l)));
+  }
+
+  /// Adds the products of a row of the packed filter and what it meets to all columns of the tile.
+  using Factor = std::function<Value(const Expr& column, const Expr& channel, const Expr& x)>;
+  Body products(std::int64_t row, const Expr& column, const Expr& channel, BufferId acc,
+                const Factor& factor) {
+    Body out;
+    for (std::int64_t t = 0; t < width_; ++t)
+      out.push_back(lanes([&](const Expr& l) -> Body {
+        const Expr at = Expr(t * lanes_) + l, place = channel + l;
+        Value sum = kernel::load(acc, at, p_.problem.type);
+        for (std::int64_t x = 0; x < inner_; ++x)
+          sum = plus(sum, {factor(column + Expr(t), place, Expr(x)),
+                           weight(Expr(row * inner_ + x), place)});
+        return {kernel::store(acc, at, sum)};
+      }));
+    return out;
+  }
+
+  Body taps(std::int64_t row, const Expr& column, const Expr& channel, BufferId acc) {
+    std::vector<ir::Condition> when;
+    Body sums =
+        products(row, column, channel, acc, [&](const Expr& c, const Expr& ch, const Expr& x) {
+          return element(position(c, ch, Expr(row), x), when);
+        });
+    return {kernel::when(when, std::move(sums))};
+  }
+
+  /// Four rows of taps at once, twice: where all are inside, and where some are padding.
+  Body words(std::int64_t row, const Expr& column, const Expr& channel, BufferId acc) {
+    const std::int64_t first = row * WindowWords::kRows,
+                       count = std::min(WindowWords::kRows, taps_ / inner_ - first);
+    const auto rows = [&](const Expr& c, const Expr& ch, const Expr& x) {
+      std::vector<WindowWords::At> out;
+      for (std::int64_t i = 0; i < count; ++i)
+        out.push_back(
+            [env = position(c, ch, Expr(first + i), x)](const Expr& e) { return env.at(e); });
+      return out;
+    };
+    const auto sums = [&](bool masked) {
+      return products(row, column, channel, acc, [&](const Expr& c, const Expr& ch, const Expr& x) {
+        return words_->word(rows(c, ch, x), masked);
+      });
+    };
+    if (!words_->is_padded()) return sums(false);
+    const Expr inside = words_->inside(rows(column, channel, Expr(0)));
+    return {kernel::when({{inside, count, count + 1}}, sums(false)),
+            kernel::when({{inside, 0, count}}, sums(true))};
+  }
+
   /// Many taps one after another, each against all columns of the tile: a weight is loaded once,
   /// and what lies in the padding left out.
   kernel::Stmt loop_of_taps(const Expr& column, const Expr& channel, BufferId acc) {
-    const std::int64_t inner = p_.k.back().extent;
     const Var row = k_.new_var(), x = k_.new_var();
-    const Expr tap = Expr(row) * Expr(inner) + Expr(x);
+    const Expr tap = Expr(row) * Expr(inner_) + Expr(x);
     std::vector<ir::Condition> of_row;
     Body columns;
     for (std::int64_t t = 0; t < width_; ++t) {
@@ -295,8 +334,8 @@ class Depthwise {
       columns.push_back(kernel::when(
           when, {kernel::loop(l, 0, lanes_, Binding::vector, {kernel::store(acc, at, sum)})}));
     }
-    Body taps{kernel::loop(x, 0, inner, Binding::serial, std::move(columns))};
-    return kernel::loop(row, 0, taps_ / inner, Binding::serial,
+    Body taps{kernel::loop(x, 0, inner_, Binding::serial, std::move(columns))};
+    return kernel::loop(row, 0, taps_ / inner_, Binding::serial,
                         {kernel::when(of_row, std::move(taps))});
   }
 
@@ -306,8 +345,9 @@ class Depthwise {
 
   Value plus(const Value& sum, std::vector<Value> factors) const {
     const DType type = p_.problem.type;
+    const auto multiply = words_ ? ir::ScalarFn::dot4 : ir::ScalarFn::mul;
     return kernel::apply(ir::ScalarFn::add,
-                         {sum, kernel::apply(ir::ScalarFn::mul, std::move(factors), type)}, type);
+                         {sum, kernel::apply(multiply, std::move(factors), type)}, type);
   }
 
   /// `row`: of taps, `x`: along the innermost reduction.
@@ -360,24 +400,34 @@ class Depthwise {
     return stores;
   }
 
-  /// The filter by taps, channels side by side.
+  /// The filter by taps, channels side by side; or by words of four rows of taps.
   Tensor packed_weights() const {
-    const kernel::Load& load = *kernel::load_under_cast(p_.b);
-    const Tensor& source = *p_.request.graph->constant_of(p_.problem.b);
-    const TensorType packed{p_.problem.type, {taps_, channel_.extent}};
+    const TensorType packed{p_.problem.type, {filter_rows_ * inner_, channel_.extent}};
     if (!p_.request.contents) return {packed, nullptr, nullptr};
     Tensor out(packed);
+    const Tensor& source = *p_.request.graph->constant_of(p_.problem.b);
+    const Expr& offset = kernel::load_under_cast(p_.b)->offset;
     std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
+    const auto var = [&](const Axis& axis) -> std::int64_t& {
+      return vars[static_cast<std::size_t>(axis.var.index)];
+    };
     for (std::int64_t tap = 0; tap < taps_; ++tap) {
       std::int64_t rest = tap;
-      for (std::size_t i = p_.k.size(); i-- > 0;) {
-        vars[static_cast<std::size_t>(p_.k[i].axes[0].var.index)] = rest % p_.k[i].extent;
-        rest /= p_.k[i].extent;
-      }
+      for (std::size_t i = p_.k.size(); i-- > 0; rest /= p_.k[i].extent)
+        var(p_.k[i].axes[0]) = rest % p_.k[i].extent;
+      const std::int64_t row = tap / inner_, x = tap % inner_;
       for (std::int64_t c = 0; c < channel_.extent; ++c) {
-        vars[static_cast<std::size_t>(channel_.var.index)] = c;
-        const std::int64_t from = ir::evaluate(load.offset, vars), to = tap * channel_.extent + c;
-        is_float(out.dtype()) ? out.set(to, source.at(from)) : out.set_int(to, source.int_at(from));
+        var(channel_) = c;
+        const std::int64_t from = ir::evaluate(offset, vars);
+        if (!words_) {
+          const std::int64_t to = tap * channel_.extent + c;
+          is_float(out.dtype()) ? out.set(to, source.at(from))
+                                : out.set_int(to, source.int_at(from));
+          continue;
+        }
+        const std::int64_t to = (row / WindowWords::kRows * inner_ + x) * channel_.extent + c;
+        out.set_int(
+            to, out.int_at(to) | WindowWords::part(source.int_at(from), row % WindowWords::kRows));
       }
     }
     return out;
@@ -400,7 +450,8 @@ class Depthwise {
       out.output_layouts[o.position] = o.layout;
     }
     out.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
-    out.schedule = fmt::format("depthwise columns={} tasks={}", width_, tasks_);
+    out.schedule = fmt::format("depthwise columns={} tasks={}{}", width_, tasks_,
+                               words_ ? " words of rows" : "");
     return out;
   }
 
@@ -410,6 +461,9 @@ class Depthwise {
   const Axis channel_;
   const int lanes_;
   std::int64_t taps_ = 1, columns_ = 1, width_ = 1;
+  std::int64_t inner_ = 1;        ///< taps in a row
+  std::int64_t filter_rows_ = 1;  ///< of the packed filter
+  std::optional<WindowWords> words_;
   std::int64_t vectors_ = 1;  ///< of channels
   std::int64_t rows_per_task_ = 1, row_blocks_ = 1, channel_blocks_ = 1, tasks_ = 1;
   Env env_;  ///< outer axes and row
@@ -445,12 +499,25 @@ std::optional<Problem> problem_of(const Request& r) {
   return fits ? std::optional(std::move(p)) : std::nullopt;
 }
 
+/// A view that keeps the order of dimensions.
+bool is_padding(const prim::Graph& g, NodeId id) {
+  const auto* view = std::get_if<prim::View>(&g[id].op);
+  if (view == nullptr || view->pieces.size() != 1) return false;
+  const std::vector<Expr>& index = view->pieces[0].index;
+  const Shape& shape = g[id].type.shape;
+  if (index.size() != shape.size()) return false;
+  for (std::size_t d = 0; d < index.size(); ++d)
+    if (shape[d] > 1 && ir::coefficient_of(index[d], Var{static_cast<std::int32_t>(d)}) != 1)
+      return false;
+  return true;
+}
+
 /// Outputs lie as the operand does, unless they have to lie otherwise.
 Request following_operand(const Request& r, const Problem& p) {
   Request out = r;
-  NodeId stored = p.a;  // what is widened where it is read lies as it is stored
+  NodeId stored = p.a;  // what is widened or padded where it is read lies as it is stored
   while (std::ranges::binary_search(r.cluster.nodes, stored) &&
-         std::holds_alternative<prim::Map>((*r.graph)[stored].op))
+         (std::holds_alternative<prim::Map>((*r.graph)[stored].op) || is_padding(*r.graph, stored)))
     stored = (*r.graph)[stored].args[0];
   const Shape& shape = (*r.graph)[stored].type.shape;
   const Layout layout = r.layout_of ? r.layout_of(stored) : row_major(shape);
@@ -470,7 +537,7 @@ Result<Lowered> lower_depthwise(const Request& request) {
   auto problem = problem_of(request);
   if (!problem) return refused();
   const Request following = following_operand(request, *problem);
-  const auto product = HEDDLE_TRY(make_product(following, *std::move(problem)));
+  const auto product = HEDDLE_TRY(make_product(following, *std::move(problem), Form::single));
   Product& p = *product;
   const auto* load = kernel::load_under_cast(p.b);
   if (!p.tile || p.k.empty() || load == nullptr || p.base.b != BSource::constant) return refused();

@@ -107,17 +107,50 @@ TEST(Depthwise, HasEpilogues) {
   EXPECT_EQ(run(c, *lowered), "");
 }
 
-/// Bytes with a zero point, as quantised models have them, in whole numbers.
+/// Bytes in whole numbers, by words of four rows of taps where an instruction multiplies these:
+/// padding of zeros and, as quantised models have it, of another number; filters of up to two
+/// words; strides, dilations, one row, more padding than filter, and more taps than are written
+/// out.
 TEST(Depthwise, MultipliesBytes) {
-  Case c;
-  c.target.vector_bytes = 32;
-  const NodeId x = c.input({1, 24, 9, 11}, DType::u8), w = c.constant({24, 1, 3, 3}, DType::i8);
-  const NodeId bytes = c.b.conv(x, c.constant({24, 1, 3, 3}, DType::u8), conv(2, 1, 1, 1, 24));
-  const NodeId y = c.g.add(c.g[bytes].op, {x, w}, {DType::i32, c.b.shape(bytes)});
-  c.output(c.b.mul(c.b.cast(y, DType::f32), 0.25));
-  c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
-  const auto lowered = contract::lower_depthwise(request_of(c));
-  EXPECT_EQ(lowered.ok() ? run(c, *lowered) : lowered.error().message, "");
+  struct Bytes {
+    std::int64_t rows, columns, kernel, stride, pad, dilation = 1;
+  };
+  for (const Bytes& row :
+       {Bytes{9, 11, 3, 1, 1}, Bytes{12, 31, 3, 2, 1}, Bytes{7, 9, 5, 1, 2}, Bytes{14, 15, 5, 2, 2},
+        Bytes{8, 8, 4, 1, 1}, Bytes{9, 9, 3, 1, 0}, Bytes{5, 6, 3, 1, 3}, Bytes{16, 17, 7, 1, 3},
+        Bytes{9, 13, 3, 1, 2, 2}, Bytes{1, 40, 3, 1, 1}, Bytes{20, 21, 13, 1, 6}})
+    for (const std::int64_t zero : {0, 131})
+      for (const bool quads : {false, true}) {
+        Case c;
+        c.target.vector_bytes = 32;
+        c.target.quads = quads;
+        const Shape shape{2, 27, row.rows, row.columns};
+        const std::int64_t down = std::min(row.kernel, row.rows);
+        NodeId x = c.input(shape, DType::u8);
+        Tensor w({DType::i8, {27, 1, down, row.kernel}});
+        for (std::int64_t i = 0; i < c.inputs[0].count(); ++i) c.inputs[0].set_int(i, i * 91 % 256);
+        for (std::int64_t i = 0; i < w.count(); ++i) w.set_int(i, i * 37 % 256 - 128);
+        Builder::Conv geometry = conv(2, row.stride, row.pad, row.dilation, 27);
+        if (down == 1) geometry.pads_begin[0] = geometry.pads_end[0] = 0;
+        c.layouts[x] = ordered(shape, {0, 2, 3, 1});
+        if (zero != 0) {
+          const Shape pads{0, 0, geometry.pads_begin[0], row.pad};
+          x = c.b.pad(x, pads, pads, static_cast<double>(zero));
+          geometry.pads_begin = geometry.pads_end = {0, 0};
+        }
+        Tensor unsigned_weights({DType::u8, w.shape()});
+        const NodeId bytes = c.b.conv(x, c.b.constant(unsigned_weights), geometry);
+        const NodeId y =
+            c.g.add(c.g[bytes].op, {x, c.b.constant(w)}, {DType::i32, c.b.shape(bytes)});
+        c.output(c.b.mul(c.b.cast(y, DType::f32), 0.25));
+        SCOPED_TRACE(fmt::format("{}x{}, kernel {}, stride {}, padded by {} of {}", row.rows,
+                                 row.columns, row.kernel, row.stride, row.pad, zero));
+        const auto lowered = contract::lower_depthwise(request_of(c));
+        ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+        EXPECT_EQ(lowered->schedule.find("words") != std::string::npos, quads && row.kernel < 13)
+            << lowered->schedule;
+        ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
+      }
 }
 
 /// Bytes that are widened where they are read, with a zero point or without: as they lie in memory.
