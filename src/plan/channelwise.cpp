@@ -23,12 +23,14 @@ bool is_number(const Facts& f, NodeId id) {
   return f.as<prim::View>(id) && element_count(f[f[id].args[0]].type.shape) == 1;
 }
 
-/// Read from memory, as what it is or as fewer bits of the same numbers.
+/// Read from memory, as what it is or as fewer bits of the same numbers, perhaps padded.
 bool is_stored(const Facts& f, const Cluster& c, NodeId id) {
   while (std::ranges::binary_search(c.nodes, id)) {
     const auto* map = f.as<prim::Map>(id);
     const bool shifted = map && map->fn == ir::ScalarFn::add && is_number(f, f[id].args[1]);
-    if (!shifted && !(map && map->fn == ir::ScalarFn::cast)) return false;
+    if (!shifted && !(map && map->fn == ir::ScalarFn::cast) &&
+        !lower::contract::keeps_order(*f.graph, id))
+      return false;
     id = f[id].args[0];
   }
   return true;

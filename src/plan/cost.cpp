@@ -15,7 +15,7 @@ namespace {
 constexpr double kOverlapLoss = 0.15;
 /// Share of the vector peak that maps reach, a scalar loop of a small contraction, a convolution of
 /// each channel alone in a kernel of its own, and one among others.
-constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, kChannelwise = 0.05;
+constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5, kDepthwiseOfBytes = 0.9, kChannelwise = 0.05;
 /// Of an element of a main loop's result that is stored far from its neighbours.
 constexpr double kScatteredNs = 2.5;
 /// What bytes cost that are computed where they are multiplied, four to a word.
@@ -203,7 +203,8 @@ struct CostModel::State : Moves {
       for (std::size_t side = 0; side < 2; ++side) {
         Use in = through(accesses[side], vars, use);
         if (!loops.empty()) in.innermost = loops.back();
-        const bool widened = is_local(f[id].args[side]);
+        const NodeId arg = f[id].args[side];
+        const bool widened = is_local(arg) && size_of(f[arg].type.dtype) > 1;
         if (depthwise && widened) in.scale *= kWidened;
         if (main) {
           in.operand = product(in.mask());
@@ -223,7 +224,9 @@ struct CostModel::State : Moves {
     }
     if (!main) {
       flops += 2 * total;
-      const double share = depthwise                            ? kDepthwise
+      const bool words = depthwise && m.quads && f[id].type.dtype == DType::i32;
+      const double share = words                                ? kDepthwiseOfBytes
+                           : depthwise                          ? kDepthwise
                            : !m.gpu && image_of_channels(f, id) ? kChannelwise
                                                                 : kScalarContract;
       vector_ops += 2 * total * rate_factor(id) * kMapEfficiency / share / 2;

@@ -143,7 +143,9 @@ class Depthwise {
   bool rows_inside() const {
     if (p_.k.size() < 2 || rows_per_task_ < 2) return false;
     const std::int64_t window = taps_ / inner_, each = vectors_ / channel_blocks_;
-    const std::int64_t bytes = window * columns_ * each * lanes_ * size_of(p_.problem.type);
+    const auto* load = first_load(p_.a);
+    const DType stored = load ? k_.buffers[load->buffer].dtype : p_.problem.type;
+    const std::int64_t bytes = window * columns_ * each * lanes_ * size_of(stored);
     if (each == 1 || bytes <= target_.l1_bytes * 2 / 3) return false;
     const bool in_band = pinned(p_.request.tuning, "rows").has_value();
     return in_band || !from_memory() || bytes > target_.l2_bytes / 2;
@@ -499,25 +501,12 @@ std::optional<Problem> problem_of(const Request& r) {
   return fits ? std::optional(std::move(p)) : std::nullopt;
 }
 
-/// A view that keeps the order of dimensions.
-bool is_padding(const prim::Graph& g, NodeId id) {
-  const auto* view = std::get_if<prim::View>(&g[id].op);
-  if (view == nullptr || view->pieces.size() != 1) return false;
-  const std::vector<Expr>& index = view->pieces[0].index;
-  const Shape& shape = g[id].type.shape;
-  if (index.size() != shape.size()) return false;
-  for (std::size_t d = 0; d < index.size(); ++d)
-    if (shape[d] > 1 && ir::coefficient_of(index[d], Var{static_cast<std::int32_t>(d)}) != 1)
-      return false;
-  return true;
-}
-
 /// Outputs lie as the operand does, unless they have to lie otherwise.
 Request following_operand(const Request& r, const Problem& p) {
   Request out = r;
   NodeId stored = p.a;  // what is widened or padded where it is read lies as it is stored
   while (std::ranges::binary_search(r.cluster.nodes, stored) &&
-         (std::holds_alternative<prim::Map>((*r.graph)[stored].op) || is_padding(*r.graph, stored)))
+         (std::holds_alternative<prim::Map>((*r.graph)[stored].op) || keeps_order(*r.graph, stored)))
     stored = (*r.graph)[stored].args[0];
   const Shape& shape = (*r.graph)[stored].type.shape;
   const Layout layout = r.layout_of ? r.layout_of(stored) : row_major(shape);
@@ -531,6 +520,18 @@ Request following_operand(const Request& r, const Problem& p) {
 }
 
 }  // namespace
+
+bool keeps_order(const prim::Graph& g, NodeId id) {
+  const auto* view = std::get_if<prim::View>(&g[id].op);
+  if (view == nullptr || view->pieces.size() != 1) return false;
+  const std::vector<ir::Expr>& index = view->pieces[0].index;
+  const Shape& shape = g[id].type.shape;
+  if (index.size() != shape.size()) return false;
+  for (std::size_t d = 0; d < index.size(); ++d)
+    if (shape[d] > 1 && ir::coefficient_of(index[d], Var{static_cast<std::int32_t>(d)}) != 1)
+      return false;
+  return true;
+}
 
 Result<Lowered> lower_depthwise(const Request& request) {
   const auto refused = [] { return unsupported("depthwise: the cluster is no such convolution"); };
