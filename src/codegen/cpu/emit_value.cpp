@@ -115,6 +115,8 @@ Emitter::V Emitter::make_value(const ValueNode& v) {
 Emitter::V Emitter::make_apply(const Apply& x, DType dtype, bool narrow) {
   if (V word = load_parts(x)) return word;
   if (V sum = add_product(x)) return sum;
+  if (x.fn == ir::ScalarFn::cast && is_int(dtype) && size_of(dtype) <= 2)
+    if (V whole = low_bits(x.args[0])) return ops_.cast(whole, DType::i32, dtype);
   if (V s = dtype == DType::f32 ? make_logistic(x, narrow) : nullptr) return s;
   if (V s = dtype == DType::f32 && narrow ? make_one_plus(x) : nullptr) return s;
   llvm::SmallVector<V> args;
@@ -129,6 +131,23 @@ Emitter::V Emitter::make_apply(const Apply& x, DType dtype, bool narrow) {
   if (narrow && varying && x.fn == ir::ScalarFn::exp)
     if (V out = ops_.narrow_exp(args[0])) return out;
   return ops_.apply(x.fn, args, x.args.back()->dtype, dtype);
+}
+
+/// Rounded values and a zero point as integers of which 16 bits are kept at most, so that the
+/// others, which NaN has, do not count; null where it is something else.
+Emitter::V Emitter::low_bits(const Value& v) {
+  constexpr double kMost = 1 << 30;
+  const auto* x = std::get_if<Apply>(&v->op);
+  if (x == nullptr || v->dtype != DType::i32) return nullptr;
+  if (x->fn == ir::ScalarFn::cast && x->args[0]->dtype == DType::f32)
+    return ops_.bounded_to_nearest(value(x->args[0]), -kMost, kMost);
+  const bool adds = x->fn == ir::ScalarFn::add;
+  if ((!adds && x->fn != ir::ScalarFn::sub) || !std::holds_alternative<Imm>(x->args[1]->op))
+    return nullptr;
+  V whole = low_bits(x->args[0]);
+  if (whole == nullptr) return nullptr;
+  V zero = ops_.splat(value(x->args[1]), width_of(whole));
+  return adds ? b_.CreateAdd(whole, zero) : b_.CreateSub(whole, zero);
 }
 
 /// A sum and a product of bytes or of halves are one instruction; null where it is something else.

@@ -145,6 +145,7 @@ class Emitter {
   V load_lines(std::span<const kernel::Value> parts);
   V load_table(const kernel::Load& x);
   V add_product(const kernel::Apply& x);
+  V low_bits(const kernel::Value& v);
   V make_one_plus(const kernel::Apply& x);
   V make_logistic(const kernel::Apply& x, bool narrow);
   void store(const kernel::Store& x);

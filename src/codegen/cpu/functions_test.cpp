@@ -105,12 +105,22 @@ TEST(Functions, CastsToIntegersSaturate) {
     }
 }
 
-/// Registers of every width: one instruction rounds, halves to even, and NaN is 0.
+/// Registers of every width: one instruction rounds, halves to even, and NaN is 0, with a zero
+/// point that is added to the integers or without.
 TEST(Functions, BoundedValuesAreRoundedToBytesAtOnce) {
-  for (const char* x : {"%0", "add.f32(%0, f32(0.5))", "div.f32(%0, f32(0))"})
+  for (const auto& [zero, x] :
+       std::vector<std::pair<int, const char*>>{{0, "%0"},
+                                                {0, "add.f32(%0, f32(0.5))"},
+                                                {0, "div.f32(%0, f32(0))"},
+                                                {131, "%0"},
+                                                {131, "mul.f32(div.f32(%0, f32(0)), f32(0))"}})
     for (const int lanes : {4, 8, 16, 32}) {
-      const std::string e = fmt::format(
-          "cast.u8(min.f32(max.f32(round.f32(mul.f32({}, f32(64))), f32(0)), f32(255)))", x);
+      const std::string whole =
+          fmt::format("min.f32(max.f32(round.f32(mul.f32({}, f32(64))), f32({})), f32({}))", x,
+                      -zero, 255 - zero);
+      const std::string e =
+          zero == 0 ? fmt::format("cast.u8({})", whole)
+                    : fmt::format("cast.u8(sub.i32(cast.i32({}), i32({})))", whole, -zero);
       const std::string text = fmt::format(R"(kernel "bytes" vars=2 {{
   buffer b0 "x" f32[{0}] grid arg=0
   buffer b1 "y" u8[{0}] grid arg=1 written

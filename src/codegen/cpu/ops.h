@@ -68,6 +68,9 @@ class Ops {
   /// Calls `name` on each lane of the arguments (libm).
   llvm::Value* per_lane(const std::string& name, llvm::ArrayRef<llvm::Value*> args,
                         llvm::Type* result);
+  /// Vectors of f32 that are rounded and bounded within [low, high] to those integers, as i32;
+  /// those of NaN have no low bits. Null where it is something else.
+  llvm::Value* bounded_to_nearest(llvm::Value* v, double low, double high);
 
  private:
   llvm::Value* apply_float(ir::ScalarFn fn, llvm::ArrayRef<llvm::Value*> args, DType type);
@@ -78,7 +81,6 @@ class Ops {
   llvm::Value* int_power(llvm::Value* x, llvm::Value* y, DType type);
   llvm::Value* saturated(llvm::Value* v, DType to);
   llvm::Value* nearest(llvm::Value* v);
-  llvm::Value* bounded_to_nearest(llvm::Value* v, double low, double high, DType to);
   /// The bits of bf16 nearest to f32; to_bf16, with denormals flushed, is null where no instruction
   /// is as wide.
   llvm::Value* to_bf16(llvm::Value* v);

@@ -81,10 +81,9 @@ V Ops::nearest(V v) {
                             {v, none, b_.getInt16(0xffff), b_.getInt32(kCurrentRounding)});
 }
 
-/// Bounded values, rounded before, to integers of few bits: bounds that are whole numbers, and a
-/// rounding, may change places. Null where it is something else.
-V Ops::bounded_to_nearest(V v, double low, double high, DType to) {
-  const auto bounded = size_of(to) <= 2 ? within(v, low, high) : std::nullopt;
+/// Bounds that are whole numbers, and a rounding, may change places.
+V Ops::bounded_to_nearest(V v, double low, double high) {
+  const auto bounded = within(v, low, high);
   V x = bounded ? under_rounding(bounded->value) : nullptr;
   if (!x) return nullptr;
   for (std::size_t i = bounded->by.size(); i-- > 0;) {
@@ -92,8 +91,7 @@ V Ops::bounded_to_nearest(V v, double low, double high, DType to) {
     if (bound.number != std::floor(bound.number)) return nullptr;
     x = b_.CreateSelect(b_.CreateFCmp(bound.compare, bound.limit, x), bound.limit, x);
   }
-  V whole = nearest(x);
-  return whole ? b_.CreateTrunc(whole, shaped(compute(to), v)) : nullptr;
+  return nearest(x);
 }
 
 /// Vectors of floats to integers that i32 holds, truncated and saturated, NaN to 0: LLVM's
@@ -103,7 +101,8 @@ V Ops::saturated(V v, DType to) {
   const int bits = static_cast<int>(8 * size_of(to));
   const bool is_signed = is_signed_int(to);
   const double end = std::ldexp(1.0, is_signed ? bits - 1 : bits), low = is_signed ? -end : 0;
-  if (V out = bounded_to_nearest(v, low, end - 1, to)) return out;
+  if (V whole = bits <= 16 ? bounded_to_nearest(v, low, end - 1) : nullptr)
+    return b_.CreateTrunc(whole, shaped(compute(to), v));
   if (within(v, low, end - 1)) {
     V number = b_.CreateSelect(b_.CreateFCmpORD(v, v), v, real(v, 0));
     return b_.CreateTrunc(b_.CreateFPToSI(number, i32), shaped(compute(to), v));
