@@ -127,42 +127,51 @@ std::optional<Expr> Emitter::neighbours(const Expr& offset) {
   return a.base;
 }
 
-/// Bytes of words whose parts are lines apart, each part's lanes neighbours: lines side by side in
-/// a register, and one permutation of its bytes. Null where it is something else, or no instruction
-/// does it.
+/// Words whose parts, bytes or halves, are lines apart, each part's lanes neighbours: lines side by
+/// side in a register, and one permutation. Null where it is something else, or no instruction does
+/// it.
 Emitter::V Emitter::load_lines(std::span<const Value> parts) {
-  constexpr unsigned kLanes = 16, kParts = 4;
-  if (!machine_.byte_tables || !vector_ || vector_->width != kLanes || parts.size() != kParts)
-    return nullptr;
+  constexpr unsigned kLanes = 16;
+  const auto count = static_cast<unsigned>(parts.size());
+  const bool has = count == 4 ? machine_.byte_tables : machine_.bf16_pairs;
+  const auto is_none = [](const Value& part) {
+    const auto* number = std::get_if<Imm>(&part->op);
+    return number != nullptr && number->integer == 0;
+  };
+  if (count < 2 || !has || !vector_ || vector_->width != kLanes) return nullptr;
+  llvm::Type* element = count == 4 ? b_.getInt8Ty() : b_.getInt16Ty();
+  llvm::Type* line = llvm::FixedVectorType::get(element, kLanes);
   llvm::SmallVector<V> lines;
   for (const Value& part : parts) {
-    const auto* number = std::get_if<Imm>(&part->op);
-    llvm::Type* line = llvm::FixedVectorType::get(b_.getInt8Ty(), kLanes);
-    if (number && number->integer == 0) {
+    if (is_none(part)) {
       lines.push_back(llvm::Constant::getNullValue(line));
       continue;
     }
     const Load* load = load_under_cast(part);
-    if (!load || !load->dynamic.empty() || size_of(buffer(load->buffer.value).dtype) != 1 ||
-        in_registers(load->buffer.value))
+    const std::int32_t id = load ? load->buffer.value : -1;
+    if (!load || !load->dynamic.empty() || size_of(buffer(id).dtype) != 4 / count ||
+        in_registers(id))
       return nullptr;
     const auto first = neighbours(load->offset);
     if (!first) return nullptr;
-    lines.push_back(
-        b_.CreateAlignedLoad(line, address(load->buffer.value, *first), llvm::Align(1)));
+    lines.push_back(b_.CreateAlignedLoad(line, address(id, *first), llvm::Align(1)));
   }
-  const auto joined = [&](V low, V high) {
-    llvm::SmallVector<int> both(2 * width_of(low));
-    std::iota(both.begin(), both.end(), 0);
-    return b_.CreateShuffleVector(low, high, both);
-  };
-  V all = joined(joined(lines[0], lines[1]), joined(lines[2], lines[3]));
+  llvm::Type* words = llvm::FixedVectorType::get(b_.getInt32Ty(), kLanes);
+  if (std::all_of(parts.begin() + 1, parts.end(), is_none)) return b_.CreateZExt(lines[0], words);
+  while (lines.size() > 1)
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      llvm::SmallVector<int> both(2 * width_of(lines[i]));
+      std::iota(both.begin(), both.end(), 0);
+      lines[i] = b_.CreateShuffleVector(lines[i], lines[i + 1], both);
+      lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    }
   llvm::SmallVector<llvm::Constant*> order;
-  for (unsigned i = 0; i < kLanes * kParts; ++i)
-    order.push_back(b_.getInt8(static_cast<std::uint8_t>(i % kParts * kLanes + i / kParts)));
-  V word = b_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_qi_512, {},
-                              {all, llvm::ConstantVector::get(order)});
-  return b_.CreateBitCast(word, llvm::FixedVectorType::get(b_.getInt32Ty(), kLanes));
+  for (unsigned i = 0; i < kLanes * count; ++i)
+    order.push_back(llvm::ConstantInt::get(element, i % count * kLanes + i / count));
+  V word = b_.CreateIntrinsic(count == 4 ? llvm::Intrinsic::x86_avx512_permvar_qi_512
+                                         : llvm::Intrinsic::x86_avx512_permvar_hi_512,
+                              {}, {lines[0], llvm::ConstantVector::get(order)});
+  return b_.CreateBitCast(word, words);
 }
 
 /// Neighbouring integers, or values of bf16, that are parts of one i32 are one load; null where

@@ -68,8 +68,8 @@ class Depthwise {
         lanes_(target_.lanes(p.problem.type)) {
     for (const KLoop& loop : p_.k) taps_ *= loop.extent;
     inner_ = p_.k.back().extent;
-    if (target_.quads && taps_ <= kWrittenOut) words_ = WindowWords::of(p_);
-    filter_rows_ = ceil_div(taps_ / inner_, words_ ? WindowWords::kRows : 1);
+    if (taps_ <= kWrittenOut) words_ = WindowWords::of(p_);
+    filter_rows_ = ceil_div(taps_ / inner_, words_ ? words_->rows() : 1);
     const std::int64_t most = target_.vector_registers >= 32 ? 8 : 4;
     columns_ = p_.extents.tile;
     width_ = ceil_div(columns_, ceil_div(columns_, most));
@@ -78,7 +78,8 @@ class Depthwise {
   }
 
   Lowered run() {
-    weights_ = scratch("weights", filter_rows_ * inner_ * channel_.extent, Scope::grid);
+    weights_ = k_.add_buffer({"weights", weight_type(), filter_rows_ * inner_ * channel_.extent,
+                              Scope::grid, -1, false, 1});
     const Var task = k_.new_var();
     Body body = task_body(Expr(task));
     k_.body = {kernel::loop(task, 0, tasks_, Binding::grid, std::move(body))};
@@ -87,6 +88,7 @@ class Depthwise {
   }
 
  private:
+  DType weight_type() const { return words_ ? DType::i32 : p_.problem.type; }
   BufferId scratch(std::string name, std::int64_t size, Scope scope, int lanes = 1) {
     return k_.add_buffer({std::move(name), p_.problem.type, size, scope, -1, false, lanes});
   }
@@ -275,8 +277,8 @@ class Depthwise {
         const Expr at = Expr(t * lanes_) + l, place = channel + l;
         Value sum = kernel::load(acc, at, p_.problem.type);
         for (std::int64_t x = 0; x < inner_; ++x)
-          sum = plus(sum, {factor(column + Expr(t), place, Expr(x)),
-                           weight(Expr(row * inner_ + x), place)});
+          sum = plus(sum, factor(column + Expr(t), place, Expr(x)),
+                     weight(Expr(row * inner_ + x), place));
         return {kernel::store(acc, at, sum)};
       }));
     return out;
@@ -291,10 +293,10 @@ class Depthwise {
     return {kernel::when(when, std::move(sums))};
   }
 
-  /// Four rows of taps at once, twice: where all are inside, and where some are padding.
+  /// A word of rows of taps at once, twice: where all are inside, and where some are padding.
   Body words(std::int64_t row, const Expr& column, const Expr& channel, BufferId acc) {
-    const std::int64_t first = row * WindowWords::kRows,
-                       count = std::min(WindowWords::kRows, taps_ / inner_ - first);
+    const std::int64_t first = row * words_->rows(),
+                       count = std::min(words_->rows(), taps_ / inner_ - first);
     const auto rows = [&](const Expr& c, const Expr& ch, const Expr& x) {
       std::vector<WindowWords::At> out;
       for (std::int64_t i = 0; i < count; ++i)
@@ -308,9 +310,9 @@ class Depthwise {
       });
     };
     if (!words_->is_padded()) return sums(false);
-    const Expr inside = words_->inside(rows(column, channel, Expr(0)));
-    return {kernel::when({{inside, count, count + 1}}, sums(false)),
-            kernel::when({{inside, 0, count}}, sums(true))};
+    const auto of_tile = rows(column, channel, Expr(0));
+    return {kernel::when(words_->all_inside(of_tile), sums(false)),
+            kernel::when({words_->some_outside(of_tile)}, sums(true))};
   }
 
   /// Many taps one after another, each against all columns of the tile: a weight is loaded once,
@@ -332,7 +334,7 @@ class Depthwise {
           value = guard->then;
         }
       }
-      const Value sum = plus(kernel::load(acc, at, p_.problem.type), {value, weight(tap, place)});
+      const Value sum = plus(kernel::load(acc, at, p_.problem.type), value, weight(tap, place));
       columns.push_back(kernel::when(
           when, {kernel::loop(l, 0, lanes_, Binding::vector, {kernel::store(acc, at, sum)})}));
     }
@@ -342,14 +344,15 @@ class Depthwise {
   }
 
   Value weight(const Expr& tap, const Expr& channel) const {
-    return kernel::load(weights_, tap * Expr(channel_.extent) + channel, p_.problem.type);
+    return kernel::load(weights_, tap * Expr(channel_.extent) + channel, weight_type());
   }
 
-  Value plus(const Value& sum, std::vector<Value> factors) const {
+  Value plus(const Value& sum, const Value& factor, const Value& weight) const {
     const DType type = p_.problem.type;
-    const auto multiply = words_ ? ir::ScalarFn::dot4 : ir::ScalarFn::mul;
-    return kernel::apply(ir::ScalarFn::add,
-                         {sum, kernel::apply(multiply, std::move(factors), type)}, type);
+    if (words_ && is_zero(factor)) return sum;
+    const Value product = words_ ? words_->product(factor, weight)
+                                 : kernel::apply(ir::ScalarFn::mul, {factor, weight}, type);
+    return kernel::apply(ir::ScalarFn::add, {sum, product}, type);
   }
 
   /// `row`: of taps, `x`: along the innermost reduction.
@@ -402,9 +405,9 @@ class Depthwise {
     return stores;
   }
 
-  /// The filter by taps, channels side by side; or by words of four rows of taps.
+  /// The filter by taps, channels side by side; or by words of its rows.
   Tensor packed_weights() const {
-    const TensorType packed{p_.problem.type, {filter_rows_ * inner_, channel_.extent}};
+    const TensorType packed{weight_type(), {filter_rows_ * inner_, channel_.extent}};
     if (!p_.request.contents) return {packed, nullptr, nullptr};
     Tensor out(packed);
     const Tensor& source = *p_.request.graph->constant_of(p_.problem.b);
@@ -427,9 +430,8 @@ class Depthwise {
                                 : out.set_int(to, source.int_at(from));
           continue;
         }
-        const std::int64_t to = (row / WindowWords::kRows * inner_ + x) * channel_.extent + c;
-        out.set_int(
-            to, out.int_at(to) | WindowWords::part(source.int_at(from), row % WindowWords::kRows));
+        const std::int64_t to = (row / words_->rows() * inner_ + x) * channel_.extent + c;
+        out.set_int(to, out.int_at(to) | words_->weight(source, from, row % words_->rows()));
       }
     }
     return out;
@@ -505,8 +507,9 @@ std::optional<Problem> problem_of(const Request& r) {
 Request following_operand(const Request& r, const Problem& p) {
   Request out = r;
   NodeId stored = p.a;  // what is widened or padded where it is read lies as it is stored
-  while (std::ranges::binary_search(r.cluster.nodes, stored) &&
-         (std::holds_alternative<prim::Map>((*r.graph)[stored].op) || keeps_order(*r.graph, stored)))
+  while (
+      std::ranges::binary_search(r.cluster.nodes, stored) &&
+      (std::holds_alternative<prim::Map>((*r.graph)[stored].op) || keeps_order(*r.graph, stored)))
     stored = (*r.graph)[stored].args[0];
   const Shape& shape = (*r.graph)[stored].type.shape;
   const Layout layout = r.layout_of ? r.layout_of(stored) : row_major(shape);

@@ -19,12 +19,14 @@ TEST(Depthwise, AgreesWithThePrimitives) {
         Row{1, 16, 11, 23, 5, 2, 3, 1}, Row{1, 20, 3, 40, 3, 1, 0, 1},
         Row{1, 20, 1, 800, 5, 1, 2, 1}, Row{1, 16, 12, 31, 3, 1, 4, 3},
         Row{1, 16, 1, 19, 3, 1, 1, 1}, Row{1, 33, 6, 9, 3, 1, 1, 1, DType::bf16},
+        Row{1, 33, 14, 13, 5, 2, 2, 1, DType::bf16}, Row{2, 17, 9, 12, 4, 1, 3, 1, DType::bf16},
         Row{1, 20, 17, 19, 13, 1, 6, 1}, Row{2, 16, 15, 26, 13, 2, 4, 1, DType::bf16},
         Row{1, 17, 1, 150, 131, 1, 65, 1}}) {
     for (const int threads : {1, 2, 3}) {
       Case c;
       c.target.vector_bytes = 32;
       c.target.threads = threads;
+      c.target.bf16_pairs = threads == 2;        // words of two rows
       if (threads == 3) c.target.l1_bytes = 64;  // rows inside channels
       const NodeId x = c.input({row.batch, row.channels, row.rows, row.columns}, row.type);
       const std::int64_t down = std::min(row.kernel, row.rows);
@@ -42,6 +44,8 @@ TEST(Depthwise, AgreesWithThePrimitives) {
       const auto lowered = contract::lower_depthwise(request_of(c));
       ASSERT_TRUE(lowered.ok()) << lowered.error().message;
       EXPECT_EQ(lowered->output_layouts[0].strides[1], 1);
+      EXPECT_EQ(lowered->schedule.find("words") != std::string::npos,
+                threads == 2 && row.type == DType::bf16 && row.kernel < 13);
       const auto status = kernel::verify(lowered->kernel);
       ASSERT_TRUE(status.ok()) << status.error().message;
       ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
@@ -149,6 +153,8 @@ TEST(Depthwise, MultipliesBytes) {
         ASSERT_TRUE(lowered.ok()) << lowered.error().message;
         EXPECT_EQ(lowered->schedule.find("words") != std::string::npos, quads && row.kernel < 13)
             << lowered->schedule;
+        const auto status = kernel::verify(lowered->kernel);
+        ASSERT_TRUE(status.ok()) << status.error().message;
         ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
       }
 }

@@ -12,9 +12,7 @@ using ir::Var;
 using kernel::Value;
 
 std::optional<WindowWords> WindowWords::of(const Product& p) {
-  const auto stored_as = [&](const kernel::Load* load) {
-    return load ? p.kernel.buffers[load->buffer].dtype : DType::b1;
-  };
+  const Target& target = p.request.target;
   WindowWords out;
   Value image = p.a;
   if (const auto* cast = std::get_if<kernel::Apply>(&image->op))
@@ -22,16 +20,21 @@ std::optional<WindowWords> WindowWords::of(const Product& p) {
   std::vector<ir::Condition> conditions;
   if (const auto* guard = std::get_if<kernel::Guard>(&image->op)) {
     const auto* fill = std::get_if<kernel::Imm>(&guard->otherwise->op);
-    if (fill == nullptr) return std::nullopt;
+    if (fill == nullptr || fill->real != 0) return std::nullopt;
     out.fill_ = fill->integer;
     conditions = guard->conditions;
     image = Value(guard->then);
   }
-  const auto* load = kernel::load_under_cast(image);
-  if (p.problem.type != DType::i32 || p.k.size() > 2 || stored_as(load) != DType::u8 ||
-      stored_as(kernel::load_under_cast(p.b)) != DType::i8 || !load->dynamic.empty() ||
-      out.fill_ < 0 || out.fill_ > 255)
-    return std::nullopt;
+  const auto *load = kernel::load_under_cast(image), *filter = kernel::load_under_cast(p.b);
+  if (!load || !filter || !load->dynamic.empty() || p.k.size() > 2) return std::nullopt;
+  const DType stored = p.kernel.buffers[load->buffer].dtype,
+              weights = p.kernel.buffers[filter->buffer].dtype;
+  const bool bytes = target.quads && p.problem.type == DType::i32 && stored == DType::u8 &&
+                     weights == DType::i8 && out.fill_ >= 0 && out.fill_ <= 255;
+  const bool halves = target.bf16_pairs && p.problem.type == DType::f32 && stored == DType::bf16 &&
+                      weights == DType::bf16;
+  if (!bytes && !halves) return std::nullopt;
+  out.rows_ = bytes ? 4 : 2;
   out.load_ = *load;
   const std::optional<Var> tap = p.k.size() == 2 ? std::optional(p.k[0].axes[0].var) : std::nullopt;
   for (const ir::Condition& c : conditions) {
@@ -55,16 +58,46 @@ std::optional<WindowWords> WindowWords::of(const Product& p) {
   return out;
 }
 
+std::int32_t WindowWords::part(std::int64_t bits, std::int64_t place) const {
+  const std::int64_t size = 32 / rows_;
+  const auto kept = static_cast<std::uint32_t>(bits & ((std::int64_t{1} << size) - 1));
+  return static_cast<std::int32_t>(kept << (size * place));
+}
+
+std::int32_t WindowWords::weight(const Tensor& filter, std::int64_t element,
+                                 std::int64_t place) const {
+  const bool halves = filter.dtype() == DType::bf16;
+  return part(halves ? f32_to_bf16(static_cast<float>(filter.at(element))) : filter.int_at(element),
+              place);
+}
+
+Value WindowWords::product(Value word, Value weights) const {
+  if (rows_ == 2) return kernel::product_of_halves(word, weights);
+  return kernel::apply(ir::ScalarFn::dot4, {std::move(word), std::move(weights)}, DType::i32);
+}
+
+Value WindowWords::element(const Expr& offset) const {
+  if (rows_ == 2) return kernel::upper_half(kernel::load(load_.buffer, offset, DType::f32));
+  return cast_to(kernel::load(load_.buffer, offset, DType::u8), DType::i32);
+}
+
 Expr WindowWords::is_inside(const At& at) const {
   const Expr e = at(row_->inside.expr);
   const Expr least = ir::min(e - Expr(row_->inside.low - 1), Expr(row_->inside.high) - e);
   return ir::max(ir::min(least, Expr(1)), Expr(0));
 }
 
-Expr WindowWords::inside(std::span<const At> rows) const {
-  Expr count = 0;
-  for (const At& at : rows) count = count + is_inside(at);
-  return count;
+std::vector<ir::Condition> WindowWords::all_inside(std::span<const At> rows) const {
+  std::vector<ir::Condition> out;
+  for (const At& at : rows)
+    out.push_back({at(row_->inside.expr), row_->inside.low, row_->inside.high});
+  return out;
+}
+
+ir::Condition WindowWords::some_outside(std::span<const At> rows) const {
+  Expr inside = 0;
+  for (const At& at : rows) inside = inside + is_inside(at);
+  return {inside, 0, static_cast<std::int64_t>(rows.size())};
 }
 
 Value WindowWords::word(std::span<const At> rows, bool masked) const {
@@ -79,18 +112,14 @@ Value WindowWords::word(std::span<const At> rows, bool masked) const {
       const Expr e = rows[i](row_->inside.expr), is = is_inside(rows[i]);
       const Expr nearest = ir::max(ir::min(e, Expr(row_->inside.high - 1)), Expr(row_->inside.low));
       offset = offset + (nearest - e) * Expr(row_->step);
-      mask = mask + is * Expr(part(0xff, place));
+      mask = mask + is * Expr(part(-1, place));
       fill = fill + (Expr(1) - is) * Expr(part(fill_, place));
     }
     padding |= part(fill_, place);
-    parts.push_back(kernel::apply(ir::ScalarFn::cast,
-                                  {kernel::load(load_.buffer, offset, DType::u8)}, DType::i32));
+    parts.push_back(element(offset));
   }
-  Value word = parts[0];
-  if (parts.size() > 1) {
-    parts.resize(kRows, number(0));
-    word = kernel::packed(parts);
-  }
+  parts.resize(static_cast<std::size_t>(rows_), number(0));
+  Value word = kernel::packed(parts);
   const auto with = [&](ir::ScalarFn fn, const Expr& e) {
     word = kernel::apply(fn, {word, cast_to(index_value(e), DType::i32)}, DType::i32);
   };
