@@ -240,7 +240,21 @@ class Algebra {
     }
     if (rng_() % 3 == 0)
       return b_.matmul(b_.cast(q, DType::i32), b_.cast(b_.constant(w), DType::i32));
+    if (rng_() % 4 == 0) return quantised_channels();
     return b_.matmul(dequantised(q, 0), dequantised(b_.constant(w), 1));
+  }
+  /// Channels by themselves (a depthwise convolution), some of them few.
+  NodeId quantised_channels() {
+    const std::int64_t channels = pick<std::int64_t>({16, 18, 3});
+    const NodeId q = fresh({pick({DType::u8, DType::u8, DType::i8}), {1, channels, 4, 5}});
+    const NodeId zero = splat(DType::i32, pick({0.0, 3.0, 131.0}));
+    const NodeId x = b_.cast(b_.sub(b_.cast(q, DType::i32), zero), DType::f32);
+    Tensor w({DType::i8, {channels, 1, 3, 2}});
+    for (std::int64_t i = 0; i < w.count(); ++i) w.set_int(i, i * 37 % 256 - 128);
+    const std::int64_t pad = pick<std::int64_t>({0, 1});
+    return b_.conv(b_.mul(x, splat(DType::f32, 0.25)),
+                   b_.mul(b_.cast(b_.constant(w), DType::f32), splat(DType::f32, 0.5)),
+                   {{1, 2}, {1, 1}, {pad, 1}, {1, pad}, static_cast<int>(channels)});
   }
 
   NodeId movement(NodeId x) {
@@ -440,10 +454,10 @@ class Algebra {
 
   NodeId step(NodeId x) {
     if (b_.rank(x) > 0 && rng_() % 16 == 0) return raw_view(x);
-    if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 12 == 0) return contraction(x);
-    if (rng_() % 24 == 0) return coin() ? quantised_product() : saturated(values_[0]);
+    if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 8 == 0) return contraction(x);
+    if (rng_() % 12 == 0) return coin() ? quantised_product() : saturated(values_[0]);
     if (rng_() % 40 == 0) return byte_function();
-    if (rng_() % 6 == 0) return coin() ? requantised() : requantised_parts();
+    if (rng_() % 5 == 0) return coin() ? requantised() : requantised_parts();
     if (rng_() % 24 == 0) return coin() ? resampled_product() : grouped();
     if (element_count(b_.shape(x)) > 300) return reduction(x);
     const auto kind = rng_() % 12;

@@ -332,7 +332,8 @@ std::optional<NodeId> product_of_shifted(RewriteContext& c, Contract k, const Ex
 bool is_depthwise(const Contract& k, const Extent& e) {
   constexpr std::int64_t kChannels = 16, kTaps = 128;
   return e.both >= kChannels && std::min(e.lhs, e.rhs) == 1 && std::max(e.lhs, e.rhs) > 1 &&
-         k.reduced.size() == 2 && k.reduced[0] > 1 && e.reduced <= kTaps;
+         std::ranges::count_if(k.reduced, [](std::int64_t n) { return n > 1; }) == 2 &&
+         e.reduced <= kTaps;
 }
 
 /// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
