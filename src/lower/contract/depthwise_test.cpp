@@ -128,7 +128,7 @@ TEST(Depthwise, MultipliesBytes) {
         Case c;
         c.target.vector_bytes = 32;
         c.target.quads = quads;
-        const Shape shape{2, 27, row.rows, row.columns};
+        const Shape shape{1, 27, row.rows, row.columns};
         const std::int64_t down = std::min(row.kernel, row.rows);
         NodeId x = c.input(shape, DType::u8);
         Tensor w({DType::i8, {27, 1, down, row.kernel}});
