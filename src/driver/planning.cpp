@@ -23,7 +23,10 @@ Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& op
     passes.disable += fmt::format("{}{}", passes.disable.empty() ? "" : ",", row);
   };
   if (platform.target().quads) leave_out(prim::kBytesInHalves);
-  if (!platform.target().quads || platform.cuda) leave_out(prim::kDepthwiseOfBytes);
+  if (!platform.target().quads || platform.cuda) {
+    leave_out(prim::kDepthwiseOfBytes);
+    leave_out(prim::kContractOfRaggedBytes);
+  }
   if (!platform.target().bf16_pairs) leave_out(prim::kBf16InPairs);
   if (!platform.target().byte_tables) leave_out(prim::kByteTable);
   if (platform.strict) leave_out(prim::kContractOfResampled);

@@ -49,8 +49,9 @@ std::span<const RewriteRule> quantise_rules();
 std::span<const RewriteRule> table_rules();
 /// The row that a machine with products of four bytes does without.
 inline constexpr std::string_view kBytesInHalves = "bytes-in-halves";
-/// The row that a machine without products of four bytes does without.
+/// Rows that a machine without products of four bytes does without, and GPUs.
 inline constexpr std::string_view kDepthwiseOfBytes = "depthwise-of-bytes";
+inline constexpr std::string_view kContractOfRaggedBytes = "contract-of-ragged-bytes";
 /// The row that a machine without products of bf16 in pairs does without.
 inline constexpr std::string_view kBf16InPairs = "bf16-in-pairs";
 /// The row for machines that look up bytes in registers.

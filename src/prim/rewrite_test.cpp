@@ -370,6 +370,37 @@ TEST(Canonicalize, QuantisedConvolutionsAreProductsOfBytes) {
   }
 }
 
+/// Terms that are no multiple of four, and groups of channels taken in turn.
+TEST(Canonicalize, QuantisedProductsOfOddNumbersAreOfBytes) {
+  struct Row {
+    std::int64_t channels, groups;
+    std::vector<std::int64_t> reduced;
+  };
+  for (const Row& row :
+       {Row{58, 1, {58}}, Row{37, 1, {37}}, Row{116, 2, {116}}, Row{36, 3, {36}}}) {
+    Graph g;
+    Builder b(g);
+    std::mt19937 rng(3);
+    const NodeId q = g.add_input("q", {DType::u8, {1, row.channels, 5, 4}});
+    NodeId x = b.mul(b.cast(q, DType::f32), 0.04);
+    x = b.reshape(x, {1, row.groups, row.channels / row.groups, 5, 4});
+    x = b.reshape(b.transpose(x, {0, 2, 1, 3, 4}), {1, row.channels, 5, 4});
+    Tensor weights({DType::i8, {12, row.channels, 1, 1}});
+    for (std::int64_t i = 0; i < weights.count(); ++i) weights.set_int(i, i * 37 % 255 - 127);
+    const NodeId w = b.mul(b.cast(b.constant(weights), DType::f32), 0.01);
+    g.outputs = {{"y", b.conv(x, w, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, 1})}};
+    const Graph after = canonicalize(g, kBytesInHalves);
+    SCOPED_TRACE(fmt::format("{} channels in {} groups", row.channels, row.groups));
+    EXPECT_EQ(compare(g, after, rng), "");
+    for (const NodeId id : live_nodes(after))
+      if (const auto* k = std::get_if<Contract>(&after[id].op)) {
+        EXPECT_EQ(k->reduced, row.reduced);
+        EXPECT_EQ(after[after[id].args[0]].type.dtype, DType::u8);
+        EXPECT_EQ(after[after[id].args[1]].type.dtype, DType::i8);
+      }
+  }
+}
+
 /// A padded maximum of dequantised bytes, quantised again with the same scale.
 TEST(Canonicalize, MaximaOfQuantisedValuesAreOfBytes) {
   Graph g;

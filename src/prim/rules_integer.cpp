@@ -4,6 +4,7 @@
 
 #include "prim/access.h"
 #include "prim/fold.h"
+#include "prim/integer_products.h"
 #include "prim/rewrite.h"
 
 namespace heddle::prim {
@@ -159,58 +160,6 @@ NodeId scaled(RewriteContext& c, NodeId y, const Dequantised& a, const Dequantis
   return y;
 }
 
-/// Variables by who reads them: rows and columns of the product, and a reduction along which both
-/// operands hold pairs.
-struct Extent {
-  std::int64_t lhs = 1, rhs = 1, both = 1, reduced = 1;
-  bool pairs = false, quads = false;         ///< or four
-  std::optional<std::size_t> short_of_four;  ///< a reduction that one zero more makes such a one
-};
-bool steps_along(const Access& a, Var v) {
-  int dims = 0;
-  for (const Expr& e : a.index)
-    if (ir::depends_on(e, v)) dims += ir::coefficient_of(e, v) == 1 ? 1 : 2;
-  for (const ir::Condition& condition : a.inside)
-    if (ir::depends_on(condition.expr, v)) return false;
-  return dims == 1;
-}
-/// The dimension of an operand, whole, that the variable runs over.
-std::optional<std::size_t> whole_dimension(const Access& a, const Shape& shape, Var v,
-                                           std::int64_t extent) {
-  std::optional<std::size_t> whole;
-  for (std::size_t d = 0; d < a.index.size(); ++d)
-    if (a.index[d].variable() == v && shape[d] == extent) whole = d;
-  return steps_along(a, v) ? whole : std::nullopt;
-}
-Extent extents_of(const Contract& k, const Shape& out, const Shape& lhs, const Shape& rhs) {
-  Extent e;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const Var v{static_cast<std::int32_t>(i)};
-    const bool l = depends_on(k.lhs, v), r = depends_on(k.rhs, v);
-    (l && r ? e.both : l ? e.lhs : e.rhs) *= out[i];
-  }
-  for (std::size_t i = 0; i < k.reduced.size(); ++i) {
-    const Var v{static_cast<std::int32_t>(out.size() + i)};
-    e.reduced *= k.reduced[i];
-    const bool steps = steps_along(k.lhs, v) && steps_along(k.rhs, v);
-    e.pairs |= k.reduced[i] % 2 == 0 && steps;
-    e.quads |= k.reduced[i] % 4 == 0 && steps;
-    if (k.reduced[i] % 4 == 3 && whole_dimension(k.lhs, lhs, v, k.reduced[i]) &&
-        whole_dimension(k.rhs, rhs, v, k.reduced[i]))
-      e.short_of_four = i;
-  }
-  if (e.pairs || e.reduced < 16) e.short_of_four = {};
-  e.pairs |= e.short_of_four.has_value();
-  e.quads |= e.short_of_four.has_value();
-  return e;
-}
-
-/// Without pairs, or where there is no matrix (depthwise convolution), wide types are as fast.
-bool worth_pairs(const Extent& e) {
-  if (!e.pairs || e.reduced < 8 || std::max(e.lhs, e.rhs) < 8) return false;
-  return std::min(e.lhs, e.rhs) > 1 || e.both == 1;
-}
-
 /// The same integers in fewer bits; a constant at once, though it may be larger than what it is of.
 NodeId narrow(RewriteContext& c, NodeId integers, DType type = DType::i16) {
   const NodeId x = c.b.cast(integers, type);
@@ -221,15 +170,15 @@ NodeId narrow(RewriteContext& c, NodeId integers, DType type = DType::i16) {
 
 /// What the integers are read as: bytes, of which one operand's are signed, where four of them are
 /// one product, else 16 bits.
-std::pair<DType, DType> narrow_types(Interval a, Interval b, const Extent& e) {
+std::pair<DType, DType> narrow_types(Interval a, Interval b, const ProductExtents& e) {
   for (const auto& [x, y] : {std::pair{DType::u8, DType::i8}, {DType::i8, DType::u8}})
     if (e.quads && contains(range_of(x), a) && contains(range_of(y), b)) return {x, y};
   return {DType::i16, DType::i16};
 }
 
 /// The sum of products of integers; a colour image's three channels become four.
-NodeId product_of(RewriteContext& c, const Contract& k, const Extent& e, NodeId lhs, NodeId rhs,
-                  Shape out, DType type = DType::i32) {
+NodeId product_of(RewriteContext& c, const Contract& k, const ProductExtents& e, NodeId lhs,
+                  NodeId rhs, Shape out, DType type = DType::i32) {
   std::vector<std::int64_t> reduced = k.reduced;
   if (e.short_of_four) {
     const std::size_t i = *e.short_of_four;
@@ -245,30 +194,6 @@ NodeId product_of(RewriteContext& c, const Contract& k, const Extent& e, NodeId 
     ++reduced[i];
   }
   return c.b.contract(lhs, rhs, out, reduced, k.lhs, k.rhs, type);
-}
-
-/// Lays the constant right operand out by the variables that read it, each a dimension of its own:
-/// then it steps by ones along every reduction. False if that is no rearrangement.
-bool in_order_of_loops(RewriteContext& c, NodeId& rhs, Contract& k, const Shape& out) {
-  if (!c.constant(rhs) || !k.rhs.inside.empty()) return false;
-  Shape shape;
-  Access read, laid;
-  std::vector<Expr> values;
-  for (std::size_t i = 0; i < out.size() + k.reduced.size(); ++i) {
-    const Var v{static_cast<std::int32_t>(i)};
-    values.push_back(Expr(0));
-    if (!depends_on(k.rhs, v)) continue;
-    values.back() = Expr(Var{static_cast<std::int32_t>(shape.size())});
-    read.index.push_back(Expr(v));
-    shape.push_back(i < out.size() ? out[i] : k.reduced[i - out.size()]);
-  }
-  if (element_count(shape) != element_count(c.b.shape(rhs))) return false;
-  for (const Expr& e : k.rhs.index) laid.index.push_back(ir::substitute(e, values));
-  const auto value = evaluate_constant(c.g, c.b.view(rhs, shape, laid));
-  if (!value) return false;
-  rhs = c.b.constant(*value);
-  k.rhs = read;
-  return true;
 }
 
 /// `q` with `fill` wherever the access leaves it, and the access of that; false if the conditions
@@ -299,7 +224,7 @@ bool padded(RewriteContext& c, NodeId& q, Access& access, const Contract& k, con
 
 /// Σ (q + low)·w is Σ q·w + low·Σ w, where no term is left out (for padding, q is -low): what does
 /// not fit into unsigned bytes for its zero point alone is shifted into them.
-std::optional<NodeId> product_of_shifted(RewriteContext& c, Contract k, const Extent& e,
+std::optional<NodeId> product_of_shifted(RewriteContext& c, Contract k, const ProductExtents& e,
                                          const Dequantised& a, const Dequantised& b, Shape out) {
   const std::int64_t low = a.range.low;
   if (!e.quads || low == 0 || a.range.high - low > 255 || !contains(range_of(DType::i8), b.range) ||
@@ -328,16 +253,9 @@ std::optional<NodeId> product_of_shifted(RewriteContext& c, Contract k, const Ex
   return c.b.add(product, c.b.broadcast(c.b.constant(*sums), out));
 }
 
-/// A convolution of each channel alone, by a filter of several rows.
-bool is_depthwise(const Contract& k, const Extent& e) {
-  constexpr std::int64_t kChannels = 16, kTaps = 128;
-  return e.both >= kChannels && std::min(e.lhs, e.rhs) == 1 && std::max(e.lhs, e.rhs) > 1 &&
-         std::ranges::count_if(k.reduced, [](std::int64_t n) { return n > 1; }) == 2 &&
-         e.reduced <= kTaps;
-}
-
 /// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
-Rewritten product_of_integers(RewriteContext& c, const Node& n, bool of_channels) {
+enum class Terms : std::uint8_t { groups, ragged, of_channels };
+Rewritten product_of_integers(RewriteContext& c, const Node& n, Terms terms) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr || n.type.dtype != DType::f32) return std::nullopt;
   Contract contract = *k;
@@ -350,14 +268,16 @@ Rewritten product_of_integers(RewriteContext& c, const Node& n, bool of_channels
       d->integers = add_view(c.b, {d->integers}, d->through->pieces, 0,
                              {c.b.dtype(d->integers), c.b.shape(id)});
   const auto extents = [&] {
-    return extents_of(contract, n.type.shape, c.b.shape(a->integers), c.b.shape(b->integers));
+    return extents_of(contract, n.type.shape, c.b.shape(a->integers), c.b.shape(b->integers),
+                      terms == Terms::ragged);
   };
-  Extent e = extents();
-  if (of_channels) {
+  ProductExtents e = extents();
+  if (terms == Terms::of_channels) {
     if (!is_depthwise(contract, e) || !c.constant(b->integers)) return std::nullopt;
     e.quads = true;
     e.short_of_four = {};
   } else {
+    if (!e.quads && one_reduction(c, b->integers, contract, n.type.shape)) e = extents();
     if (!e.pairs && in_order_of_loops(c, b->integers, contract, n.type.shape)) e = extents();
     if (!worth_pairs(e)) return std::nullopt;
   }
@@ -367,18 +287,22 @@ Rewritten product_of_integers(RewriteContext& c, const Node& n, bool of_channels
   if (x == DType::i16)
     if (const auto sum = product_of_shifted(c, contract, e, *a, *b, n.type.shape))
       return scaled(c, c.b.cast(*sum, DType::f32), *a, *b);
-  if (of_channels && x != DType::u8) return std::nullopt;
+  if (terms != Terms::groups && x == DType::i16) return std::nullopt;
   const NodeId sum = product_of(c, contract, e, narrow(c, a->integers, x),
                                 narrow(c, b->integers, y), n.type.shape);
   return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
 }
 Rewritten contract_of_integers(RewriteContext& c, const Node& n) {
-  return product_of_integers(c, n, false);
+  return product_of_integers(c, n, Terms::groups);
 }
 /// For machines with products of four bytes, which depthwise convolutions take by four rows of
 /// taps.
 Rewritten depthwise_of_bytes(RewriteContext& c, const Node& n) {
-  return product_of_integers(c, n, true);
+  return product_of_integers(c, n, Terms::of_channels);
+}
+/// For the same, many terms whose number no group divides.
+Rewritten contract_of_ragged_bytes(RewriteContext& c, const Node& n) {
+  return product_of_integers(c, n, Terms::ragged);
 }
 
 /// Operands that 16 bits hold are read in 16 bits: products and sums are in i32 all the same.
@@ -391,7 +315,8 @@ Rewritten contract_of_narrow(RewriteContext& c, const Node& n) {
     if (!contains(range_of(DType::i16), range_of(c.g, a))) return std::nullopt;
   }
   const Contract contract = *k;
-  const Extent e = extents_of(contract, n.type.shape, c.b.shape(n.args[0]), c.b.shape(n.args[1]));
+  const ProductExtents e =
+      extents_of(contract, n.type.shape, c.b.shape(n.args[0]), c.b.shape(n.args[1]));
   if (!wide || !worth_pairs(e)) return std::nullopt;
   const auto [x, y] = narrow_types(range_of(c.g, n.args[0]), range_of(c.g, n.args[1]), e);
   const NodeId rhs = n.args[1], lhs = narrow(c, n.args[0], x);
@@ -418,7 +343,7 @@ Rewritten bf16_in_pairs(RewriteContext& c, const Node& n) {
   const Shape out = n.type.shape;
   const DType type = n.type.dtype;
   const NodeId lhs = n.args[0], rhs = n.args[1];
-  const Extent e = extents_of(contract, out, c.b.shape(lhs), c.b.shape(rhs));
+  const ProductExtents e = extents_of(contract, out, c.b.shape(lhs), c.b.shape(rhs));
   if (!e.short_of_four || !worth_pairs(e) || !c.constant(rhs)) return std::nullopt;
   return product_of(c, contract, e, lhs, rhs, out, type);
 }
@@ -472,6 +397,13 @@ constexpr RewriteRule kIntegerRules[] = {
        const NodeId x = b.mul(b.cast(b.sub(q, b.scalar_int(DType::i32, 128)), DType::f32), 0.25);
        const NodeId w = b.mul(b.cast(bytes_of(b, {16, 1, 3, 3}), DType::f32), 0.125);
        return b.conv(x, w, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 16});
+     }},
+    {kContractOfRaggedBytes, "(s*i) @ (t*j) -> (i @ j)*(s*t)  for bytes i, j of many terms",
+     contract_of_ragged_bytes,
+     [](Builder& b) {
+       const NodeId q = b.graph().add_input("q", {DType::u8, {8, 37}});
+       const NodeId w = b.mul(b.cast(bytes_of(b, {37, 2}), DType::f32), 0.125);
+       return b.matmul(b.mul(b.cast(q, DType::f32), 0.25), w);
      }},
     {"contract-of-integers", "(s*i) @ (t*j) -> (i @ j)*(s*t)  for integers i, j of 16 bits",
      contract_of_integers,
