@@ -25,7 +25,7 @@ Result<prim::Graph> run_graph_passes(prim::Graph graph, const CompileOptions& op
   if (platform.target().quads) leave_out(prim::kBytesInHalves);
   if (!platform.target().quads || platform.cuda) {
     leave_out(prim::kDepthwiseOfBytes);
-    leave_out(prim::kContractOfRaggedBytes);
+    leave_out(prim::kContractOfRaggedIntegers);
   }
   if (!platform.target().bf16_pairs) leave_out(prim::kBf16InPairs);
   if (!platform.target().byte_tables) leave_out(prim::kByteTable);

@@ -51,7 +51,7 @@ std::span<const RewriteRule> table_rules();
 inline constexpr std::string_view kBytesInHalves = "bytes-in-halves";
 /// Rows that a machine without products of four bytes does without, and GPUs.
 inline constexpr std::string_view kDepthwiseOfBytes = "depthwise-of-bytes";
-inline constexpr std::string_view kContractOfRaggedBytes = "contract-of-ragged-bytes";
+inline constexpr std::string_view kContractOfRaggedIntegers = "contract-of-ragged-integers";
 /// The row that a machine without products of bf16 in pairs does without.
 inline constexpr std::string_view kBf16InPairs = "bf16-in-pairs";
 /// The row for machines that look up bytes in registers.

@@ -287,7 +287,7 @@ Rewritten product_of_integers(RewriteContext& c, const Node& n, Terms terms) {
   if (x == DType::i16)
     if (const auto sum = product_of_shifted(c, contract, e, *a, *b, n.type.shape))
       return scaled(c, c.b.cast(*sum, DType::f32), *a, *b);
-  if (terms != Terms::groups && x == DType::i16) return std::nullopt;
+  if (terms == Terms::of_channels && x == DType::i16) return std::nullopt;
   const NodeId sum = product_of(c, contract, e, narrow(c, a->integers, x),
                                 narrow(c, b->integers, y), n.type.shape);
   return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
@@ -301,7 +301,7 @@ Rewritten depthwise_of_bytes(RewriteContext& c, const Node& n) {
   return product_of_integers(c, n, Terms::of_channels);
 }
 /// For the same, many terms whose number no group divides.
-Rewritten contract_of_ragged_bytes(RewriteContext& c, const Node& n) {
+Rewritten contract_of_ragged_integers(RewriteContext& c, const Node& n) {
   return product_of_integers(c, n, Terms::ragged);
 }
 
@@ -398,8 +398,9 @@ constexpr RewriteRule kIntegerRules[] = {
        const NodeId w = b.mul(b.cast(bytes_of(b, {16, 1, 3, 3}), DType::f32), 0.125);
        return b.conv(x, w, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 16});
      }},
-    {kContractOfRaggedBytes, "(s*i) @ (t*j) -> (i @ j)*(s*t)  for bytes i, j of many terms",
-     contract_of_ragged_bytes,
+    {kContractOfRaggedIntegers,
+     "(s*i) @ (t*j) -> (i @ j)*(s*t)  for integers i, j of 16 bits, many terms",
+     contract_of_ragged_integers,
      [](Builder& b) {
        const NodeId q = b.graph().add_input("q", {DType::u8, {8, 37}});
        const NodeId w = b.mul(b.cast(bytes_of(b, {37, 2}), DType::f32), 0.125);
