@@ -34,8 +34,7 @@ std::optional<std::size_t> whole_dimension(const Access& a, const Shape& shape, 
   return steps_along(a, v) ? whole : std::nullopt;
 }
 
-ProductExtents extents_of(const Contract& k, const Shape& out, const Shape& lhs, const Shape& rhs,
-                          bool ragged) {
+ProductExtents extents_of(const Contract& k, const Shape& out, const Shape& lhs, const Shape& rhs) {
   ProductExtents e;
   for (std::size_t i = 0; i < out.size(); ++i) {
     const Var v{static_cast<std::int32_t>(i)};
@@ -48,9 +47,9 @@ ProductExtents extents_of(const Contract& k, const Shape& out, const Shape& lhs,
     const bool steps = steps_along(k.lhs, v) && steps_along(k.rhs, v);
     const bool whole = whole_dimension(k.lhs, lhs, v, k.reduced[i]) &&
                        whole_dimension(k.rhs, rhs, v, k.reduced[i]);
-    const bool many = ragged && whole && k.reduced[i] >= kManyTerms;
-    e.pairs |= steps && (k.reduced[i] % 2 == 0 || many);
-    e.quads |= steps && (k.reduced[i] % 4 == 0 || many);
+    e.pairs |= k.reduced[i] % 2 == 0 && steps;
+    e.quads |= k.reduced[i] % 4 == 0 && steps;
+    if (k.reduced[i] % 4 != 0 && k.reduced[i] >= kManyTerms && whole) e.many = i;
     if (k.reduced[i] % 4 == 3 && whole) e.short_of_four = i;
   }
   if (e.pairs || e.reduced < 16) e.short_of_four = {};

@@ -9,11 +9,12 @@ namespace heddle::prim {
 struct ProductExtents {
   std::int64_t lhs = 1, rhs = 1, both = 1, reduced = 1;
   bool pairs = false, quads = false;
-  std::optional<std::size_t> short_of_four;  ///< a reduction that one zero more makes such a one
+  std::optional<std::size_t> short_of_four;  ///< a reduction that zeros behind it make such a one
+  /// A reduction of many terms, whose number four does not divide.
+  std::optional<std::size_t> many;
+  bool ragged = false;  ///< and that one goes in groups, of which the last has fewer
 };
-/// `ragged`: many terms may end in a group that has fewer, the others zeros.
-ProductExtents extents_of(const Contract& k, const Shape& out, const Shape& lhs, const Shape& rhs,
-                          bool ragged = false);
+ProductExtents extents_of(const Contract& k, const Shape& out, const Shape& lhs, const Shape& rhs);
 
 /// Without pairs, or where there is no matrix (depthwise convolution), wide types are as fast.
 bool worth_pairs(const ProductExtents& e);

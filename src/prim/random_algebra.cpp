@@ -223,7 +223,7 @@ class Algebra {
     return b_.cast(x, pick({DType::u8, DType::i32, DType::u8}));
   }
   NodeId quantised_product() {
-    const std::int64_t k = pick<std::int64_t>({16, 9, 12, 19, 37, 33}),
+    const std::int64_t k = pick<std::int64_t>({16, 9, 12, 19, 37, 58, 33}),
                        n = pick<std::int64_t>({8, 3});
     const auto narrow = [&] { return pick({DType::i8, DType::u8, DType::i16}); };
     const NodeId q = g_.add_input(fmt::format("q{}", g_.inputs.size()), {narrow(), {5, k}});

@@ -176,22 +176,34 @@ std::pair<DType, DType> narrow_types(Interval a, Interval b, const ProductExtent
   return {DType::i16, DType::i16};
 }
 
+/// The operand with zeros behind the terms of a reduction, so that four divides their number; a
+/// constant at once.
+NodeId with_zeros_behind(RewriteContext& c, NodeId x, const Access& access, Var v,
+                         std::int64_t terms) {
+  const Shape shape = c.b.shape(x);
+  Shape none(shape.size(), 0), more = none;
+  more[*whole_dimension(access, shape, v, terms)] = 4 - terms % 4;
+  const NodeId padded = c.b.pad(x, none, more, 0);
+  if (!c.constant(padded)) return padded;
+  const auto value = evaluate_constant(c.g, padded);
+  return value ? c.b.constant(*value) : padded;
+}
+
 /// The sum of products of integers; a colour image's three channels become four.
 NodeId product_of(RewriteContext& c, const Contract& k, const ProductExtents& e, NodeId lhs,
                   NodeId rhs, Shape out, DType type = DType::i32) {
   std::vector<std::int64_t> reduced = k.reduced;
-  if (e.short_of_four) {
-    const std::size_t i = *e.short_of_four;
+  const auto padded = [&](NodeId x, const Access& access, std::size_t i) {
     const Var v{static_cast<std::int32_t>(out.size() + i)};
-    for (auto [x, access] : {std::pair{&lhs, &k.lhs}, {&rhs, &k.rhs}}) {
-      const Shape shape = c.b.shape(*x);
-      Shape none(shape.size(), 0), one = none;
-      one[*whole_dimension(*access, shape, v, reduced[i])] = 1;
-      *x = c.b.pad(*x, none, one, 0);
-      if (!c.constant(*x)) continue;
-      if (const auto value = evaluate_constant(c.g, *x)) *x = c.b.constant(*value);
-    }
-    ++reduced[i];
+    return with_zeros_behind(c, x, access, v, reduced[i]);
+  };
+  if (e.short_of_four) {
+    lhs = padded(lhs, k.lhs, *e.short_of_four);
+    rhs = padded(rhs, k.rhs, *e.short_of_four);
+    std::int64_t& terms = reduced[*e.short_of_four];
+    terms += 4 - terms % 4;
+  } else if (e.ragged && c.constant(rhs)) {
+    rhs = padded(rhs, k.rhs, *e.many);  // so that none of its terms has to be tested
   }
   return c.b.contract(lhs, rhs, out, reduced, k.lhs, k.rhs, type);
 }
@@ -268,14 +280,17 @@ Rewritten product_of_integers(RewriteContext& c, const Node& n, Terms terms) {
       d->integers = add_view(c.b, {d->integers}, d->through->pieces, 0,
                              {c.b.dtype(d->integers), c.b.shape(id)});
   const auto extents = [&] {
-    return extents_of(contract, n.type.shape, c.b.shape(a->integers), c.b.shape(b->integers),
-                      terms == Terms::ragged);
+    return extents_of(contract, n.type.shape, c.b.shape(a->integers), c.b.shape(b->integers));
   };
   ProductExtents e = extents();
   if (terms == Terms::of_channels) {
     if (!is_depthwise(contract, e) || !c.constant(b->integers)) return std::nullopt;
     e.quads = true;
     e.short_of_four = {};
+  } else if (terms == Terms::ragged) {
+    if (!e.many || e.quads) return std::nullopt;
+    e.pairs = e.quads = e.ragged = true;
+    if (!worth_pairs(e)) return std::nullopt;
   } else {
     if (!e.quads && one_reduction(c, b->integers, contract, n.type.shape)) e = extents();
     if (!e.pairs && in_order_of_loops(c, b->integers, contract, n.type.shape)) e = extents();
@@ -287,7 +302,9 @@ Rewritten product_of_integers(RewriteContext& c, const Node& n, Terms terms) {
   if (x == DType::i16)
     if (const auto sum = product_of_shifted(c, contract, e, *a, *b, n.type.shape))
       return scaled(c, c.b.cast(*sum, DType::f32), *a, *b);
-  if (terms == Terms::of_channels && x == DType::i16) return std::nullopt;
+  const bool even = e.many && contract.reduced[*e.many] % 2 == 0;
+  if (x == DType::i16 && (terms == Terms::of_channels || (terms == Terms::ragged && even)))
+    return std::nullopt;
   const NodeId sum = product_of(c, contract, e, narrow(c, a->integers, x),
                                 narrow(c, b->integers, y), n.type.shape);
   return scaled(c, c.b.cast(sum, DType::f32), *a, *b);
