@@ -49,7 +49,9 @@ ProductExtents extents_of(const Contract& k, const Shape& out, const Shape& lhs,
                        whole_dimension(k.rhs, rhs, v, k.reduced[i]);
     e.pairs |= k.reduced[i] % 2 == 0 && steps;
     e.quads |= k.reduced[i] % 4 == 0 && steps;
-    if (k.reduced[i] % 4 != 0 && k.reduced[i] >= kManyTerms && whole) e.many = i;
+    if (k.reduced[i] % 4 != 0 && k.reduced[i] >= kManyTerms && whole &&
+        (!e.many || k.reduced[*e.many] < k.reduced[i]))
+      e.many = i;
     if (k.reduced[i] % 4 == 3 && whole) e.short_of_four = i;
   }
   if (e.pairs || e.reduced < 16) e.short_of_four = {};

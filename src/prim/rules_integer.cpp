@@ -239,6 +239,7 @@ bool padded(RewriteContext& c, NodeId& q, Access& access, const Contract& k, con
 std::optional<NodeId> product_of_shifted(RewriteContext& c, Contract k, const ProductExtents& e,
                                          const Dequantised& a, const Dequantised& b, Shape out) {
   const std::int64_t low = a.range.low;
+  if (!k.lhs.inside.empty() && low > 0) return std::nullopt;  // no byte stands for 0
   if (!e.quads || low == 0 || a.range.high - low > 255 || !contains(range_of(DType::i8), b.range) ||
       !k.rhs.inside.empty() || !c.constant(b.integers))
     return std::nullopt;
@@ -265,8 +266,13 @@ std::optional<NodeId> product_of_shifted(RewriteContext& c, Contract k, const Pr
   return c.b.add(product, c.b.broadcast(c.b.constant(*sums), out));
 }
 
+/// How terms go four, or two, to an instruction.
+enum class Terms : std::uint8_t {
+  groups,      ///< neighbours along a reduction, whose number divides into such groups
+  ragged,      ///< the last group has fewer, or the reduction is two that run as one
+  of_channels  ///< rows of taps: a depthwise convolution
+};
 /// (s·i) @ (t·j) → (i @ j)·(s·t) for integers i and j: no rounding before the scales.
-enum class Terms : std::uint8_t { groups, ragged, of_channels };
 Rewritten product_of_integers(RewriteContext& c, const Node& n, Terms terms) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr || n.type.dtype != DType::f32) return std::nullopt;
@@ -288,22 +294,25 @@ Rewritten product_of_integers(RewriteContext& c, const Node& n, Terms terms) {
     e.quads = true;
     e.short_of_four = {};
   } else if (terms == Terms::ragged) {
-    if (!e.many || e.quads) return std::nullopt;
-    e.pairs = e.quads = e.ragged = true;
+    if (e.quads) return std::nullopt;
+    if (one_reduction(c, b->integers, contract, n.type.shape)) e = extents();
+    if (!e.quads && !e.many) return std::nullopt;
+    e.ragged = !e.quads;
+    e.pairs = e.quads = true;
     if (!worth_pairs(e)) return std::nullopt;
   } else {
-    if (!e.quads && one_reduction(c, b->integers, contract, n.type.shape)) e = extents();
     if (!e.pairs && in_order_of_loops(c, b->integers, contract, n.type.shape)) e = extents();
     if (!worth_pairs(e)) return std::nullopt;
   }
   const auto largest = [](Interval r) { return std::max(-r.low, r.high); };
   if (largest(a->range) * largest(b->range) > INT32_MAX / e.reduced) return std::nullopt;
   const auto [x, y] = narrow_types(a->range, b->range, e);
-  if (x == DType::i16)
+  const bool channels = terms == Terms::of_channels;
+  if (x == DType::i16 || (channels && x != DType::u8))
     if (const auto sum = product_of_shifted(c, contract, e, *a, *b, n.type.shape))
       return scaled(c, c.b.cast(*sum, DType::f32), *a, *b);
-  const bool even = e.many && contract.reduced[*e.many] % 2 == 0;
-  if (x == DType::i16 && (terms == Terms::of_channels || (terms == Terms::ragged && even)))
+  const bool odd = e.ragged && contract.reduced[*e.many] % 2 != 0;  // or pairs need no last group
+  if (channels ? x != DType::u8 : terms == Terms::ragged && x == DType::i16 && !odd)
     return std::nullopt;
   const NodeId sum = product_of(c, contract, e, narrow(c, a->integers, x),
                                 narrow(c, b->integers, y), n.type.shape);

@@ -127,6 +127,14 @@ std::optional<Expr> Emitter::neighbours(const Expr& offset) {
   return a.base;
 }
 
+/// Whether a part of a word is the bits that its load reads: an integer's, or those of bf16 that
+/// upper_half() takes from an f32.
+bool is_bits(const Value& part, DType stored) {
+  const auto* x = std::get_if<Apply>(&part->op);
+  const bool cast = x != nullptr && x->fn == ir::ScalarFn::cast;
+  return is_int(stored) || (stored == DType::bf16 && x != nullptr && !cast);
+}
+
 /// Words whose parts, bytes or halves, are lines apart, each part's lanes neighbours: lines side by
 /// side in a register, and one permutation. Null where it is something else, or no instruction does
 /// it.
@@ -150,7 +158,7 @@ Emitter::V Emitter::load_lines(std::span<const Value> parts) {
     const Load* load = load_under_cast(part);
     const std::int32_t id = load ? load->buffer.value : -1;
     if (!load || !load->dynamic.empty() || size_of(buffer(id).dtype) != 4 / count ||
-        in_registers(id))
+        !is_bits(part, buffer(id).dtype) || in_registers(id))
       return nullptr;
     const auto first = neighbours(load->offset);
     if (!first) return nullptr;
@@ -184,8 +192,8 @@ Emitter::V Emitter::load_parts(const Apply& x) {
   const std::int32_t id = low.buffer.value;
   const std::size_t bytes = 4 / parts.size();
   const DType stored = buffer(id).dtype;
-  if ((!is_int(stored) && stored != DType::bf16) ||
-      size_of(stored) != static_cast<std::int64_t>(bytes) || in_registers(id))
+  if (!is_bits(parts[0], stored) || size_of(stored) != static_cast<std::int64_t>(bytes) ||
+      in_registers(id))
     return nullptr;
   const bool some =
       scope().mask && !always_inside(id, bound(load_under_cast(parts.back())->offset));

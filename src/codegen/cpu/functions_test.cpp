@@ -187,6 +187,50 @@ TEST(Functions, ProductsOfHalves) {
   for (const Machine& m : machines()) check(k, m, 1e-6);
 }
 
+/// Words of bytes and of halves that lie lines apart, of fewer lines than a word has, of whole
+/// vectors and of parts of one; halves of numbers that are cast are no bits of memory.
+TEST(Functions, WordsOfLines) {
+  struct Row {
+    const char *stored, *part;
+    int parts;
+    bool permuted = true;
+  };
+  for (const Row& row :
+       {Row{"u8", "cast.i32(load.u8 b0[{0}])", 4}, Row{"i8", "cast.i32(load.i8 b0[{0}])", 4},
+        Row{"bf16", "shift_right.i32(bitcast.i32(load.f32 b0[{0}]), i32(16))", 2},
+        Row{"bf16", "cast.i32(load.f32 b0[{0}])", 2, false},
+        Row{"f16", "cast.i32(load.f32 b0[{0}])", 2, false}})
+    for (int there = 1; there <= row.parts; ++there)
+      for (const int lanes : {16, 11})
+        for (const int apart : {1, 37}) {
+          std::string word;
+          for (int i = 0; i < row.parts; ++i) {
+            const std::string at = fmt::format("d0*16 + d1 + {}", i * apart);
+            std::string part =
+                i < there ? fmt::format(fmt::runtime(row.part), at) : std::string("i32(0)");
+            if (i + 1 < row.parts)
+              part = fmt::format("bit_and.i32({}, i32({}))", part, row.parts == 4 ? 255 : 65535);
+            if (i > 0) part = fmt::format("shift_left.i32({}, i32({}))", part, 32 / row.parts * i);
+            word = i == 0 ? part : fmt::format("bit_or.i32({}, {})", word, part);
+          }
+          const std::string text = fmt::format(R"(kernel "words" vars=2 {{
+  buffer b0 "x" {}[200] grid arg=0
+  buffer b1 "y" i32[48] grid arg=1 written
+  for grid d0 in 0..3 {{ for vector d1 in 0..{} {{ b1[d0*16 + d1] = {} }} }}
+}})",
+                                               row.stored, lanes, word);
+          SCOPED_TRACE(text);
+          for (const Machine& m : machines()) check(parsed(text), m, 0);
+          Machine host = host_machine();
+          const bool has = row.parts == 4 ? host.byte_tables : host.bf16_pairs;
+          if (!has || host.vector_bytes < 64 || lanes < 16 || there < 2 || apart == 1) continue;
+          const std::string code = *to_assembly_text(parsed(text), host);
+          EXPECT_EQ(
+              code.find("vpermb") != std::string::npos || code.find("vpermw") != std::string::npos,
+              row.permuted);
+        }
+}
+
 TEST(Functions, BitcastsKeepTheBits) {
   for (const auto& [a, b] : {std::pair{DType::f32, DType::u32}, std::pair{DType::f64, DType::i64}})
     for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {

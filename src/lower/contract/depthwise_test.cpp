@@ -128,7 +128,7 @@ TEST(Depthwise, MultipliesBytes) {
         Case c;
         c.target.vector_bytes = 32;
         c.target.quads = quads;
-        const Shape shape{1, 27, row.rows, row.columns};
+        const Shape shape{row.rows == 5 ? 2 : 1, 27, row.rows, row.columns};
         const std::int64_t down = std::min(row.kernel, row.rows);
         NodeId x = c.input(shape, DType::u8);
         Tensor w({DType::i8, {27, 1, down, row.kernel}});
@@ -157,6 +157,38 @@ TEST(Depthwise, MultipliesBytes) {
         ASSERT_TRUE(status.ok()) << status.error().message;
         ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
       }
+}
+
+/// Bytes that are read as signed ones are no bytes of an unsigned image.
+TEST(Depthwise, MultipliesBytesReadAsSignedOnes) {
+  Case c;
+  c.target.vector_bytes = 32;
+  c.target.quads = true;
+  const NodeId q = c.input({1, 24, 9, 11}, DType::u8), w = c.constant({24, 1, 3, 3}, DType::i8);
+  for (std::int64_t i = 0; i < c.inputs[0].count(); ++i) c.inputs[0].set_int(i, i * 91 % 256);
+  const NodeId x = c.b.cast(q, DType::i8);
+  const NodeId same = c.b.conv(x, w, conv(2, 1, 1, 1, 24));
+  c.output(c.g.add(c.g[same].op, {x, w}, {DType::i32, c.b.shape(same)}));
+  c.layouts[q] = ordered(c.b.shape(q), {0, 2, 3, 1});
+  const auto lowered = contract::lower_depthwise(request_of(c));
+  EXPECT_EQ(lowered.ok() ? run(c, *lowered) : lowered.error().message, "");
+}
+
+/// Rows that no window has are infinite, of which the nearest is read for the padding.
+TEST(Depthwise, LeavesOutWhatLiesOutside) {
+  Case c;
+  c.target.vector_bytes = 32;
+  c.target.bf16_pairs = true;
+  const Shape shape{1, 16, 7, 9};
+  const NodeId x = c.input(shape, DType::bf16);
+  for (std::int64_t i = 0; i < c.inputs[0].count(); ++i)
+    if (i / 9 % 7 % 3 == 0) c.inputs[0].set(i, HUGE_VAL);
+  c.output(c.b.conv(x, c.constant({16, 1, 2, 2}, DType::bf16), conv(2, 3, 2, 1, 16)));
+  c.layouts[x] = ordered(shape, {0, 2, 3, 1});
+  const auto lowered = contract::lower_depthwise(request_of(c));
+  ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+  EXPECT_NE(lowered->schedule.find("words"), std::string::npos);
+  EXPECT_EQ(run(c, *lowered), "") << lowered->schedule;
 }
 
 /// Bytes that are widened where they are read, with a zero point or without: as they lie in memory.

@@ -277,19 +277,6 @@ bool may_be_ragged(const Problem& p, const Axis& axis, int count) {
   return axis.extent >= kGroups * count && plain(p.a_access) && plain(p.b_access);
 }
 
-/// Whether a constant holds nothing but zeros at these positions of a dimension.
-bool has_zeros(const Tensor* t, int dim, std::int64_t begin, std::int64_t end) {
-  if (t == nullptr || t->shape()[static_cast<std::size_t>(dim)] < end) return false;
-  const Shape& shape = t->shape();
-  std::int64_t inner = 1;
-  for (std::size_t d = static_cast<std::size_t>(dim) + 1; d < shape.size(); ++d) inner *= shape[d];
-  const std::int64_t extent = shape[static_cast<std::size_t>(dim)];
-  for (std::int64_t i = 0; i < t->count(); ++i)
-    if (const std::int64_t at = i / inner % extent; at >= begin && at < end)
-      if (is_float(t->dtype()) ? t->at(i) != 0 : t->int_at(i) != 0) return false;
-  return true;
-}
-
 /// Lets the longest reduction that allows it count so many at a time.
 bool join(const prim::Graph& g, int count, Problem& p) {
   Axis* best = nullptr;
@@ -302,9 +289,10 @@ bool join(const prim::Graph& g, int count, Problem& p) {
   if (best->extent % count != 0) {
     const ir::Condition is_term{Expr(best->var), 0, best->extent};
     p.a_access.inside.push_back(is_term);
-    const int dim = *parts_along(p.b_access, best->var, count);
+    // Zeros of a leave out what b has there, if it can be read and is a number.
+    const auto dim = static_cast<std::size_t>(*parts_along(p.b_access, best->var, count));
     const std::int64_t whole = (best->extent + count - 1) / count * count;
-    if (!has_zeros(g.constant_of(p.b), dim, best->extent, whole))
+    if (p.type != DType::i32 || g[p.b].type.shape[dim] < whole)
       p.b_access.inside.push_back(is_term);
   }
   p.parts = {divide(p.a_access, best->var, count), divide(p.b_access, best->var, count), count,

@@ -29,8 +29,10 @@ std::optional<WindowWords> WindowWords::of(const Product& p) {
   if (!load || !filter || !load->dynamic.empty() || p.k.size() > 2) return std::nullopt;
   const DType stored = p.kernel.buffers[load->buffer].dtype,
               weights = p.kernel.buffers[filter->buffer].dtype;
+  const DType meant = (*p.request.graph)[p.problem.a].type.dtype;  // not bytes read as signed ones
   const bool bytes = target.quads && p.problem.type == DType::i32 && stored == DType::u8 &&
-                     weights == DType::i8 && out.fill_ >= 0 && out.fill_ <= 255;
+                     meant == DType::u8 && weights == DType::i8 && out.fill_ >= 0 &&
+                     out.fill_ <= 255;
   const bool halves = target.bf16_pairs && p.problem.type == DType::f32 && stored == DType::bf16 &&
                       weights == DType::bf16;
   if (!bytes && !halves) return std::nullopt;
