@@ -14,7 +14,7 @@ namespace {
 /// Extra time of the shorter of memory and compute, which do not overlap perfectly.
 constexpr double kOverlapLoss = 0.15;
 /// Share of the vector peak that maps reach, a scalar loop of a small contraction, a convolution of
-/// each channel alone in a kernel of its own, and one among others.
+/// each channel alone in a kernel of its own, the same of bytes, and one among others.
 constexpr double kMapEfficiency = 0.5, kScalarContract = 0.1, kDepthwise = 0.5,
                  kDepthwiseOfBytes = 0.9, kChannelwise = 0.05;
 /// Of an element of a main loop's result that is stored far from its neighbours.
