@@ -160,12 +160,16 @@ NodeId scaled(RewriteContext& c, NodeId y, const Dequantised& a, const Dequantis
   return y;
 }
 
-/// The same integers in fewer bits; a constant at once, though it may be larger than what it is of.
-NodeId narrow(RewriteContext& c, NodeId integers, DType type = DType::i16) {
-  const NodeId x = c.b.cast(integers, type);
+/// A value of constants as one, though it may be larger than what it is of.
+NodeId at_once(RewriteContext& c, NodeId x) {
   if (!c.constant(x)) return x;
   const auto value = evaluate_constant(c.g, x);
   return value ? c.b.constant(*value) : x;
+}
+
+/// The same integers in fewer bits.
+NodeId narrow(RewriteContext& c, NodeId integers, DType type = DType::i16) {
+  return at_once(c, c.b.cast(integers, type));
 }
 
 /// What the integers are read as: bytes, of which one operand's are signed, where four of them are
@@ -176,34 +180,30 @@ std::pair<DType, DType> narrow_types(Interval a, Interval b, const ProductExtent
   return {DType::i16, DType::i16};
 }
 
-/// The operand with zeros behind the terms of a reduction, so that four divides their number; a
-/// constant at once.
+/// The operand with zeros behind the terms of a reduction, so that four divides their number.
 NodeId with_zeros_behind(RewriteContext& c, NodeId x, const Access& access, Var v,
                          std::int64_t terms) {
   const Shape shape = c.b.shape(x);
   Shape none(shape.size(), 0), more = none;
   more[*whole_dimension(access, shape, v, terms)] = 4 - terms % 4;
-  const NodeId padded = c.b.pad(x, none, more, 0);
-  if (!c.constant(padded)) return padded;
-  const auto value = evaluate_constant(c.g, padded);
-  return value ? c.b.constant(*value) : padded;
+  return at_once(c, c.b.pad(x, none, more, 0));
 }
 
 /// The sum of products of integers; a colour image's three channels become four.
 NodeId product_of(RewriteContext& c, const Contract& k, const ProductExtents& e, NodeId lhs,
                   NodeId rhs, Shape out, DType type = DType::i32) {
   std::vector<std::int64_t> reduced = k.reduced;
-  const auto padded = [&](NodeId x, const Access& access, std::size_t i) {
+  const auto with_zeros = [&](NodeId x, const Access& access, std::size_t i) {
     const Var v{static_cast<std::int32_t>(out.size() + i)};
     return with_zeros_behind(c, x, access, v, reduced[i]);
   };
   if (e.short_of_four) {
-    lhs = padded(lhs, k.lhs, *e.short_of_four);
-    rhs = padded(rhs, k.rhs, *e.short_of_four);
+    lhs = with_zeros(lhs, k.lhs, *e.short_of_four);
+    rhs = with_zeros(rhs, k.rhs, *e.short_of_four);
     std::int64_t& terms = reduced[*e.short_of_four];
     terms += 4 - terms % 4;
   } else if (e.ragged && c.constant(rhs)) {
-    rhs = padded(rhs, k.rhs, *e.many);  // so that none of its terms has to be tested
+    rhs = with_zeros(rhs, k.rhs, *e.many);  // so that none of its terms has to be tested
   }
   return c.b.contract(lhs, rhs, out, reduced, k.lhs, k.rhs, type);
 }

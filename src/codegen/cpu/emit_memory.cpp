@@ -1,7 +1,6 @@
 // Loads and stores: choice between one element, all lanes, and data-dependent positions.
+#include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/IntrinsicsX86.h>
-
-#include <numeric>
 
 #include "codegen/cpu/emitter.h"
 #include "kernel/halves.h"
@@ -166,19 +165,13 @@ Emitter::V Emitter::load_lines(std::span<const Value> parts) {
   }
   llvm::Type* words = llvm::FixedVectorType::get(b_.getInt32Ty(), kLanes);
   if (std::all_of(parts.begin() + 1, parts.end(), is_none)) return b_.CreateZExt(lines[0], words);
-  while (lines.size() > 1)
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-      llvm::SmallVector<int> both(2 * width_of(lines[i]));
-      std::iota(both.begin(), both.end(), 0);
-      lines[i] = b_.CreateShuffleVector(lines[i], lines[i + 1], both);
-      lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    }
   llvm::SmallVector<llvm::Constant*> order;
   for (unsigned i = 0; i < kLanes * count; ++i)
     order.push_back(llvm::ConstantInt::get(element, i % count * kLanes + i / count));
-  V word = b_.CreateIntrinsic(count == 4 ? llvm::Intrinsic::x86_avx512_permvar_qi_512
-                                         : llvm::Intrinsic::x86_avx512_permvar_hi_512,
-                              {}, {lines[0], llvm::ConstantVector::get(order)});
+  V word = b_.CreateIntrinsic(
+      count == 4 ? llvm::Intrinsic::x86_avx512_permvar_qi_512
+                 : llvm::Intrinsic::x86_avx512_permvar_hi_512,
+      {}, {llvm::concatenateVectors(b_, lines), llvm::ConstantVector::get(order)});
   return b_.CreateBitCast(word, words);
 }
 

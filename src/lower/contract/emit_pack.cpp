@@ -383,16 +383,6 @@ const Tensor& Emitter::constant_operand(const kernel::Load& load) const {
   return *source;
 }
 
-namespace {
-
-/// Of an integer, or of a value of bf16.
-std::uint32_t bits_at(const Tensor& t, std::int64_t i) {
-  if (t.dtype() != DType::bf16) return static_cast<std::uint32_t>(t.int_at(i));
-  return reinterpret_cast<const std::uint16_t*>(t.data())[i];
-}
-
-}  // namespace
-
 /// From a part of a word of the constant operand to the next.
 std::int64_t Emitter::part_distance() const {
   return p_.problem.parts ? *kernel::distance_of_parts(kernel::parts_of(p_.b))->constant() : 0;

@@ -108,6 +108,9 @@ std::vector<ir::Expr> expressions_of(const kernel::Value& v);
 /// conditions on p alone, put into the units of q: p >= low where p·extent + q >= low·extent.
 kernel::Value in_units_of(const Axis& q, const Axis& p, const kernel::Value& v);
 
+/// The bits of an integer, or of a value of bf16.
+std::uint32_t bits_at(const Tensor& t, std::int64_t i);
+
 /// Replaces loads from stand-in buffers by other values.
 kernel::Value replace_loads(const kernel::Value& v,
                             const std::vector<std::pair<kernel::BufferId, kernel::Value>>& with);

@@ -42,6 +42,11 @@ std::vector<Expr> expressions_of(const Value& v) {
   return out;
 }
 
+std::uint32_t bits_at(const Tensor& t, std::int64_t i) {
+  if (t.dtype() != DType::bf16) return static_cast<std::uint32_t>(t.int_at(i));
+  return reinterpret_cast<const std::uint16_t*>(t.data())[i];
+}
+
 Value replace_loads(const Value& v, const std::vector<std::pair<kernel::BufferId, Value>>& with) {
   std::unordered_map<const kernel::ValueNode*, Value> memo;
   const std::function<Value(const Value&)> visit = [&](const Value& x) -> Value {

@@ -68,9 +68,7 @@ std::int32_t WindowWords::part(std::int64_t bits, std::int64_t place) const {
 
 std::int32_t WindowWords::weight(const Tensor& filter, std::int64_t element,
                                  std::int64_t place) const {
-  const bool halves = filter.dtype() == DType::bf16;
-  return part(halves ? f32_to_bf16(static_cast<float>(filter.at(element))) : filter.int_at(element),
-              place);
+  return part(bits_at(filter, element), place);
 }
 
 Value WindowWords::product(Value word, Value weights) const {
