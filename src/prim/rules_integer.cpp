@@ -349,15 +349,18 @@ Rewritten contract_of_narrow(RewriteContext& c, const Node& n) {
   return product_of(c, contract, e, lhs, narrow(c, rhs, y), n.type.shape);
 }
 
-/// For machines without products of four bytes. What is given in bytes stays so: it is read once.
+/// For machines without products of four bytes. What is given in bytes stays so: it is read once,
+/// and constants are packed as what is multiplied.
 Rewritten bytes_in_halves(RewriteContext& c, const Node& n) {
   const auto* k = std::get_if<Contract>(&n.op);
   if (k == nullptr || n.type.dtype != DType::i32) return std::nullopt;
   for (const NodeId a : n.args)
     if (size_of(c.b.dtype(a)) != 1 || std::holds_alternative<Input>(c.g[a].op)) return std::nullopt;
   const Contract contract = *k;
-  const NodeId rhs = n.args[1], lhs = narrow(c, n.args[0]);
-  return c.g.add(contract, {lhs, narrow(c, rhs)}, n.type);
+  if (c.constant(n.args[0]) && c.constant(n.args[1])) return std::nullopt;
+  const auto halves = [&](NodeId x) { return c.constant(x) ? x : narrow(c, x); };
+  const NodeId rhs = n.args[1], lhs = halves(n.args[0]);
+  return c.g.add(contract, {lhs, halves(rhs)}, n.type);
 }
 
 /// For machines with products of bf16 in pairs, which three channels have none of.

@@ -175,6 +175,17 @@ Emitter::V Emitter::load_lines(std::span<const Value> parts) {
   return b_.CreateBitCast(word, words);
 }
 
+/// Words of two bytes each, neighbours in memory, with either as 16 bits.
+Emitter::V Emitter::widened_parts(std::int32_t id, const Expr& offset, unsigned width) {
+  auto* bytes = llvm::FixedVectorType::get(b_.getInt8Ty(), 2 * width);
+  auto* halves = llvm::FixedVectorType::get(b_.getInt16Ty(), 2 * width);
+  V read = b_.CreateAlignedLoad(bytes, address(id, offset), llvm::Align(1));
+  V wide = is_signed_int(buffer(id).dtype) ? b_.CreateSExt(read, halves)
+                                           : b_.CreateZExt(read, halves);
+  llvm::Type* word = b_.getInt32Ty();
+  return b_.CreateBitCast(wide, width > 1 ? llvm::FixedVectorType::get(word, width) : word);
+}
+
 /// Neighbouring integers, or values of bf16, that are parts of one i32 are one load; null where
 /// they are not.
 Emitter::V Emitter::load_parts(const Apply& x) {
@@ -185,8 +196,9 @@ Emitter::V Emitter::load_parts(const Apply& x) {
   const std::int32_t id = low.buffer.value;
   const std::size_t bytes = 4 / parts.size();
   const DType stored = buffer(id).dtype;
-  if (!is_bits(parts[0], stored) || size_of(stored) != static_cast<std::int64_t>(bytes) ||
-      in_registers(id))
+  const bool widens = parts.size() == 2 && (stored == DType::i8 || stored == DType::u8);
+  if (!is_bits(parts[0], stored) || in_registers(id) ||
+      (!widens && size_of(stored) != static_cast<std::int64_t>(bytes)))
     return nullptr;
   const bool some =
       scope().mask && !always_inside(id, bound(load_under_cast(parts.back())->offset));
@@ -198,7 +210,8 @@ Emitter::V Emitter::load_parts(const Apply& x) {
     if (a.kind != Access::Kind::constant || a.offsets.size() != vector_->width) return nullptr;
     width = vector_->width;
   }
-  if (some && width == 1) return nullptr;
+  if (some && (width == 1 || widens)) return nullptr;
+  if (widens) return widened_parts(id, a.base, width);
   llvm::Type* type = b_.getInt32Ty();
   if (width > 1) type = llvm::FixedVectorType::get(type, width);
   if (some)

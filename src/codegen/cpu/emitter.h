@@ -142,6 +142,7 @@ class Emitter {
   // emit_memory.cpp: one element, or all lanes
   V load(const kernel::Load& x, DType dtype);
   V load_parts(const kernel::Apply& x);
+  V widened_parts(std::int32_t id, const ir::Expr& offset, unsigned width);
   V load_lines(std::span<const kernel::Value> parts);
   V load_table(const kernel::Load& x);
   V add_product(const kernel::Apply& x);

@@ -240,6 +240,7 @@ class Emitter {
   std::uint32_t word_at(const Tensor& source, std::int64_t offset, std::int64_t next) const;
   const Tensor& constant_operand(const kernel::Load& load) const;
   const kernel::Load& operand_load() const;
+  bool keeps_bytes() const;
 
   Product& p_;
   kernel::Kernel& k_;
@@ -256,6 +257,7 @@ class Emitter {
   kernel::Value a_main_, b_main_;  ///< operands as the tile reads them
   kernel::BufferId a_buffer_, b_buffer_;
   std::int64_t lda_ = 0, panel_size_ = 0;
+  std::int64_t stored_parts_ = 1;  ///< elements of the packed constant that are one word
   std::int64_t transformed_place_ = 0, products_place_ = 0;  ///< elements of a place of Winograd's
   std::vector<std::int64_t> box_strides_, box_extents_;
   ir::Var slot_;      ///< row of the copied matrix

@@ -88,11 +88,32 @@ void Emitter::plan_b() {
     b_main_ = kernel::load(b_buffer_, Expr(panel_loop_) * Expr(panel_size_) + in_panel, type);
     return;
   }
-  const std::int64_t size = batches * s_.panels * panel_size_;
+  const bool constant = s_.b == BSource::constant;
+  if (constant && keeps_bytes()) stored_parts_ = p_.problem.parts->count;
+  const std::int64_t size = batches * s_.panels * panel_size_ * stored_parts_;
   b_buffer_ = operand_scratch("panels", size, Scope::grid);
-  if (s_.b == BSource::constant) k_.buffers[b_buffer_].dtype = packed_type();
-  b_main_ = kernel::load(b_buffer_,
-                         (batch * Expr(s_.panels) + panel_) * Expr(panel_size_) + in_panel, type);
+  if (constant) k_.buffers[b_buffer_].dtype = packed_type();
+  const Expr word = (batch * Expr(s_.panels) + panel_) * Expr(panel_size_) + in_panel;
+  if (stored_parts_ == 1) {
+    b_main_ = kernel::load(b_buffer_, word, type);
+    return;
+  }
+  std::vector<Value> parts;
+  for (std::int64_t i = 0; i < stored_parts_; ++i) {
+    const Expr at = word * Expr(stored_parts_) + Expr(i);
+    parts.push_back(kernel::load(b_buffer_, at, compute_type(packed_type())));
+  }
+  b_main_ = kernel::packed(parts);
+}
+
+/// Whether bytes of a constant stay bytes, which the main loop widens to the halves of words: a few
+/// rows wait for them to come from memory.
+bool Emitter::keeps_bytes() const {
+  constexpr std::int64_t kFewRows = 8;
+  const auto& parts = p_.problem.parts;
+  const DType stored = k_.buffers[operand_load().buffer].dtype;
+  return parts && parts->count == 2 && (stored == DType::i8 || stored == DType::u8) &&
+         p_.problem.count(Role::m) <= kFewRows;
 }
 
 void Emitter::copy_a(Body& body) {
@@ -372,6 +393,7 @@ const kernel::Load& Emitter::operand_load() const {
 /// Storage types stay as they are; others are packed as what is computed with.
 DType Emitter::packed_type() const {
   const DType from = k_.buffers[operand_load().buffer].dtype;
+  if (stored_parts_ > 1) return from;
   return compute_type(from) == p_.problem.element() ? from : p_.problem.element();
 }
 
@@ -427,7 +449,8 @@ Tensor Emitter::pack_constant() const {
   const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
   const DType type = packed_type();
   const TensorType packed{type, s_.dots ? Shape{n, p_.extents.k}
-                                        : Shape{std::ssize(ob), s_.panels, p_.extents.k, width}};
+                                        : Shape{std::ssize(ob), s_.panels, p_.extents.k,
+                                                width * stored_parts_}};
   if (!p_.request.contents) return {packed, nullptr, nullptr};
   Tensor out(packed);
   const auto fill = [&](const auto& copy) {
@@ -449,7 +472,12 @@ Tensor Emitter::pack_constant() const {
     auto* to = reinterpret_cast<Bits*>(out.mutable_data());
     fill([=](std::int64_t i, std::int64_t offset) { to[i] = from[offset]; });
   };
-  if (p_.problem.parts)
+  if (stored_parts_ > 1)
+    fill([&, next = part_distance()](std::int64_t i, std::int64_t offset) {
+      for (std::int64_t part = 0; part < stored_parts_; ++part)
+        out.set_int(i * stored_parts_ + part, source->int_at(offset + part * next));
+    });
+  else if (p_.problem.parts)
     fill([&, next = part_distance()](std::int64_t i, std::int64_t offset) {
       out.set_int(i, static_cast<std::int32_t>(word_at(*source, offset, next)));
     });

@@ -165,12 +165,14 @@ std::vector<Expr> Emitter::lines_of_turn(std::int64_t lines, std::int64_t all, c
 Body Emitter::fetch_columns(const Expr& done, std::int64_t steps) const {
   constexpr std::int64_t kAhead = 2048;  // bytes
   if (s_.b != BSource::constant || strassen_ || tiles_of_panel() > 1) return {};
-  const std::int64_t bytes = size_of(k_.buffers[b_buffer_].dtype), width = s_.nv * lanes_;
+  const std::int64_t width = s_.nv * lanes_;
+  const std::int64_t bytes = size_of(k_.buffers[b_buffer_].dtype) * stored_parts_;
   if (s_.panels * panel_size_ * bytes <= p_.request.target.l2_bytes) return {};
   Body out;
   for (std::int64_t at = 0; at < steps * width; at += kLineBytes / bytes)
     out.push_back({kernel::Prefetch{
-        b_buffer_, start_of_panel(panel_) + done * Expr(width) + Expr(at + kAhead / bytes)}});
+        b_buffer_, (start_of_panel(panel_) + done * Expr(width) + Expr(at + kAhead / bytes)) *
+                       Expr(stored_parts_)}});
   return out;
 }
 
