@@ -275,7 +275,7 @@ struct CostModel::State : Moves {
 
   double integer_rate(const prim::Node& n) const {
     const DType a = f[n.args[0]].type.dtype, b = f[n.args[1]].type.dtype;
-    if (a == DType::i16) return kPairRate;
+    if (a == DType::i16 || b == DType::i16) return kPairRate;
     const bool bytes = size_of(a) == 1 && size_of(b) == 1 && a != b;
     return bytes && m.quads ? kQuadRate : kIntegerRate;
   }

@@ -180,8 +180,8 @@ Emitter::V Emitter::widened_parts(std::int32_t id, const Expr& offset, unsigned 
   auto* bytes = llvm::FixedVectorType::get(b_.getInt8Ty(), 2 * width);
   auto* halves = llvm::FixedVectorType::get(b_.getInt16Ty(), 2 * width);
   V read = b_.CreateAlignedLoad(bytes, address(id, offset), llvm::Align(1));
-  V wide = is_signed_int(buffer(id).dtype) ? b_.CreateSExt(read, halves)
-                                           : b_.CreateZExt(read, halves);
+  V wide =
+      is_signed_int(buffer(id).dtype) ? b_.CreateSExt(read, halves) : b_.CreateZExt(read, halves);
   llvm::Type* word = b_.getInt32Ty();
   return b_.CreateBitCast(wide, width > 1 ? llvm::FixedVectorType::get(word, width) : word);
 }

@@ -44,8 +44,10 @@ void Emitter::plan_box() {
     stride *= i + 1 == order.size() ? in_line(box_extents_[d]) : box_extents_[d];
     if (stride > 1 && i > 0 && stride % kSpread == 0) stride += 2 * lanes_;
   }
-  const bool halves = pieces_ && !pieces_->bytes;
-  a_buffer_ = scratch("box", stride, Scope::block, 1, halves ? DType::bf16 : element_);
+  DType stored = element_;
+  if (pieces_ && !pieces_->bytes) stored = DType::bf16;
+  if (winograd_ && element_ == DType::i32) stored = DType::i16;
+  a_buffer_ = scratch("box", stride, Scope::block, 1, stored);
   a_main_ = kernel::load(a_buffer_, box_offset(), p_.problem.element());
 }
 

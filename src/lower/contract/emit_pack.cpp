@@ -448,9 +448,9 @@ Tensor Emitter::pack_constant() const {
              ob = offsets_of(load, b_batch_);
   const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
   const DType type = packed_type();
-  const TensorType packed{type, s_.dots ? Shape{n, p_.extents.k}
-                                        : Shape{std::ssize(ob), s_.panels, p_.extents.k,
-                                                width * stored_parts_}};
+  const TensorType packed{
+      type, s_.dots ? Shape{n, p_.extents.k}
+                    : Shape{std::ssize(ob), s_.panels, p_.extents.k, width * stored_parts_}};
   if (!p_.request.contents) return {packed, nullptr, nullptr};
   Tensor out(packed);
   const auto fill = [&](const auto& copy) {

@@ -362,8 +362,11 @@ Body Emitter::step(const Variant& v, const Registers& reg, const Env& k) {
   }
   const Expr i = (Expr(r) * Expr(v.nv) + Expr(c2)) * Expr(lanes_) + Expr(l2);
   Value b = kernel::load(reg.b, Expr(c2) * Expr(lanes_) + Expr(l2), element_);
-  Value product = halves_ ? kernel::product_of_halves(kernel::load(reg.a, 0, element_), b)
-                          : p_.problem.product(kernel::load(reg.a, 0, element_), b);
+  const Value a = kernel::load(reg.a, 0, element_);
+  const Value product = halves_ ? kernel::product_of_halves(a, b)
+                        : winograd_ && type == DType::i32
+                            ? kernel::apply(ScalarFn::dot2, {a, b}, type)
+                            : p_.problem.product(a, b);
   Value sum = kernel::apply(ScalarFn::add, {kernel::load(reg.acc, i, type), product}, type);
   Body lanes{kernel::loop(l2, 0, lanes_, Binding::vector, {kernel::store(reg.acc, i, sum)})};
   Body row{kernel::store(reg.a, 0, at(a_main_, a_env)),

@@ -46,6 +46,10 @@ void transform(std::int64_t in, std::int64_t out, BufferId half, const Expr& lan
 
 namespace {
 
+Value shifted(const Value& v, int bits) {
+  return kernel::apply(ir::ScalarFn::shift_right, {v, kernel::imm_int(v->dtype, bits)}, v->dtype);
+}
+
 /// Elements from one place to the next: as they are, which the machine reads ahead best, unless
 /// what a transform takes of each of them would share few sets of a cache.
 std::int64_t apart(std::int64_t count, DType type) {
@@ -63,12 +67,13 @@ void Emitter::plan_winograd() {
   const DType type = p_.problem.type;
   const std::int64_t a = s_.winograd + 2, tiles = winograd_tiles(), width = s_.nv * lanes_;
   const Axis& channel = winograd_->channel;
-  const std::int64_t parts = halves_ ? 2 : 1, steps = channel.extent / parts;
-  if (halves_) element_ = DType::i32;
+  const bool pairs = halves_ || type == DType::i32;
+  const std::int64_t parts = pairs ? 2 : 1, steps = channel.extent / parts;
+  if (pairs) element_ = DType::i32;
   box_ = a_buffer_;
   // Rows a multiple of 1 KB apart would share few cache sets.
   lda_ = channel.extent + 2 * lanes_;
-  const DType stored = halves_ ? DType::bf16 : type;
+  const DType stored = halves_ ? DType::bf16 : pairs ? DType::i16 : type;
   transformed_place_ = apart(tiles * lda_, stored);
   products_place_ = apart(tiles * width, type);
   transformed_ = scratch("transformed", a * a * transformed_place_, Scope::block, 1, stored);
@@ -83,8 +88,8 @@ void Emitter::plan_winograd() {
     elements.push_back(kernel::load(transformed_, row + c * Expr(parts) + Expr(i), type));
   a_main_ = elements[0];
   if (halves_)
-    a_main_ = kernel::packed(
-        std::array{kernel::upper_half(elements[0]), kernel::upper_half(elements[1])});
+    for (Value& v : elements) v = kernel::upper_half(v);
+  if (pairs) a_main_ = kernel::packed(elements);
   b_main_ = kernel::load(
       b_buffer_, ((panel_ * Expr(a * a) + place) * Expr(steps) + c) * Expr(width) + Expr(n_vector_),
       element_);
@@ -170,7 +175,7 @@ kernel::Stmt Emitter::output_transform() {
   };
   const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
     const Expr to = (Expr((y * m + x) * s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
-    return kernel::store(square, to, v);
+    return kernel::store(square, to, type == DType::i32 ? shifted(v, kWinogradShift) : v);
   };
   const auto line = [&](const std::vector<Value>& d) { return output_line(m, d); };
   Body body;
@@ -263,7 +268,8 @@ Tensor Emitter::pack_winograd() const {
   const auto step = [&](const Axis& axis) { return element(axis, 1) - zero; };
   const std::int64_t dh = step(winograd_->kh), dw = step(winograd_->kw);
   const std::int64_t dc = step(winograd_->channel), dn = step(*p_.n);
-  const std::int64_t parts = halves_ ? 2 : 1;
+  const bool integers = p_.problem.type == DType::i32;
+  const std::int64_t parts = halves_ || integers ? 2 : 1;
   const TensorType packed{element_, {s_.panels, a * a, channels / parts, width}};
   if (!p_.request.contents) return {packed, nullptr, nullptr};
   Tensor out(packed);
@@ -285,7 +291,10 @@ Tensor Emitter::pack_winograd() const {
           for (std::size_t x = 0; x < 3; ++x) sum += half[i][x] * g[static_cast<std::size_t>(j)][x];
           const std::int64_t place = (o / width) * a * a + i * a + j;
           const std::int64_t to = (place * channels / parts + c / parts) * width + o % width;
-          if (halves_)
+          if (integers)
+            halves[2 * to + c % 2] =
+                static_cast<std::uint16_t>(static_cast<std::int16_t>(sum * kWinogradScale));
+          else if (halves_)
             halves[2 * to + c % 2] = f32_to_bf16(static_cast<float>(sum));
           else
             whole[to] = static_cast<float>(sum);

@@ -82,7 +82,7 @@ void measure(Product& p) {
   e.n = p.n ? p.n->extent : 1;
   e.k = p.problem.count(Role::k);
   e.element_bytes = size_of(p.problem.type);
-  e.spare = p.problem.parts ? 2 : 0;  // of 16 the allocator wants one more
+  e.spare = p.problem.parts ? kPairSpare : 0;
   e.a_row_bytes = e.k * e.element_bytes * (e.rows > 1 ? e.tile : 1);
   // Where bf16 is all that is kept, a processor with tile registers has shorter functions.
   constexpr double kNarrow = 0.4;

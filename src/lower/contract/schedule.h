@@ -20,6 +20,9 @@ enum class BSource : std::uint8_t {
   phase,  ///< packed once by a first phase
 };
 
+/// Registers that products of pairs take before they are added; of 16 the allocator wants one more.
+constexpr std::int64_t kPairSpare = 2;
+
 /// What a schedule has to know of a problem; times are in cycles of one core.
 struct Extents {
   std::int64_t outer = 1;  ///< batch and outer row axes: independent problems

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernel/halves.h"
+#include "prim/rewrite.h"
 #include "support/math.h"
 
 namespace heddle::lower::contract {
@@ -29,10 +30,10 @@ double transform_cycles(std::int64_t m, bool input) {
   return input ? 140 : 90;
 }
 
-/// The rows and columns of a 3×3 window of stride 1 that slides over an operand in f32.
+/// The rows and columns of a 3×3 window of stride 1 that slides over an operand.
 std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
   const std::vector<Axis> k = p.of(Role::k), rows = p.of(Role::m);
-  if (p.type != DType::f32 || k.size() != 3) return std::nullopt;
+  if (k.size() != 3) return std::nullopt;
   std::vector<Axis> found;
   for (const Expr& e : p.a_access.index)
     for (const Axis& window : k)
@@ -50,9 +51,10 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
   const std::int64_t channels = shape.channel.extent;
   const double copy_rate = shape.turned ? 2 : 5;  // bytes in a cycle
   Extents e = p.extents;
-  const bool halves = winograd_of_halves(*p.request.graph, p.problem, t, s.winograd);
-  const std::int64_t bytes = halves ? 2 : 4;
-  e.k = halves ? channels / 2 : channels;
+  const bool pairs = winograd_of_halves(*p.request.graph, p.problem, t, s.winograd) ||
+                     p.problem.type == DType::i32;
+  const std::int64_t bytes = pairs ? 2 : 4;
+  e.k = pairs ? channels / 2 : channels;
   const std::int64_t a = s.winograd + 2, tiles = s.big * s.mr + s.small * (s.mr - 1);
   const double k = static_cast<double>(channels), vectors = k / lanes;
   const auto block = [&](std::int64_t mr) {
@@ -95,11 +97,14 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
 }  // namespace
 
 std::optional<Winograd> winograd_of(const Product& p, int lanes) {
-  if (p.problem.parts || p.problem.type != DType::f32 || !p.box) return std::nullopt;
+  const prim::Graph& g = *p.request.graph;
+  if (p.problem.parts || !p.box) return std::nullopt;
+  if (p.problem.type != DType::f32 && !winograd_of_integers(g, p.problem, p.request.target))
+    return std::nullopt;
   const kernel::Load* filter = kernel::load_under_cast(p.b);
   if (!filter || !filter->dynamic.empty()) return std::nullopt;
   const bool constant = p.base.b == BSource::constant;
-  if (!constant && (*p.request.graph)[p.problem.b].type.dtype != DType::f32) return std::nullopt;
+  if (!constant && g[p.problem.b].type.dtype != DType::f32) return std::nullopt;
   if (!p.row || !p.tile || !p.n || p.n_axes.size() != 1 || p.k.size() != 3) return std::nullopt;
   for (const Axis& axis : p.outer)
     if (axis.role != Role::m) return std::nullopt;
@@ -135,6 +140,19 @@ bool winograd_of_halves(const prim::Graph& g, const Problem& p, const Target& ta
          g[p.b].type.dtype == DType::bf16;
 }
 
+bool winograd_of_integers(const prim::Graph& g, const Problem& p, const Target& target) {
+  if (p.type != DType::i32 || target.quads || target.tiles || target.winograd < 2) return false;
+  const Tensor* filter = g.constant_of(p.b);
+  if (!filter || filter->dtype() != DType::i8) return false;
+  constexpr std::int64_t kTaps = 9, kInSum = 4, kFilter = 128;
+  const ir::Interval range = prim::range_of_integers(g, p.a);
+  const std::int64_t largest = std::max(-range.low, range.high);
+  return largest <= INT16_MAX / kInSum &&
+         p.count(Role::k) <=
+             INT32_MAX / (kWinogradScale * kFilter * std::max<std::int64_t>(largest, 1)) &&
+         kTaps * kFilter <= INT16_MAX;
+}
+
 std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& p,
                                            const Target& target) {
   std::vector<Algorithm> out;
@@ -142,14 +160,17 @@ std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& 
   const int lanes = target.lanes(DType::f32);
   const auto channels = static_cast<double>(p.count(Role::k) / 9);
   const auto filters = static_cast<double>(p.count(Role::n));
-  if (!tiled || !g.constant_of(p.b) || p.type != DType::f32 || p.count(Role::batch) > 1) return out;
+  const bool integers = winograd_of_integers(g, p, target);
+  if (!tiled || !g.constant_of(p.b) || p.count(Role::batch) > 1) return out;
+  if (p.type != DType::f32 && !integers) return out;
   // Else transformed filters and their products are f32, whatever the given ones are.
   const bool pairs = winograd_of_halves(g, p, target, 2);
   if (p.count(Role::k) / 9 % lanes != 0 || p.count(Role::n) % lanes != 0) return out;
   for (std::int64_t m : {2, 4}) {
-    if (m > target.winograd) break;
+    if (m > target.winograd || (integers && m > 2)) break;
     const bool halves = winograd_of_halves(g, p, target, m);
-    const double bytes = halves ? 1 : 4 / static_cast<double>(size_of(g[p.b].type.dtype));
+    const double element = integers ? 2 : 4;
+    const double bytes = halves ? 1 : element / static_cast<double>(size_of(g[p.b].type.dtype));
     const double work = pairs && !halves ? 2 : 1;
     const auto a = static_cast<double>(m + 2), written = static_cast<double>(9 * m * m);
     double waste = 1;
@@ -231,7 +252,8 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
                                          std::int64_t m, const Tuning& fixed, std::size_t count) {
   std::vector<Schedule> out;
   const auto shape = winograd_of(p, lanes);
-  if (!shape) return out;
+  const bool integers = p.problem.type == DType::i32;
+  if (!shape || (integers && m > 2)) return out;
   const Extents& e = p.extents;
   const std::int64_t across = ceil_div(e.tile, m), down = ceil_div(e.rows, m);
   const std::int64_t vectors = e.n / lanes;
@@ -245,7 +267,8 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
       if (nv_pin && nv != *nv_pin) continue;
       for (std::int64_t mr = 1; mr <= 14; ++mr) {
         if (mr_pin && mr != *mr_pin) continue;
-        if (!(mr_pin && nv_pin) && mr * nv + nv + 1 > target.vector_registers) continue;
+        const std::int64_t spare = integers ? kPairSpare : 0;
+        if (!(mr_pin && nv_pin) && mr * nv + nv + 1 + spare > target.vector_registers) continue;
         Schedule s = p.base;
         s.winograd = m;
         s.a = ASource::box;

@@ -23,6 +23,12 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes);
 /// for 2×2 results lose little more than storing them does, those for 4×4 would lose much more.
 bool winograd_of_halves(const prim::Graph& g, const Problem& p, const Target& target,
                         std::int64_t m);
+/// True if its products are of integers in pairs, for machines without products of four bytes: what
+/// is transformed for 2×2 results fits 16 bits, filters four times as large, and results i32, so
+/// that these are exact.
+bool winograd_of_integers(const prim::Graph& g, const Problem& p, const Target& target);
+/// Filters of integers are transformed, and results are, times this.
+constexpr int kWinogradScale = 4, kWinogradShift = 2;
 
 /// One line of m+2 elements of the operand's transform, BᵀD.
 std::vector<kernel::Value> input_line(std::int64_t m, const std::vector<kernel::Value>& d);
