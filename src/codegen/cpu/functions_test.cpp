@@ -141,25 +141,29 @@ TEST(Functions, BoundedValuesAreRoundedToBytesAtOnce) {
     }
 }
 
-/// Neighbours as halves of one integer, in vectors, alone, and where they are no neighbours.
+/// Neighbours as halves of one integer, in vectors, alone, and where they are no neighbours; bytes
+/// are widened.
 TEST(Functions, HalvesOfNeighbours) {
-  const auto halves = [](const std::string& low, const std::string& high) {
-    return fmt::format(
-        "bit_or.i32(bit_and.i32(cast.i32(load.i16 b0[{}]), i32(65535)), "
-        "shift_left.i32(cast.i32(load.i16 b0[{}]), i32(16)))",
-        low, high);
-  };
-  const std::string at = "d0*17 + ";
-  const auto line = [&](const std::string& i, const std::string& low, const std::string& high) {
-    return fmt::format("b1[{}{}] = dot2.i32({}, i32(-65533)) ", at, i, halves(low, high));
-  };
-  const kernel::Kernel k = parsed(kernel_text(
-      "buffer b0 \"a\" i16[120] grid arg=0\nbuffer b1 \"y\" i32[51] grid arg=1 written",
-      "for vector d1 in 0..8 { " + line("d1", "d0*34 + d1*2", "d0*34 + d1*2 + 1") +
-          "} for vector d2 in 0..5 { " + line("d2 + 8", "d0*34 + d2*2 + 16", "d0*34 + d2*2 + 17") +
-          "} for serial d3 in 13..15 { " + line("d3", "d0*34 + d3*2", "d0*34 + d3*2 + 1") +
-          "} for serial d4 in 15..17 { " + line("d4", "d0*34 + d4", "d0*34 + d4 + 3") + "}"));
-  for (const Machine& m : machines()) check(k, m, 0);
+  for (const std::string type : {"i16", "i8", "u8"}) {
+    const auto halves = [&](const std::string& low, const std::string& high) {
+      return fmt::format(
+          "bit_or.i32(bit_and.i32(cast.i32(load.{0} b0[{1}]), i32(65535)), "
+          "shift_left.i32(cast.i32(load.{0} b0[{2}]), i32(16)))",
+          type, low, high);
+    };
+    const std::string at = "d0*17 + ";
+    const auto line = [&](const std::string& i, const std::string& low, const std::string& high) {
+      return fmt::format("b1[{}{}] = dot2.i32({}, i32(-65533)) ", at, i, halves(low, high));
+    };
+    const kernel::Kernel k = parsed(kernel_text(
+        "buffer b0 \"a\" " + type + "[120] grid arg=0\nbuffer b1 \"y\" i32[51] grid arg=1 written",
+        "for vector d1 in 0..8 { " + line("d1", "d0*34 + d1*2", "d0*34 + d1*2 + 1") +
+            "} for vector d2 in 0..5 { " +
+            line("d2 + 8", "d0*34 + d2*2 + 16", "d0*34 + d2*2 + 17") +
+            "} for serial d3 in 13..15 { " + line("d3", "d0*34 + d3*2", "d0*34 + d3*2 + 1") +
+            "} for serial d4 in 15..17 { " + line("d4", "d0*34 + d4", "d0*34 + d4 + 3") + "}"));
+    for (const Machine& m : machines()) check(k, m, 0);
+  }
 }
 
 /// Products of bf16 in pairs, as vectors of several widths and alone, added to a sum.

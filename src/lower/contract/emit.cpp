@@ -66,6 +66,17 @@ kernel::BufferId Emitter::scratch(std::string name, std::int64_t size, Scope sco
   return k_.add_buffer(std::move(buffer));
 }
 
+/// The type of values that a buffer is given.
+DType Emitter::stored_as(kernel::BufferId buffer) const {
+  return compute_type(k_.buffers[buffer].dtype);
+}
+
+/// What a buffer has at an offset, in the type of the products.
+Value Emitter::operand_at(kernel::BufferId buffer, const Expr& offset) const {
+  const Value v = kernel::load(buffer, offset, stored_as(buffer));
+  return v->dtype == p_.problem.type ? v : kernel::apply(ir::ScalarFn::cast, {v}, p_.problem.type);
+}
+
 /// Row of the row axis at which the task starts, and place of its first tile.
 Expr Emitter::first_row() const {
   Env zero;

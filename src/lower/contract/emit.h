@@ -241,6 +241,8 @@ class Emitter {
   const Tensor& constant_operand(const kernel::Load& load) const;
   const kernel::Load& operand_load() const;
   bool keeps_bytes() const;
+  DType stored_as(kernel::BufferId buffer) const;
+  kernel::Value operand_at(kernel::BufferId buffer, const ir::Expr& offset) const;
 
   Product& p_;
   kernel::Kernel& k_;

@@ -92,7 +92,7 @@ kernel::Stmt Emitter::box_zero(const Position& position) {
   Expr offset(0);
   for (std::size_t d = 0; d < position.size(); ++d)
     offset = offset + position[d] * Expr(box_strides_[d]);
-  return kernel::store(a_buffer_, offset, kernel::imm(p_.problem.element(), 0));
+  return kernel::store(a_buffer_, offset, kernel::imm(stored_as(a_buffer_), 0));
 }
 
 /// The operand at a place of the box, zero unless `when` and the conditions of the place hold.
@@ -108,7 +108,7 @@ kernel::Stmt Emitter::box_element(const Position& position, std::vector<ir::Cond
     for (const ir::Condition& c : p_.box->dims[d].more)
       when.push_back({at(c.expr, env), c.low, c.high});
   }
-  const DType type = p_.problem.element();
+  const DType type = stored_as(a_buffer_);
   Value value = p_.values.at(p_.problem.a, {index, when}, p_.problem.a_parts());
   if (value->dtype != type) value = kernel::apply(ir::ScalarFn::cast, {value}, type);
   return kernel::store(a_buffer_, offset, value);

@@ -99,10 +99,8 @@ void Emitter::plan_b() {
     return;
   }
   std::vector<Value> parts;
-  for (std::int64_t i = 0; i < stored_parts_; ++i) {
-    const Expr at = word * Expr(stored_parts_) + Expr(i);
-    parts.push_back(kernel::load(b_buffer_, at, compute_type(packed_type())));
-  }
+  for (std::int64_t i = 0; i < stored_parts_; ++i)
+    parts.push_back(operand_at(b_buffer_, word * Expr(stored_parts_) + Expr(i)));
   b_main_ = kernel::packed(parts);
 }
 

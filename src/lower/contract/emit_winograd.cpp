@@ -50,6 +50,10 @@ Value shifted(const Value& v, int bits) {
   return kernel::apply(ir::ScalarFn::shift_right, {v, kernel::imm_int(v->dtype, bits)}, v->dtype);
 }
 
+Value narrowed(const Value& v, DType type) {
+  return v->dtype == type ? v : kernel::apply(ir::ScalarFn::cast, {v}, type);
+}
+
 /// Elements from one place to the next: as they are, which the machine reads ahead best, unless
 /// what a transform takes of each of them would share few sets of a cache.
 std::int64_t apart(std::int64_t count, DType type) {
@@ -85,7 +89,7 @@ void Emitter::plan_winograd() {
   const Expr row = place * Expr(transformed_place_) + Expr(p_.tile->var) * Expr(lda_);
   std::vector<Value> elements;
   for (std::int64_t i = 0; i < parts; ++i)
-    elements.push_back(kernel::load(transformed_, row + c * Expr(parts) + Expr(i), type));
+    elements.push_back(operand_at(transformed_, row + c * Expr(parts) + Expr(i)));
   a_main_ = elements[0];
   if (halves_)
     for (Value& v : elements) v = kernel::upper_half(v);
@@ -122,7 +126,7 @@ kernel::Stmt Emitter::input_transform() {
   const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
   const Expr channel = Expr(c) * Expr(lanes_) + Expr(l);
   const Expr tile = Expr(ty) * Expr(across) + Expr(tx);
-  const Value element = kernel::load(box_, box_offset(), type);
+  const Value element = operand_at(box_, box_offset());
   const auto read = [&](std::int64_t y, std::int64_t x) {
     Env env;
     set(env, p_.row->var, Expr(ty) * Expr(m) + Expr(y));
@@ -134,7 +138,7 @@ kernel::Stmt Emitter::input_transform() {
   };
   const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
     const Expr row = Expr((y * a + x) * transformed_place_) + tile * Expr(lda_);
-    return kernel::store(transformed_, row + channel, v);
+    return kernel::store(transformed_, row + channel, narrowed(v, stored_as(transformed_)));
   };
   const auto line = [&](const std::vector<Value>& d) { return input_line(m, d); };
   const BufferId half = scratch("half", a * a * lanes_, Scope::lane, lanes_);

@@ -205,5 +205,96 @@ TEST(Contract, BytesReadAgainWhereTheyAreMadeAreNotConverted) {
     }
 }
 
+/// A few rows read a constant's bytes, which memory bounds; more of them words of 16-bit halves.
+TEST(Contract, BytesOfConstantsStayBytesForFewRows) {
+  for (const DType type : {DType::i8, DType::u8})
+    for (const std::int64_t rows : {1, 3, 8, 9})
+      for (const std::int64_t terms : {66, 68})
+        for (const std::int64_t columns : {16, 37}) {
+          Tensor w({type, {terms, columns}});
+          for (std::int64_t i = 0; i < w.count(); ++i)
+            w.set_int(i, i * 7919 % 256 - (type == DType::i8 ? 128 : 0));
+          Case c;
+          const NodeId x = c.input({rows, terms}, DType::i16), y = c.b.constant(w);
+          for (std::int64_t i = 0; i < rows * terms; ++i)
+            c.inputs[0].set_int(i, i * 7907 % 65536 - 32768);
+          const prim::Op product = c.g[c.b.matmul(x, c.b.cast(y, DType::i16))].op;
+          c.output(c.g.add(product, {x, y}, {DType::i32, {rows, columns}}));
+          SCOPED_TRACE(fmt::format("{} {} {} {}", type == DType::i8, rows, terms, columns));
+          ASSERT_NO_FATAL_FAILURE(check(c));
+          const auto lowered = contract::lower(request_of(c));
+          const auto packed =
+              std::ranges::find(lowered->arguments, Argument::Kind::packed, &Argument::kind);
+          ASSERT_NE(packed, lowered->arguments.end());
+          EXPECT_EQ(packed->packed.dtype(), rows <= 8 ? type : DType::i32);
+        }
+}
+
+struct IntegerImage {
+  std::int64_t channels, filters, height, width;
+  int zero;
+};
+
+/// A convolution by 3x3 of bytes less their zero point, at the ends of their range, by filters at
+/// the ends of theirs.
+NodeId convolution_of_bytes(Case& c, const IntegerImage& row) {
+  const Shape shape{1, row.channels, row.height, row.width};
+  const NodeId q = c.input(shape, DType::u8);
+  c.layouts[q] = ordered(shape, {0, 2, 3, 1});
+  std::bernoulli_distribution end;
+  for (Tensor& t : c.inputs)
+    for (std::int64_t i = 0; i < t.count(); ++i) t.set_int(i, end(c.random) ? 255 : 0);
+  Tensor w({DType::i8, {row.filters, row.channels, 3, 3}});
+  for (std::int64_t i = 0; i < w.count(); ++i) w.set_int(i, end(c.random) ? 127 : -128);
+  const NodeId x =
+      c.b.cast(c.b.sub(c.b.cast(q, DType::i32), c.b.scalar_int(DType::i32, row.zero)), DType::i16);
+  const NodeId filter = c.b.constant(w);
+  const prim::Node n = c.g[c.b.conv(x, c.b.cast(filter, DType::i16), conv(2, 1, 1))];
+  return c.g.add(n.op, {x, filter}, {DType::i32, n.type.shape});
+}
+
+TEST(Contract, WinogradOfIntegersIsExact) {
+  const IntegerImage rows[] = {
+      {8, 8, 4, 4, 0}, {16, 24, 7, 9, 128}, {32, 8, 5, 12, 255}, {64, 16, 6, 6, 3}};
+  for (const IntegerImage& row : rows) {
+    Case c;
+    c.tuning = {{"winograd", 2}};
+    c.output(convolution_of_bytes(c, row));
+    SCOPED_TRACE(fmt::format("{} {} {}", row.channels, row.filters, row.zero));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    EXPECT_TRUE(c.schedule.starts_with("winograd F(2x2")) << c.schedule;
+    EXPECT_NE(kernel::to_string(contract::lower(request_of(c))->kernel).find("dot2"),
+              std::string::npos);
+  }
+}
+
+TEST(Contract, WinogradOfIntegersOnlyWhereTheyFit) {
+  const auto is_lowered = [](const IntegerImage& row, bool quads, int largest, std::int64_t m,
+                             bool known) {
+    Case c;
+    c.target.quads = quads;
+    c.target.winograd = largest;
+    c.tuning = {{"winograd", m}};
+    NodeId sum = convolution_of_bytes(c, row);
+    if (!known) {
+      const prim::Node n = c.g[sum];
+      const NodeId x = c.input(c.g[n.args[0]].type.shape, DType::i16);
+      c.layouts[x] = ordered(c.g[x].type.shape, {0, 2, 3, 1});
+      sum = c.g.add(n.op, {x, n.args[1]}, n.type);
+    }
+    c.output(sum);
+    return contract::lower(request_of(c)).ok();
+  };
+  const IntegerImage image{8, 8, 4, 4, 128};
+  EXPECT_TRUE(is_lowered(image, false, 2, 2, true));
+  EXPECT_FALSE(is_lowered(image, true, 2, 2, true));
+  EXPECT_FALSE(is_lowered(image, false, 0, 2, true));
+  EXPECT_FALSE(is_lowered(image, false, 4, 4, true));
+  EXPECT_FALSE(is_lowered(image, false, 2, 2, false));
+  // A result four times as large as 255 * 128 * 9 terms of so many channels leaves 32 bits.
+  EXPECT_TRUE(is_lowered({1824, 8, 4, 4, 0}, false, 2, 2, true));
+  EXPECT_FALSE(is_lowered({1832, 8, 4, 4, 0}, false, 2, 2, true));
+}
+
 }  // namespace
 }  // namespace heddle::lower

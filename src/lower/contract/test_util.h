@@ -140,7 +140,7 @@ inline std::string run(const Case& c, const Lowered& lowered, const Execute& exe
     std::memcpy(got.mutable_data(), memory[at].data(), memory[at].size());
     std::memcpy(ref.mutable_data(), expected.data(), expected.size());
     double tolerance = type == DType::f16 ? 2e-3 : type == DType::bf16 ? 2e-2 : 1e-5;
-    tolerance = std::max(tolerance, c.tolerance);
+    tolerance = is_int(type) ? 0 : std::max(tolerance, c.tolerance);
     for (std::int64_t j = 0; j < count; ++j)
       if (!(std::abs(got.at(j) - ref.at(j)) <= tolerance * (1 + std::abs(ref.at(j)))))
         return fmt::format("output {} element {} is {}, not {}", i, j, got.at(j), ref.at(j));
