@@ -1,4 +1,5 @@
 // Constants of epilogues, kept out of main loops.
+#include <llvm/ADT/bit.h>
 #include <llvm/IR/Constants.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
@@ -19,37 +20,48 @@ const llvm::ConstantFP* number_in(const llvm::Value* v) {
   return one && !one->isZero() ? one : nullptr;
 }
 
-/// A variable that holds the number: the compiler may not assume that it still does.
-llvm::GlobalVariable* variable_of(llvm::Module& module, const llvm::ConstantFP* number) {
+/// A variable that holds so many of the number: the compiler may not assume that it still does.
+llvm::GlobalVariable* variable_of(llvm::Module& module, const llvm::ConstantFP* number,
+                                  unsigned count) {
   const auto bits = number->getValueAPF().bitcastToAPInt().getZExtValue();
-  const std::string name = "number." + std::to_string(bits);
+  const std::string name = "number." + std::to_string(bits) + "x" + std::to_string(count);
   if (auto* known = module.getNamedGlobal(name)) return known;
-  return new llvm::GlobalVariable(module, number->getType(), false,
-                                  llvm::GlobalValue::PrivateLinkage,
-                                  const_cast<llvm::ConstantFP*>(number), name);
+  auto* one = const_cast<llvm::ConstantFP*>(number);
+  llvm::Constant* value = one;
+  if (count > 1) value = llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(count), one);
+  auto* variable = new llvm::GlobalVariable(module, value->getType(), false,
+                                            llvm::GlobalValue::PrivateLinkage, value, name);
+  variable->setAlignment(llvm::Align(4 * llvm::bit_floor(count)));
+  return variable;
 }
 
-void keep_apart(llvm::Module& module, llvm::Instruction& instruction) {
+void keep_apart(llvm::Module& module, llvm::Instruction& instruction, bool broadcasts) {
   if (!llvm::isa<llvm::BinaryOperator, llvm::CmpInst, llvm::SelectInst>(instruction)) return;
   llvm::IRBuilder<> b(&instruction);
   for (llvm::Use& operand : instruction.operands()) {
     const llvm::ConstantFP* number = number_in(operand.get());
     if (!number) continue;
-    llvm::Value* one = b.CreateLoad(number->getType(), variable_of(module, number));
-    const auto* type = llvm::cast<llvm::FixedVectorType>(operand->getType());
-    operand.set(b.CreateVectorSplat(type->getNumElements(), one));
+    auto* type = llvm::cast<llvm::FixedVectorType>(operand->getType());
+    const unsigned lanes = type->getNumElements();
+    if (!broadcasts) {
+      llvm::GlobalVariable* all = variable_of(module, number, lanes);
+      operand.set(b.CreateAlignedLoad(type, all, all->getAlign()));
+      continue;
+    }
+    llvm::Value* one = b.CreateLoad(number->getType(), variable_of(module, number, 1));
+    operand.set(b.CreateVectorSplat(lanes, one));
   }
 }
 
 }  // namespace
 
-void keep_constants_apart(llvm::Module& module) {
+void keep_constants_apart(llvm::Module& module, bool broadcasts) {
   std::vector<llvm::Instruction*> found;
   for (llvm::Function& f : module)
     for (llvm::BasicBlock& block : f)
       if (block.getName().starts_with(kApart))
         for (llvm::Instruction& i : block) found.push_back(&i);
-  for (llvm::Instruction* i : found) keep_apart(module, *i);
+  for (llvm::Instruction* i : found) keep_apart(module, *i, broadcasts);
 }
 
 }  // namespace heddle::codegen::cpu

@@ -45,7 +45,7 @@ void initialize_llvm() {
 namespace {
 
 /// Bumped when the same kernel gives other code.
-constexpr int kGeneration = 13;
+constexpr int kGeneration = 14;
 
 Result<std::unique_ptr<llvm::TargetMachine>> make_target(const Machine& m) {
   initialize_llvm();
@@ -228,19 +228,19 @@ Result<std::unique_ptr<llvm::Module>> build_module(llvm::LLVMContext& context,
 
 /// Registers for lane buffers and one pass over repeated loads; kernels arrive in vector form, so
 /// no other mid-end pass pays.
-void simplify(llvm::Module& module) {
+void simplify(llvm::Module& module, const Machine& m) {
   llvm::legacy::PassManager passes;
   passes.add(llvm::createSROAPass());
   passes.add(llvm::createEarlyCSEPass());
   passes.run(module);
-  keep_constants_apart(module);
+  keep_constants_apart(module, m.vector_bytes == 64);
 }
 
-Result<std::string> generate(llvm::Module& module, llvm::TargetMachine& target,
+Result<std::string> generate(llvm::Module& module, llvm::TargetMachine& target, const Machine& m,
                              llvm::CodeGenFileType type) {
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream out(bytes);
-  simplify(module);
+  simplify(module, m);
   llvm::legacy::PassManager passes;
   if (target.addPassesToEmitFile(passes, out, nullptr, type, true)) {
     return fail("target '{}' emits no such file", target.getTargetTriple().str());
@@ -256,7 +256,7 @@ Result<std::string> to_llvm_text(const Kernel& k, const Machine& m) {
   llvm::LLVMContext context;
   std::vector<KernelInfo> infos;
   auto module = HEDDLE_TRY(build_module(context, *target, {&k, 1}, m, "", infos));
-  simplify(*module);
+  simplify(*module, m);
   std::string text;
   llvm::raw_string_ostream out(text);
   module->print(out, nullptr);
@@ -269,7 +269,7 @@ Result<std::string> to_assembly_text(const Kernel& k, const Machine& m) {
   llvm::LLVMContext context;
   std::vector<KernelInfo> infos;
   auto module = HEDDLE_TRY(build_module(context, *target, {&k, 1}, m, "", infos));
-  return generate(*module, *target, llvm::CodeGenFileType::AssemblyFile);
+  return generate(*module, *target, m, llvm::CodeGenFileType::AssemblyFile);
 }
 
 Result<Object> compile(std::span<const Kernel> kernels, const Machine& m,
@@ -278,7 +278,7 @@ Result<Object> compile(std::span<const Kernel> kernels, const Machine& m,
   llvm::LLVMContext context;
   Object object;
   auto module = HEDDLE_TRY(build_module(context, *target, kernels, m, prefix, object.kernels));
-  object.bytes = HEDDLE_TRY(generate(*module, *target, llvm::CodeGenFileType::ObjectFile));
+  object.bytes = HEDDLE_TRY(generate(*module, *target, m, llvm::CodeGenFileType::ObjectFile));
   return object;
 }
 

@@ -23,7 +23,8 @@ constexpr const char* kPermitTiles = "heddle_permit_tiles";
 /// Names of blocks that follow a loop whose accumulators fill the registers begin so.
 constexpr const char* kApart = "apart";
 /// Constants in those blocks come from memory where they are used. LLVM would load them all in
-/// front of the outermost loop and keep accumulators in memory instead.
-void keep_constants_apart(llvm::Module& module);
+/// front of the outermost loop and keep accumulators in memory instead. `broadcasts`: an operand in
+/// memory may be one number for all lanes (AVX-512); else memory has it in each.
+void keep_constants_apart(llvm::Module& module, bool broadcasts);
 
 }  // namespace heddle::codegen::cpu
