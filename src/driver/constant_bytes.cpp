@@ -63,15 +63,20 @@ std::vector<SmallerForm> smaller_forms(const prim::Graph& graph,
     for (const lower::Argument& a : kernels[k].lowered.arguments) {
       const Tensor* constant = graph.constant_of(a.node);
       if (constant == nullptr || a.kind != lower::Argument::Kind::packed) continue;
-      const auto bytes = static_cast<double>(constant->bytes());
       const std::string& schedule = kernels[k].lowered.schedule;
+      // Of bytes Winograd's convolution has 16 bits, as all others have where it is.
+      const bool of_bytes = size_of(constant->dtype()) == 1;
+      const bool winograd = schedule.starts_with("winograd");
+      const auto bytes = static_cast<double>(!of_bytes  ? constant->bytes()
+                                             : winograd ? 2 * constant->bytes()
+                                                        : a.packed.bytes());
       if (seen.insert(a.node).second) {
         of_products += bytes;
-        if (schedule.starts_with("winograd")) of_windows += bytes;
+        if (winograd) of_windows += bytes;
         if (schedule.starts_with("pieces")) of_windows += bytes / 4;
       }
       added += static_cast<double>(a.packed.bytes()) - bytes;
-      if (size_of(constant->dtype()) == 1) continue;  // every form has as many
+      if (of_bytes && !winograd) continue;
       for (std::size_t f = 0; f + 1 < forms().size(); ++f)
         if (schedule.starts_with(forms()[f].schedule))
           products.push_back({k, f, f, bytes, work_of(graph, kernels[k].planned.cluster)});

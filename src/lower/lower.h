@@ -29,6 +29,10 @@ std::vector<int> storage_order(const Layout& layout, const Shape& shape);
 
 enum class Device : std::uint8_t { cpu, cuda };
 
+/// So few rows of a product read a constant's bytes as they are, though they are multiplied as 16
+/// bits: they wait for memory.
+constexpr std::int64_t kRowsOfBytes = 8;
+
 /// What the code generator's target offers.
 struct Target {
   Device device = Device::cpu;

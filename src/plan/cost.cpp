@@ -273,6 +273,12 @@ struct CostModel::State : Moves {
     return std::max(tiles, std::min(tiles * splits, static_cast<double>(m.threads)));
   }
 
+  /// Whether a byte and 16 bits are multiplied: in words of two, as which bytes are packed.
+  bool in_halves(const prim::Node& n) const {
+    const DType a = f[n.args[0]].type.dtype, b = f[n.args[1]].type.dtype;
+    return !m.gpu && n.type.dtype == DType::i32 && size_of(a) + size_of(b) == 3;
+  }
+
   double integer_rate(const prim::Node& n) const {
     const DType a = f[n.args[0]].type.dtype, b = f[n.args[1]].type.dtype;
     if (a == DType::i16 || b == DType::i16) return kPairRate;
@@ -291,6 +297,7 @@ struct CostModel::State : Moves {
     const bool packed = constant > 0;
     MatmulShape sides = s;  // the constant's are the columns
     if (f.as<prim::Constant>(f[id].args[0])) std::swap(sides.m, sides.n);
+    if (in_halves(f[id]) && sides.m > lower::kRowsOfBytes) constant *= 2;
     double rate = 1e3 * main_loop_rate(m, sides, f[id].type.dtype, packed);
     if (!m.gpu && f[id].type.dtype == DType::i32) rate *= integer_rate(f[id]);
     if (!m.gpu && m.bf16_pairs && f[f[id].args[0]].type.dtype == DType::bf16 &&

@@ -42,9 +42,8 @@ double cold_cycles(const Product& p, const Schedule& s) {
   constexpr std::int64_t kFewRows = 64;
   if (s.b != BSource::constant || s.pieces) return 0;  // pieces' model knows
   const auto a = static_cast<double>(s.winograd + 2);
-  const bool pairs =
-      winograd_of_halves(*p.request.graph, p.problem, p.request.target, s.winograd) ||
-      (s.winograd > 0 && p.problem.type == DType::i32);
+  const auto terms = winograd_terms(*p.request.graph, p.problem, p.request.target, s.winograd);
+  const bool pairs = s.winograd > 0 && terms != WinogradTerms::single;
   const double bytes =
       static_cast<double>(p.extents.n * p.extents.k * p.extents.element_bytes) / (pairs ? 2 : 1);
   const double halves_share = p.extents.tile < kFewRows ? 7.0 / 4 : 5.0 / 4;
@@ -108,9 +107,7 @@ void add_choices(const std::shared_ptr<Product>& product, Form form, const Tunin
 Result<std::shared_ptr<Product>> single_values(const Request& request,
                                                const std::shared_ptr<Product>& product) {
   const Problem& p = product->problem;
-  if (!p.parts ||
-      (p.type == DType::i32 && !winograd_of_integers(*request.graph, p, request.target)))
-    return product;
+  if (!p.parts || !winograd_terms(*request.graph, p, request.target, 2)) return product;
   return std::shared_ptr<Product>(HEDDLE_TRY(make_product(request, Form::single)));
 }
 

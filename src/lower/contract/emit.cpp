@@ -24,8 +24,8 @@ Emitter::Emitter(Product& product, const Schedule& schedule)
   if (s_.winograd > 0) winograd_ = winograd_of(p_, lanes_);
   if (s_.strassen) strassen_ = strassen_of(p_, lanes_);
   if (s_.pieces) pieces_ = pieces_of(p_, s_.a);
-  halves_ = winograd_ &&
-            winograd_of_halves(*p_.request.graph, p_.problem, p_.request.target, s_.winograd);
+  if (winograd_)
+    terms_ = *winograd_terms(*p_.request.graph, p_.problem, p_.request.target, s_.winograd);
 }
 
 Value Emitter::at(const Value& v, const Env& env) const {

@@ -278,8 +278,8 @@ class Emitter {
   /// Of pieces: sums of a tile, of two, (by slices) of a panel's tiles or (by blocks) of all.
   kernel::BufferId acc_;
   bool overlap_ = false;  ///< of pieces: results while the next tile's products are computed
-  bool halves_ = false;   ///< Winograd's products are of bf16
-  ir::Var place_;         ///< one of the A², or seven, products
+  WinogradTerms terms_ = WinogradTerms::single;
+  ir::Var place_;  ///< one of the A², or seven, products
   struct Sum {
     std::size_t output;
     kernel::BufferId task, parts;

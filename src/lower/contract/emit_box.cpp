@@ -46,7 +46,7 @@ void Emitter::plan_box() {
   }
   DType stored = element_;
   if (pieces_ && !pieces_->bytes) stored = DType::bf16;
-  if (winograd_ && element_ == DType::i32) stored = DType::i16;
+  if (terms_ == WinogradTerms::integers) stored = DType::i16;
   a_buffer_ = scratch("box", stride, Scope::block, 1, stored);
   a_main_ = kernel::load(a_buffer_, box_offset(), p_.problem.element());
 }

@@ -107,11 +107,10 @@ void Emitter::plan_b() {
 /// Whether bytes of a constant stay bytes, which the main loop widens to the halves of words: a few
 /// rows wait for them to come from memory.
 bool Emitter::keeps_bytes() const {
-  constexpr std::int64_t kFewRows = 8;
   const auto& parts = p_.problem.parts;
   const DType stored = k_.buffers[operand_load().buffer].dtype;
   return parts && parts->count == 2 && (stored == DType::i8 || stored == DType::u8) &&
-         p_.problem.count(Role::m) <= kFewRows;
+         p_.problem.count(Role::m) <= kRowsOfBytes;
 }
 
 void Emitter::copy_a(Body& body) {

@@ -192,6 +192,7 @@ Body Emitter::fetch_ahead(const Expr& done, std::int64_t steps) const {
   if (s_.panels == 1) return {};
   if (s_.b == BSource::task) return fetch_operand(done, steps);
   if (s_.b != BSource::constant) return {};
+  HEDDLE_CHECK(stored_parts_ == 1, "bytes of words for more than a few rows");
   const std::int64_t line = kLineBytes / size_of(k_.buffers[b_buffer_].dtype);
   const std::int64_t all = strassen_ ? kStrassenProducts * strassen_->terms : p_.extents.k;
   const Expr next = start_of_panel(panel_ + Expr(1));
@@ -363,8 +364,8 @@ Body Emitter::step(const Variant& v, const Registers& reg, const Env& k) {
   const Expr i = (Expr(r) * Expr(v.nv) + Expr(c2)) * Expr(lanes_) + Expr(l2);
   Value b = kernel::load(reg.b, Expr(c2) * Expr(lanes_) + Expr(l2), element_);
   const Value a = kernel::load(reg.a, 0, element_);
-  const Value product = halves_ ? kernel::product_of_halves(a, b)
-                        : winograd_ && type == DType::i32
+  const Value product = terms_ == WinogradTerms::halves ? kernel::product_of_halves(a, b)
+                        : terms_ == WinogradTerms::integers
                             ? kernel::apply(ScalarFn::dot2, {a, b}, type)
                             : p_.problem.product(a, b);
   Value sum = kernel::apply(ScalarFn::add, {kernel::load(reg.acc, i, type), product}, type);

@@ -42,10 +42,6 @@ void transform(std::int64_t in, std::int64_t out, BufferId half, const Expr& lan
   }
 }
 
-}  // namespace
-
-namespace {
-
 Value shifted(const Value& v, int bits) {
   return kernel::apply(ir::ScalarFn::shift_right, {v, kernel::imm_int(v->dtype, bits)}, v->dtype);
 }
@@ -71,13 +67,13 @@ void Emitter::plan_winograd() {
   const DType type = p_.problem.type;
   const std::int64_t a = s_.winograd + 2, tiles = winograd_tiles(), width = s_.nv * lanes_;
   const Axis& channel = winograd_->channel;
-  const bool pairs = halves_ || type == DType::i32;
+  const bool halves = terms_ == WinogradTerms::halves, pairs = terms_ != WinogradTerms::single;
   const std::int64_t parts = pairs ? 2 : 1, steps = channel.extent / parts;
   if (pairs) element_ = DType::i32;
   box_ = a_buffer_;
   // Rows a multiple of 1 KB apart would share few cache sets.
   lda_ = channel.extent + 2 * lanes_;
-  const DType stored = halves_ ? DType::bf16 : pairs ? DType::i16 : type;
+  const DType stored = halves ? DType::bf16 : pairs ? DType::i16 : type;
   transformed_place_ = apart(tiles * lda_, stored);
   products_place_ = apart(tiles * width, type);
   transformed_ = scratch("transformed", a * a * transformed_place_, Scope::block, 1, stored);
@@ -91,7 +87,7 @@ void Emitter::plan_winograd() {
   for (std::int64_t i = 0; i < parts; ++i)
     elements.push_back(operand_at(transformed_, row + c * Expr(parts) + Expr(i)));
   a_main_ = elements[0];
-  if (halves_)
+  if (halves)
     for (Value& v : elements) v = kernel::upper_half(v);
   if (pairs) a_main_ = kernel::packed(elements);
   b_main_ = kernel::load(
@@ -172,6 +168,7 @@ kernel::Stmt Emitter::output_transform() {
   const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
   const Expr tile = Expr(ty) * Expr(across) + Expr(tx);
   const BufferId half = scratch("half", m * a * lanes_, Scope::lane, lanes_);
+  const bool integers = terms_ == WinogradTerms::integers;
   const BufferId square = scratch("square", m * m * s_.nv * lanes_, Scope::block);
   const auto read = [&](std::int64_t y, std::int64_t x) {
     const Expr row = Expr((y * a + x) * products_place_) + tile * Expr(s_.nv * lanes_);
@@ -179,7 +176,7 @@ kernel::Stmt Emitter::output_transform() {
   };
   const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
     const Expr to = (Expr((y * m + x) * s_.nv) + Expr(c)) * Expr(lanes_) + Expr(l);
-    return kernel::store(square, to, type == DType::i32 ? shifted(v, kWinogradShift) : v);
+    return kernel::store(square, to, integers ? shifted(v, kWinogradShift) : v);
   };
   const auto line = [&](const std::vector<Value>& d) { return output_line(m, d); };
   Body body;
@@ -272,13 +269,13 @@ Tensor Emitter::pack_winograd() const {
   const auto step = [&](const Axis& axis) { return element(axis, 1) - zero; };
   const std::int64_t dh = step(winograd_->kh), dw = step(winograd_->kw);
   const std::int64_t dc = step(winograd_->channel), dn = step(*p_.n);
-  const bool integers = p_.problem.type == DType::i32;
-  const std::int64_t parts = halves_ || integers ? 2 : 1;
+  const std::int64_t parts = terms_ == WinogradTerms::single ? 1 : 2;
   const TensorType packed{element_, {s_.panels, a * a, channels / parts, width}};
   if (!p_.request.contents) return {packed, nullptr, nullptr};
   Tensor out(packed);
   auto* whole = reinterpret_cast<float*>(out.mutable_data());
   auto* halves = reinterpret_cast<std::uint16_t*>(out.mutable_data());
+  auto* integers = reinterpret_cast<std::int16_t*>(out.mutable_data());
   for (std::int64_t o = 0; o < n; ++o)
     for (std::int64_t c = 0; c < channels; ++c) {
       double half[6][3];
@@ -295,11 +292,10 @@ Tensor Emitter::pack_winograd() const {
           for (std::size_t x = 0; x < 3; ++x) sum += half[i][x] * g[static_cast<std::size_t>(j)][x];
           const std::int64_t place = (o / width) * a * a + i * a + j;
           const std::int64_t to = (place * channels / parts + c / parts) * width + o % width;
-          if (integers)
-            halves[2 * to + c % 2] =
-                static_cast<std::uint16_t>(static_cast<std::int16_t>(sum * kWinogradScale));
-          else if (halves_)
+          if (terms_ == WinogradTerms::halves)
             halves[2 * to + c % 2] = f32_to_bf16(static_cast<float>(sum));
+          else if (terms_ == WinogradTerms::integers)
+            integers[2 * to + c % 2] = static_cast<std::int16_t>(sum * kWinogradScale);
           else
             whole[to] = static_cast<float>(sum);
         }

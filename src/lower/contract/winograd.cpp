@@ -51,8 +51,8 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
   const std::int64_t channels = shape.channel.extent;
   const double copy_rate = shape.turned ? 2 : 5;  // bytes in a cycle
   Extents e = p.extents;
-  const bool pairs = winograd_of_halves(*p.request.graph, p.problem, t, s.winograd) ||
-                     p.problem.type == DType::i32;
+  const auto terms = winograd_terms(*p.request.graph, p.problem, t, s.winograd);
+  const bool pairs = terms != WinogradTerms::single;
   const std::int64_t bytes = pairs ? 2 : 4;
   e.k = pairs ? channels / 2 : channels;
   const std::int64_t a = s.winograd + 2, tiles = s.big * s.mr + s.small * (s.mr - 1);
@@ -99,8 +99,6 @@ double total_cycles(const Product& p, const Schedule& s, const Target& t, int la
 std::optional<Winograd> winograd_of(const Product& p, int lanes) {
   const prim::Graph& g = *p.request.graph;
   if (p.problem.parts || !p.box) return std::nullopt;
-  if (p.problem.type != DType::f32 && !winograd_of_integers(g, p.problem, p.request.target))
-    return std::nullopt;
   const kernel::Load* filter = kernel::load_under_cast(p.b);
   if (!filter || !filter->dynamic.empty()) return std::nullopt;
   const bool constant = p.base.b == BSource::constant;
@@ -134,23 +132,34 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes) {
   return Winograd{*kh, *kw, *channel, channel_dim, std::move(order), turned};
 }
 
-bool winograd_of_halves(const prim::Graph& g, const Problem& p, const Target& target,
-                        std::int64_t m) {
-  return m == 2 && target.bf16_pairs && g[p.a].type.dtype == DType::bf16 &&
-         g[p.b].type.dtype == DType::bf16;
-}
+namespace {
 
-bool winograd_of_integers(const prim::Graph& g, const Problem& p, const Target& target) {
-  if (p.type != DType::i32 || target.quads || target.tiles || target.winograd < 2) return false;
+/// Whether all that Winograd's convolution of these integers computes fits, and results are exact:
+/// sums wrap, so only these must fit i32.
+bool integers_fit(const prim::Graph& g, const Problem& p) {
+  constexpr std::int64_t kTaps = 9, kInSum = 4, kFilter = 128;
+  static_assert(kTaps * kFilter <= INT16_MAX && kWinogradScale * kFilter <= INT16_MAX);
   const Tensor* filter = g.constant_of(p.b);
   if (!filter || filter->dtype() != DType::i8) return false;
-  constexpr std::int64_t kTaps = 9, kInSum = 4, kFilter = 128;
   const ir::Interval range = prim::range_of_integers(g, p.a);
   const std::int64_t largest = std::max(-range.low, range.high);
+  const std::int64_t terms = p.count(Role::k) * (p.parts ? p.parts->count : 1);
   return largest <= INT16_MAX / kInSum &&
-         p.count(Role::k) <=
-             INT32_MAX / (kWinogradScale * kFilter * std::max<std::int64_t>(largest, 1)) &&
-         kTaps * kFilter <= INT16_MAX;
+         terms <= INT32_MAX / (kWinogradScale * kFilter * std::max<std::int64_t>(largest, 1));
+}
+
+}  // namespace
+
+std::optional<WinogradTerms> winograd_terms(const prim::Graph& g, const Problem& p,
+                                            const Target& target, std::int64_t m) {
+  if (p.type == DType::i32) {
+    if (m != 2 || target.quads || target.tiles || !integers_fit(g, p)) return std::nullopt;
+    return WinogradTerms::integers;
+  }
+  if (p.type != DType::f32) return std::nullopt;
+  const bool halves = m == 2 && target.bf16_pairs && g[p.a].type.dtype == DType::bf16 &&
+                      g[p.b].type.dtype == DType::bf16;
+  return halves ? WinogradTerms::halves : WinogradTerms::single;
 }
 
 std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& p,
@@ -160,18 +169,17 @@ std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& 
   const int lanes = target.lanes(DType::f32);
   const auto channels = static_cast<double>(p.count(Role::k) / 9);
   const auto filters = static_cast<double>(p.count(Role::n));
-  const bool integers = winograd_of_integers(g, p, target);
   if (!tiled || !g.constant_of(p.b) || p.count(Role::batch) > 1) return out;
-  if (p.type != DType::f32 && !integers) return out;
-  // Else transformed filters and their products are f32, whatever the given ones are.
-  const bool pairs = winograd_of_halves(g, p, target, 2);
   if (p.count(Role::k) / 9 % lanes != 0 || p.count(Role::n) % lanes != 0) return out;
+  bool halves = false;  // as the convolution is written, or for 2×2 results
   for (std::int64_t m : {2, 4}) {
-    if (m > target.winograd || (integers && m > 2)) break;
-    const bool halves = winograd_of_halves(g, p, target, m);
-    const double element = integers ? 2 : 4;
-    const double bytes = halves ? 1 : element / static_cast<double>(size_of(g[p.b].type.dtype));
-    const double work = pairs && !halves ? 2 : 1;
+    const auto terms = winograd_terms(g, p, target, m);
+    if (m > target.winograd || !terms) break;
+    if (m == 2) halves = terms == WinogradTerms::halves;
+    // Else transformed filters and their products are f32, whatever the given ones are.
+    const bool single = terms == WinogradTerms::single;
+    const double bytes = single ? 4 / static_cast<double>(size_of(g[p.b].type.dtype)) : 1;
+    const double work = halves && single ? 2 : 1;
     const auto a = static_cast<double>(m + 2), written = static_cast<double>(9 * m * m);
     double waste = 1;
     for (const Axis& axis : *tiled)
@@ -252,8 +260,8 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
                                          std::int64_t m, const Tuning& fixed, std::size_t count) {
   std::vector<Schedule> out;
   const auto shape = winograd_of(p, lanes);
-  const bool integers = p.problem.type == DType::i32;
-  if (!shape || (integers && m > 2)) return out;
+  const auto terms = winograd_terms(*p.request.graph, p.problem, target, m);
+  if (!shape || !terms) return out;
   const Extents& e = p.extents;
   const std::int64_t across = ceil_div(e.tile, m), down = ceil_div(e.rows, m);
   const std::int64_t vectors = e.n / lanes;
@@ -267,7 +275,7 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
       if (nv_pin && nv != *nv_pin) continue;
       for (std::int64_t mr = 1; mr <= 14; ++mr) {
         if (mr_pin && mr != *mr_pin) continue;
-        const std::int64_t spare = integers ? kPairSpare : 0;
+        const std::int64_t spare = terms == WinogradTerms::integers ? kPairSpare : 0;
         if (!(mr_pin && nv_pin) && mr * nv + nv + 1 + spare > target.vector_registers) continue;
         Schedule s = p.base;
         s.winograd = m;

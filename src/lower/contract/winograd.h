@@ -19,14 +19,20 @@ struct Winograd {
 /// through a box, channels and filters whole vectors.
 std::optional<Winograd> winograd_of(const Product& p, int lanes);
 
-/// True if its products are of bf16 in pairs, where operands are: elements and filters transformed
-/// for 2×2 results lose little more than storing them does, those for 4×4 would lose much more.
-bool winograd_of_halves(const prim::Graph& g, const Problem& p, const Target& target,
-                        std::int64_t m);
-/// True if its products are of integers in pairs, for machines without products of four bytes: what
-/// is transformed for 2×2 results fits 16 bits, filters four times as large, and results i32, so
-/// that these are exact.
-bool winograd_of_integers(const prim::Graph& g, const Problem& p, const Target& target);
+/// What transformed elements and filters are multiplied as.
+enum class WinogradTerms : std::uint8_t {
+  single,  ///< f32
+  /// Pairs of bf16, where operands are: what is transformed for 2×2 results loses little more than
+  /// storing it does, for 4×4 it would lose much more.
+  halves,
+  /// Pairs of 16-bit integers, for machines without products of four bytes: what is transformed for
+  /// 2×2 results fits, filters kWinogradScale times as large, and so do their sums in i32, so that
+  /// results are exact.
+  integers
+};
+/// nullopt if there are no tiles of m×m of such operands.
+std::optional<WinogradTerms> winograd_terms(const prim::Graph& g, const Problem& p,
+                                            const Target& target, std::int64_t m);
 /// Filters of integers are transformed, and results are, times this.
 constexpr int kWinogradScale = 4, kWinogradShift = 2;
 
