@@ -47,11 +47,10 @@ std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
 
 /// Cycles of all tasks on all threads, without what comes cold from memory.
 double total_cycles(const Product& p, const Schedule& s, const Target& t, int lanes,
-                    const Winograd& shape) {
+                    const Winograd& shape, WinogradTerms terms) {
   const std::int64_t channels = shape.channel.extent;
   const double copy_rate = shape.turned ? 2 : 5;  // bytes in a cycle
   Extents e = p.extents;
-  const auto terms = winograd_terms(*p.request.graph, p.problem, t, s.winograd);
   const bool pairs = terms != WinogradTerms::single;
   const std::int64_t bytes = pairs ? 2 : 4;
   e.k = pairs ? channels / 2 : channels;
@@ -293,7 +292,7 @@ std::vector<Schedule> winograd_schedules(const Product& p, const Target& target,
         s.tiles_per_task = blocks;
         for (std::int64_t panels : block_sizes(s.panels, pinned(fixed, "panels"))) {
           s.panels_per_task = panels;
-          s.cycles = total_cycles(p, s, target, lanes, *shape);
+          s.cycles = total_cycles(p, s, target, lanes, *shape, *terms);
           out.push_back(s);
         }
       }
