@@ -8,4 +8,4 @@ scripts/cutlass.sh
 scripts/zoo.sh
 scripts/zoo.sh --trained
 python3 scripts/check_includes.py
-ctest --test-dir build --output-on-failure "$@"
+ctest --test-dir build --output-on-failure --parallel "$(nproc)" "$@"

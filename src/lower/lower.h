@@ -60,7 +60,8 @@ struct Target {
   bool bf16_pairs = false;   ///< so are two products of bf16 and their sum (AVX512-BF16)
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 512 << 10, l3_bytes = 32 << 20;
   int threads = 1;  ///< tasks are cut for this many threads
-  /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none).
+  /// Largest output tile of Winograd's convolution that the wanted accuracy allows: 4, 2, 0 (none);
+  /// those of integers are exact, whatever it is.
   int winograd = 4;
   bool bands = true;     ///< layers of an image may be one kernel (lower/bands/bands.h)
   bool joins = true;     ///< parts of a concatenation may be stored in place (lower/joins.h)

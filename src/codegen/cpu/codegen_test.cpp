@@ -259,6 +259,38 @@ TEST(Compile, SpilledVectorsAreAligned) {
   EXPECT_GT(aligned, 0) << *text;
 }
 
+/// Where accumulators fill registers, numbers of what follows stay in memory: without AVX-512 whole
+/// vectors, which instructions read themselves.
+TEST(Compile, NumbersBehindCrowdedLoopsAreOperandsInMemory) {
+  const kernel::Kernel k = parsed(R"(kernel "crowded" vars=8 {
+  buffer b0 "x" f32[4096] grid arg=0
+  buffer b1 "y" f32[384] grid arg=1 written
+  buffer b2 "acc" f32[96] lane lanes=8
+  for grid d0 in 0..4 {
+    for unroll d1 in 0..12 { for vector d2 in 0..8 { b2[d1*8 + d2] = f32(0) } }
+    for serial d3 in 0..64 { for unroll d4 in 0..12 { for vector d5 in 0..8 {
+      b2[d4*8 + d5] = add.f32(load.f32 b2[d4*8 + d5],
+                              mul.f32(load.f32 b0[d3*8 + d5], load.f32 b0[d3*12 + d4]))
+    } } }
+    for unroll d6 in 0..12 { for vector d7 in 0..8 {
+      b1[d0*96 + d6*8 + d7] =
+          max.f32(mul.f32(add.f32(load.f32 b2[d6*8 + d7], f32(0.3)), f32(0.7)), f32(-0.1))
+    } }
+  } }
+)");
+  const auto m = machine_named("avx2");
+  ASSERT_TRUE(m.ok());
+  const std::string text = *to_assembly_text(k, *m);
+  for (const std::string_view instruction : {"vaddps\t", "vmulps\t"}) {
+    int folded = 0;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);)
+      folded += line.find(instruction) != std::string::npos &&
+                line.find("(%rip), %ymm") != std::string::npos;
+    EXPECT_EQ(folded, 12) << instruction << text;
+  }
+}
+
 /// 28 accumulators of a convolution's tile, through four loops and a second set of steps.
 TEST(Compile, AccumulatorsStayInRegisters) {
   const kernel::Kernel k = parsed(R"(kernel "tile" vars=26 {

@@ -99,7 +99,7 @@ void add_choices(const std::shared_ptr<Product>& product, Form form, const Tunin
       !p.sums())
     add(strassen_schedules(p, target, lanes, fixed, count));
   for (std::int64_t m : {2, 4})
-    if (!written && m <= target.winograd && kind.value_or(m) == m && by_halves.value_or(0) == 0)
+    if (!written && kind.value_or(m) == m && by_halves.value_or(0) == 0)
       add(winograd_schedules(p, target, lanes, m, fixed, count));
 }
 
@@ -122,7 +122,7 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
   if (p.count(Role::m) == 1 && request.graph->constant_of(p.a))
     if (auto made = make_product(request, Form::column))
       add_choices(*std::move(made), Form::column, fixed, count, out);
-  if (request.target.winograd > 0 && !windows)
+  if (!windows)
     add_choices(HEDDLE_TRY(single_values(request, product)), Form::single, fixed, count, out);
   if (request.target.tiles)
     for (const Form form : {Form::copied, Form::boxed})

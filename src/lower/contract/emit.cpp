@@ -73,8 +73,7 @@ DType Emitter::stored_as(kernel::BufferId buffer) const {
 
 /// What a buffer has at an offset, in the type of the products.
 Value Emitter::operand_at(kernel::BufferId buffer, const Expr& offset) const {
-  const Value v = kernel::load(buffer, offset, stored_as(buffer));
-  return v->dtype == p_.problem.type ? v : kernel::apply(ir::ScalarFn::cast, {v}, p_.problem.type);
+  return cast_to(kernel::load(buffer, offset, stored_as(buffer)), p_.problem.type);
 }
 
 /// Row of the row axis at which the task starts, and place of its first tile.

@@ -108,10 +108,8 @@ kernel::Stmt Emitter::box_element(const Position& position, std::vector<ir::Cond
     for (const ir::Condition& c : p_.box->dims[d].more)
       when.push_back({at(c.expr, env), c.low, c.high});
   }
-  const DType type = stored_as(a_buffer_);
-  Value value = p_.values.at(p_.problem.a, {index, when}, p_.problem.a_parts());
-  if (value->dtype != type) value = kernel::apply(ir::ScalarFn::cast, {value}, type);
-  return kernel::store(a_buffer_, offset, value);
+  const Value value = p_.values.at(p_.problem.a, {index, when}, p_.problem.a_parts());
+  return kernel::store(a_buffer_, offset, cast_to(value, stored_as(a_buffer_)));
 }
 
 /// Splits one dimension of the box into what lies before the operand (zeros), inside and after.

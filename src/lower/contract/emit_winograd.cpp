@@ -46,10 +46,6 @@ Value shifted(const Value& v, int bits) {
   return kernel::apply(ir::ScalarFn::shift_right, {v, kernel::imm_int(v->dtype, bits)}, v->dtype);
 }
 
-Value narrowed(const Value& v, DType type) {
-  return v->dtype == type ? v : kernel::apply(ir::ScalarFn::cast, {v}, type);
-}
-
 /// Elements from one place to the next: as they are, which the machine reads ahead best, unless
 /// what a transform takes of each of them would share few sets of a cache.
 std::int64_t apart(std::int64_t count, DType type) {
@@ -134,7 +130,7 @@ kernel::Stmt Emitter::input_transform() {
   };
   const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
     const Expr row = Expr((y * a + x) * transformed_place_) + tile * Expr(lda_);
-    return kernel::store(transformed_, row + channel, narrowed(v, stored_as(transformed_)));
+    return kernel::store(transformed_, row + channel, cast_to(v, stored_as(transformed_)));
   };
   const auto line = [&](const std::vector<Value>& d) { return input_line(m, d); };
   const BufferId half = scratch("half", a * a * lanes_, Scope::lane, lanes_);

@@ -68,8 +68,7 @@ class Maker {
   const Request& request() const { return out_->request; }
 
   Value operand(NodeId node, const prim::Access& access, std::optional<PartsOf> parts) {
-    Value v = out_->values.at(node, access, parts);
-    return v->dtype == p_.element() ? v : kernel::apply(ir::ScalarFn::cast, {v}, p_.element());
+    return cast_to(out_->values.at(node, access, parts), p_.element());
   }
 
   kernel::BufferId stand_in(DType type) {

@@ -155,7 +155,7 @@ std::optional<WinogradTerms> winograd_terms(const prim::Graph& g, const Problem&
     if (m != 2 || target.quads || target.tiles || !integers_fit(g, p)) return std::nullopt;
     return WinogradTerms::integers;
   }
-  if (p.type != DType::f32) return std::nullopt;
+  if (p.type != DType::f32 || m > target.winograd) return std::nullopt;
   const bool halves = m == 2 && target.bf16_pairs && g[p.a].type.dtype == DType::bf16 &&
                       g[p.b].type.dtype == DType::bf16;
   return halves ? WinogradTerms::halves : WinogradTerms::single;
@@ -173,7 +173,7 @@ std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& 
   bool halves = false;  // as the convolution is written, or for 2×2 results
   for (std::int64_t m : {2, 4}) {
     const auto terms = winograd_terms(g, p, target, m);
-    if (m > target.winograd || !terms) break;
+    if (!terms) break;
     if (m == 2) halves = terms == WinogradTerms::halves;
     // Else transformed filters and their products are f32, whatever the given ones are.
     const bool single = terms == WinogradTerms::single;
