@@ -416,6 +416,40 @@ class Algebra {
                        {{ir::Var{0}, ir::Var{1}}, {}}, {{tap}, {{tap, 0, 3}}}, b_.dtype(x));
   }
 
+  /// Slices that lie between each other, one behind another; some in no order of digits.
+  NodeId slices_in_turn() {
+    const auto turns = pick<std::int64_t>({2, 3}), part = pick<std::int64_t>({1, 2});
+    const std::int64_t pieces = coin() ? turns : 2 * turns;
+    const NodeId x = fresh({DType::f32, {part, 2 * turns, 4}});
+    View v;
+    for (std::int64_t k = 0; k < pieces; ++k) {
+      const ir::Expr at = ir::Var{0}, from(k * part);
+      v.pieces.push_back({{at - from, var(1) * ir::Expr(turns) + ir::Expr(k % turns),
+                           var(2) * ir::Expr(2) + ir::Expr(k / turns)},
+                          {{at, k * part, (k + 1) * part}}});
+    }
+    if (rng_() % 4 == 0) std::swap(v.pieces[0].index[1], v.pieces[1].index[1]);
+    return g_.add(std::move(v), std::vector(static_cast<std::size_t>(pieces), x),
+                  {DType::f32, {part * pieces, 2, 2}});
+  }
+  /// Taps in whole steps and taps between them.
+  NodeId taps_in_turn() {
+    const auto steps = pick<std::int64_t>({2, 3}), taps = pick<std::int64_t>({2, 3});
+    const std::int64_t places = 4;
+    const ir::Expr whole = var(1) + var(2) - ir::Expr(1);
+    const ir::Expr at = whole * ir::Expr(coin() ? steps : steps + 1) + var(3);
+    const std::int64_t extent = places * (steps + 1);
+    Access from{{var(0), at}, {{at, 0, extent}}};
+    if (coin()) from.inside.push_back({whole, 0, places - 1});
+    Tensor w({DType::f32, {taps, steps}});
+    for (std::int64_t i = 0; i < w.count(); ++i) w.set(i, static_cast<double>(i % 5) - 1.5);
+    const NodeId x = fresh({DType::f32, {3, extent}}), y = b_.constant(w);
+    Access filter{{var(2), var(3)}, {}};
+    const Shape out{3, places}, terms{taps, steps};
+    return coin() ? b_.contract(x, y, out, terms, from, filter, DType::f32)
+                  : b_.contract(y, x, out, terms, filter, from, DType::f32);
+  }
+
   /// With a constant that is all equal, or a shape that a split or merged dimension reaches.
   NodeId contraction(NodeId x) {
     if (b_.rank(x) == 3 && coin()) return divided_contraction(x);
@@ -457,7 +491,8 @@ class Algebra {
     if (b_.rank(x) > 0 && rng_() % 16 == 0) return raw_view(x);
     if (b_.rank(x) > 0 && b_.dtype(x) == DType::f32 && rng_() % 8 == 0) return contraction(x);
     if (rng_() % 12 == 0) return coin() ? quantised_product() : saturated(values_[0]);
-    if (rng_() % 40 == 0) return byte_function();
+    if (const auto rare = rng_() % 40; rare < 2)
+      return rare == 0 ? byte_function() : coin() ? slices_in_turn() : taps_in_turn();
     if (rng_() % 5 == 0) return coin() ? requantised() : requantised_parts();
     if (rng_() % 24 == 0) return coin() ? resampled_product() : grouped();
     if (element_count(b_.shape(x)) > 300) return reduction(x);

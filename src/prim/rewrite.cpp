@@ -71,7 +71,7 @@ const std::vector<const RewriteRule*>& rewrite_rules() {
     std::vector<const RewriteRule*> all;
     for (const auto rows :
          {algebra_rules(), view_rules(), reduce_rules(), contract_rules(), linear_rules(),
-          window_rules(), integer_rules(), quantise_rules(), table_rules()})
+          window_rules(), depth_rules(), integer_rules(), quantise_rules(), table_rules()})
       for (const RewriteRule& r : rows) all.push_back(&r);
     return all;
   }();

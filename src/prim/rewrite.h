@@ -44,6 +44,7 @@ std::span<const RewriteRule> reduce_rules();
 std::span<const RewriteRule> contract_rules();
 std::span<const RewriteRule> linear_rules();
 std::span<const RewriteRule> window_rules();
+std::span<const RewriteRule> depth_rules();
 std::span<const RewriteRule> integer_rules();
 std::span<const RewriteRule> quantise_rules();
 std::span<const RewriteRule> table_rules();

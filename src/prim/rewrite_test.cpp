@@ -450,6 +450,33 @@ TEST(Canonicalize, AttentionReadsItsOperandsWhereTheyLie) {
   EXPECT_EQ(census(c)["contract"], 6);
 }
 
+/// As slices (a focus layer) and as SpaceToDepth writes it: a convolution of the image itself, with
+/// twice as many taps each way, in steps of two.
+TEST(Canonicalize, ConvolutionsOfSpaceToDepthAreOfTheImage) {
+  for (const bool sliced : {false, true}) {
+    Graph g;
+    Builder b(g);
+    std::mt19937 rng(4);
+    const NodeId x = g.add_input("x", {DType::f32, {1, 3, 12, 10}});
+    const auto slice = [&](std::int64_t y, std::int64_t z) {
+      return b.slice(x, {0, 0, y, z}, {1, 3, 6, 5}, {1, 1, 2, 2});
+    };
+    const NodeId digits = b.transpose(b.reshape(x, {1, 3, 6, 2, 5, 2}), {0, 3, 5, 1, 2, 4});
+    const NodeId deep = sliced ? b.concat({slice(0, 0), slice(1, 0), slice(0, 1), slice(1, 1)}, 1)
+                               : b.reshape(digits, {1, 12, 6, 5});
+    const NodeId w = b.constant(random_tensor({DType::f32, {8, 12, 3, 3}}, rng));
+    g.outputs = {{"y", b.conv(deep, w, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1})}};
+    const Graph after = canonicalize(g);
+    EXPECT_EQ(compare(g, after, rng), "");
+    const auto* k = std::get_if<Contract>(&after[after.outputs[0].node].op);
+    ASSERT_NE(k, nullptr) << sliced;
+    EXPECT_EQ(census(after)["view"], 0) << sliced;
+    Shape taps = k->reduced;
+    std::ranges::sort(taps);
+    EXPECT_EQ(taps, (Shape{3, 6, 6})) << sliced;
+  }
+}
+
 TEST(FoldConstants, FoldsWhatDoesNotGrow) {
   Graph g;
   Builder b(g);

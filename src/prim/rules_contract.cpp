@@ -51,15 +51,24 @@ Rewritten contract_of_splat(RewriteContext& c, const Node& n) {
   return std::nullopt;
 }
 
-/// Nodes that are not affine. With `splittable`, a bare variable divided by a divisor of its extent
-/// does not count: contract-split-axis turns it into two variables.
+/// How many values a digit of a variable has (itself, and quotients and remainders that divide the
+/// number of values); nullopt for other expressions.
+std::optional<std::int64_t> values_of_digit(const Expr& e, const Shape& variables) {
+  if (const auto v = e.variable()) return variables[static_cast<std::size_t>(v->index)];
+  const IndexNode& n = e.node();
+  if (n.kind != IndexNode::Kind::div && n.kind != IndexNode::Kind::mod) return std::nullopt;
+  const auto values = values_of_digit(n.args[0], variables);
+  if (!values || *values % n.constant != 0) return std::nullopt;
+  return n.kind == IndexNode::Kind::mod ? n.constant : *values / n.constant;
+}
+
+/// Nodes that are not affine. With `splittable`, digits of a variable do not count:
+/// contract-split-axis turns them into variables.
 std::int64_t kinks(const Expr& e, const Shape& variables, bool splittable) {
   const IndexNode& n = e.node();
   const bool division = n.kind == IndexNode::Kind::div || n.kind == IndexNode::Kind::mod;
+  if (splittable && values_of_digit(e, variables)) return 0;
   std::int64_t count = division || n.kind == IndexNode::Kind::min || n.kind == IndexNode::Kind::max;
-  if (division && splittable)
-    if (const auto v = n.args[0].variable())
-      count = variables[static_cast<std::size_t>(v->index)] % n.constant != 0;
   for (const auto& t : n.terms) count += kinks(t.atom, variables, splittable);
   for (const Expr& a : n.args) count += kinks(a, variables, splittable);
   return count;

@@ -483,5 +483,20 @@ TEST(Schedule, LongEpiloguesHaveNarrowTiles) {
   }
 }
 
+/// Else rows that lie a multiple of a way apart take each other's lines.
+TEST(Schedule, TilesHaveNoMoreRowsThatShareSetsThanWays) {
+  contract::Extents e;
+  e.tile = 14 * 14, e.n = 1024, e.k = 512, e.a_row_bytes = 2048;
+  Target t;
+  t.vector_bytes = 64, t.vector_registers = 32, t.l1_bytes = 32 << 10;
+  for (const auto& [apart, most] :
+       {std::pair{4096, 8}, {8192, 8}, {2048, 14}, {4160, 14}, {0, 14}}) {
+    e.a_apart = apart;
+    const contract::Schedule s = contract::schedules(e, t, 16, {}, {}, 1).at(0);
+    EXPECT_LE(s.mr, most) << apart;
+    EXPECT_EQ(s.mr > 8, most > 8) << apart;
+  }
+}
+
 }  // namespace
 }  // namespace heddle::lower

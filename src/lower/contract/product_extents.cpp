@@ -99,7 +99,10 @@ void measure(Product& p) {
   p.base.staged = work > 8;
   if (p.base.a == ASource::tiles) e.a_copy_rate = 12;
   if (p.base.a == ASource::box) box_bytes(p, e);
-  if (p.base.a == ASource::in_place) span_bytes(p, e);
+  if (p.base.a == ASource::in_place) {
+    span_bytes(p, e);
+    if (p.tile) e.a_apart = stride_of(first_load(p.a), p.tile->var) * e.element_bytes;
+  }
 }
 
 }  // namespace heddle::lower::contract

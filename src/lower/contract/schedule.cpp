@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "support/math.h"
 
@@ -49,8 +50,18 @@ std::vector<std::int64_t> block_sizes(std::int64_t count, std::optional<std::int
 
 namespace {
 
+/// Whether more rows of a tile share sets of the first-level cache than it has ways: their lines
+/// then come from the second for every step.
+bool rows_collide(const Extents& e, const Target& t, std::int64_t mr) {
+  constexpr std::int64_t kWay = 4096;  // bytes of a way; more would need bits of translated pages
+  if (e.a_apart == 0) return false;
+  return ceil_div(mr, kWay / std::gcd(e.a_apart, kWay)) > t.l1_bytes / kWay;
+}
+
 double tile_cycles(const Extents& e, const Target& t, std::int64_t mr, std::int64_t nv) {
-  const double steps = e.inside * static_cast<double>(e.k) * step_cycles(e, t, mr, nv);
+  constexpr double kColliding = 1.3;
+  const double steps = e.inside * static_cast<double>(e.k) * step_cycles(e, t, mr, nv) *
+                       (rows_collide(e, t, mr) ? kColliding : 1);
   // A row's results (vector operations) are written out; of long ones (sums of resized images)
   // registers spill.
   constexpr double kLongRow = 400, kSpilling = 1.5;

@@ -31,6 +31,7 @@ struct Extents {
   std::int64_t n = 1, k = 1;
   std::int64_t a_row_bytes = 0;   ///< operand bytes that one more `rows` (or tile row) brings
   std::int64_t a_halo_bytes = 0;  ///< operand bytes a task reads beyond that
+  std::int64_t a_apart = 0;       ///< bytes from a row of a tile to the next, read in place
   double a_copy_rate = 5;         ///< bytes in a cycle where the rows are copied
   double epilogue = 4;            ///< vector operations per result vector
   std::int64_t element_bytes = 4;
