@@ -163,6 +163,41 @@ TEST(Contract, WinogradConvolutions) {
     }
 }
 
+/// Planes are further channels: windows of three, two and five of them, as memory has them or
+/// channels-last, of f32, bf16 and bytes.
+TEST(Contract, WinogradOfVolumes) {
+  struct Row {
+    Shape x, w;
+    std::int64_t m;
+    DType type = DType::f32;
+    bool channels_last = true;
+  };
+  const Row rows[] = {{{1, 8, 4, 7, 9}, {16, 8, 3, 3, 3}, 2},
+                      {{1, 8, 4, 7, 9}, {16, 8, 3, 3, 3}, 4, DType::f32, false},
+                      {{2, 16, 3, 8, 6}, {24, 16, 2, 3, 3}, 4},
+                      {{1, 8, 6, 12, 5}, {8, 8, 5, 3, 3}, 4},
+                      {{1, 16, 3, 7, 9}, {16, 16, 3, 3, 3}, 2, DType::bf16},
+                      {{1, 16, 3, 7, 9}, {16, 16, 3, 3, 3}, 2, DType::i16}};
+  for (const Row& row : rows) {
+    Case c;
+    c.target.bf16_pairs = true;
+    c.tuning = {{"winograd", row.m}};
+    if (row.type == DType::bf16) c.tolerance = 0.1;
+    const NodeId x = c.input(row.x, row.type == DType::i16 ? DType::u8 : row.type);
+    if (row.channels_last) c.layouts[x] = ordered(row.x, {0, 2, 3, 4, 1});
+    if (row.type == DType::i16) {
+      const NodeId w = c.constant(row.w, DType::i8), narrow = c.b.cast(x, DType::i16);
+      const prim::Node n = c.g[c.b.conv(narrow, c.b.cast(w, DType::i16), conv(3, 1, 1))];
+      c.output(c.g.add(n.op, {narrow, w}, {DType::i32, n.type.shape}));
+    } else {
+      c.output(c.b.relu(c.b.conv(x, c.constant(row.w, row.type), conv(3, 1, 1))));
+    }
+    SCOPED_TRACE(fmt::format("{} * {} m {}", to_string(row.x), to_string(row.w), row.m));
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    EXPECT_TRUE(c.schedule.starts_with(fmt::format("winograd F({0}x{0}", row.m))) << c.schedule;
+  }
+}
+
 TEST(Contract, AlgorithmsOfAConvolution) {
   const auto count = [](std::int64_t channels, std::int64_t kernel, std::int64_t stride,
                         int largest) {

@@ -62,13 +62,12 @@ std::int64_t apart(std::int64_t count, DType type) {
 void Emitter::plan_winograd() {
   const DType type = p_.problem.type;
   const std::int64_t a = s_.winograd + 2, tiles = winograd_tiles(), width = s_.nv * lanes_;
-  const Axis& channel = winograd_->channel;
   const bool halves = terms_ == WinogradTerms::halves, pairs = terms_ != WinogradTerms::single;
-  const std::int64_t parts = pairs ? 2 : 1, steps = channel.extent / parts;
+  const std::int64_t parts = pairs ? 2 : 1, steps = winograd_->terms() / parts;
   if (pairs) element_ = DType::i32;
   box_ = a_buffer_;
   // Rows a multiple of 1 KB apart would share few cache sets.
-  lda_ = channel.extent + 2 * lanes_;
+  lda_ = winograd_->terms() + 2 * lanes_;
   const DType stored = halves ? DType::bf16 : pairs ? DType::i16 : type;
   transformed_place_ = apart(tiles * lda_, stored);
   products_place_ = apart(tiles * width, type);
@@ -77,7 +76,8 @@ void Emitter::plan_winograd() {
   b_buffer_ = operand_scratch("filters", s_.panels * a * a * steps * width, Scope::grid);
   place_ = k_.new_var();
   n_vector_ = k_.new_var();
-  const Expr c(channel.var), place(place_);
+  const Var term = winograd_->channel.var;  // of all planes
+  const Expr c(term), place(place_);
   const Expr row = place * Expr(transformed_place_) + Expr(p_.tile->var) * Expr(lda_);
   std::vector<Value> elements;
   for (std::int64_t i = 0; i < parts; ++i)
@@ -89,7 +89,7 @@ void Emitter::plan_winograd() {
   b_main_ = kernel::load(
       b_buffer_, ((panel_ * Expr(a * a) + place) * Expr(steps) + c) * Expr(width) + Expr(n_vector_),
       element_);
-  k_loops_ = {{{{channel.var, steps, Role::k}}, steps}};
+  k_loops_ = {{{{term, steps, Role::k}}, steps}};
 }
 
 Body Emitter::winograd_body() {
@@ -116,6 +116,7 @@ kernel::Stmt Emitter::input_transform() {
   const std::int64_t m = s_.winograd, a = m + 2;
   const std::int64_t across = winograd_across(), down = s_.rows_per_task / m;
   const Var ty = k_.new_var(), tx = k_.new_var(), c = k_.new_var(), l = k_.new_var();
+  const Var plane = k_.new_var();
   const Expr channel = Expr(c) * Expr(lanes_) + Expr(l);
   const Expr tile = Expr(ty) * Expr(across) + Expr(tx);
   const Value element = operand_at(box_, box_offset());
@@ -126,11 +127,13 @@ kernel::Stmt Emitter::input_transform() {
     set(env, winograd_->kh.var, 0);
     set(env, winograd_->kw.var, 0);
     set(env, winograd_->channel.var, channel);
+    if (winograd_->depth) set(env, winograd_->depth->var, Expr(plane));
     return at(element, env);
   };
   const auto write = [&](std::int64_t y, std::int64_t x, const Value& v) {
-    const Expr row = Expr((y * a + x) * transformed_place_) + tile * Expr(lda_);
-    return kernel::store(transformed_, row + channel, cast_to(v, stored_as(transformed_)));
+    Expr to = Expr((y * a + x) * transformed_place_) + tile * Expr(lda_) + channel;
+    if (winograd_->depth) to = to + Expr(plane) * Expr(winograd_->channel.extent);
+    return kernel::store(transformed_, to, cast_to(v, stored_as(transformed_)));
   };
   const auto line = [&](const std::vector<Value>& d) { return input_line(m, d); };
   const BufferId half = scratch("half", a * a * lanes_, Scope::lane, lanes_);
@@ -138,6 +141,8 @@ kernel::Stmt Emitter::input_transform() {
   transform(a, a, half, Expr(l), lanes_, type, line, read, write, body);
   body = {kernel::loop(l, 0, lanes_, Binding::vector, std::move(body))};
   body = {kernel::loop(c, 0, winograd_->channel.extent / lanes_, Binding::serial, std::move(body))};
+  if (const auto& depth = winograd_->depth)
+    body = {kernel::loop(plane, 0, depth->extent, Binding::serial, std::move(body))};
   body = {kernel::loop(tx, 0, across, Binding::serial, std::move(body))};
   return kernel::loop(ty, 0, down, Binding::serial, std::move(body));
 }
@@ -250,7 +255,7 @@ kernel::Stmt Emitter::filter_phase() {
 Tensor Emitter::pack_winograd() const {
   const kernel::Load& load = operand_load();
   const Tensor& source = constant_operand(load);
-  const std::int64_t a = s_.winograd + 2, channels = winograd_->channel.extent;
+  const std::int64_t a = s_.winograd + 2, terms = winograd_->terms();
   const std::int64_t width = s_.nv * lanes_, n = p_.extents.n;
   const auto g = filter_transform(s_.winograd);
   std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
@@ -265,29 +270,32 @@ Tensor Emitter::pack_winograd() const {
   const auto step = [&](const Axis& axis) { return element(axis, 1) - zero; };
   const std::int64_t dh = step(winograd_->kh), dw = step(winograd_->kw);
   const std::int64_t dc = step(winograd_->channel), dn = step(*p_.n);
+  const std::int64_t dd = winograd_->depth ? step(*winograd_->depth) : 0;
   const std::int64_t parts = terms_ == WinogradTerms::single ? 1 : 2;
-  const TensorType packed{element_, {s_.panels, a * a, channels / parts, width}};
+  const TensorType packed{element_, {s_.panels, a * a, terms / parts, width}};
   if (!p_.request.contents) return {packed, nullptr, nullptr};
   Tensor out(packed);
   auto* whole = reinterpret_cast<float*>(out.mutable_data());
   auto* halves = reinterpret_cast<std::uint16_t*>(out.mutable_data());
   auto* integers = reinterpret_cast<std::int16_t*>(out.mutable_data());
   for (std::int64_t o = 0; o < n; ++o)
-    for (std::int64_t c = 0; c < channels; ++c) {
+    for (std::int64_t c = 0; c < terms; ++c) {
+      const std::int64_t channels = winograd_->channel.extent;
+      const std::int64_t filter = zero + o * dn + c % channels * dc + c / channels * dd;
       double half[6][3];
       for (std::int64_t i = 0; i < a; ++i)
         for (std::int64_t x = 0; x < 3; ++x) {
           half[i][x] = 0;
           for (std::int64_t y = 0; y < 3; ++y)
             half[i][x] += g[static_cast<std::size_t>(i)][static_cast<std::size_t>(y)] *
-                          source.at(zero + o * dn + c * dc + y * dh + x * dw);
+                          source.at(filter + y * dh + x * dw);
         }
       for (std::int64_t i = 0; i < a; ++i)
         for (std::int64_t j = 0; j < a; ++j) {
           double sum = 0;
           for (std::size_t x = 0; x < 3; ++x) sum += half[i][x] * g[static_cast<std::size_t>(j)][x];
           const std::int64_t place = (o / width) * a * a + i * a + j;
-          const std::int64_t to = (place * channels / parts + c / parts) * width + o % width;
+          const std::int64_t to = (place * terms / parts + c / parts) * width + o % width;
           if (terms_ == WinogradTerms::halves)
             halves[2 * to + c % 2] = f32_to_bf16(static_cast<float>(sum));
           else if (terms_ == WinogradTerms::integers)

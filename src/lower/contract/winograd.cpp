@@ -30,10 +30,11 @@ double transform_cycles(std::int64_t m, bool input) {
   return input ? 140 : 90;
 }
 
-/// The rows and columns of a 3×3 window of stride 1 that slides over an operand.
+/// The rows and columns of a 3×3 window of stride 1 that slides over an operand, with channels (and
+/// planes); the innermost ones if there are more.
 std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
   const std::vector<Axis> k = p.of(Role::k), rows = p.of(Role::m);
-  if (k.size() != 3) return std::nullopt;
+  if (k.size() != 3 && k.size() != 4) return std::nullopt;
   std::vector<Axis> found;
   for (const Expr& e : p.a_access.index)
     for (const Axis& window : k)
@@ -41,14 +42,14 @@ std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
         const Expr sum = Expr(axis.var) + Expr(window.var);
         if (window.extent == 3 && (e - sum).constant()) found.push_back(axis);
       }
-  if (found.size() != 2) return std::nullopt;
-  return std::array{found[0], found[1]};
+  if (found.size() < 2) return std::nullopt;
+  return std::array{found[found.size() - 2], found.back()};
 }
 
 /// Cycles of all tasks on all threads, without what comes cold from memory.
 double total_cycles(const Product& p, const Schedule& s, const Target& t, int lanes,
                     const Winograd& shape, WinogradTerms terms) {
-  const std::int64_t channels = shape.channel.extent;
+  const std::int64_t channels = shape.terms();
   const double copy_rate = shape.turned ? 2 : 5;  // bytes in a cycle
   Extents e = p.extents;
   const bool pairs = terms != WinogradTerms::single;
@@ -102,10 +103,11 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes) {
   if (!filter || !filter->dynamic.empty()) return std::nullopt;
   const bool constant = p.base.b == BSource::constant;
   if (!constant && g[p.problem.b].type.dtype != DType::f32) return std::nullopt;
-  if (!p.row || !p.tile || !p.n || p.n_axes.size() != 1 || p.k.size() != 3) return std::nullopt;
+  if (!p.row || !p.tile || !p.n || p.n_axes.size() != 1) return std::nullopt;
+  if (p.k.size() != 3 && !(p.k.size() == 4 && constant)) return std::nullopt;
   for (const Axis& axis : p.outer)
     if (axis.role != Role::m) return std::nullopt;
-  std::optional<Axis> kh, kw, channel;
+  std::optional<Axis> kh, kw, channel, depth;
   std::size_t channel_dim = 0;
   for (std::size_t d = 0; d < p.box->dims.size(); ++d) {
     const Expr& local = p.box->dims[d].local;
@@ -117,18 +119,25 @@ std::optional<Winograd> winograd_of(const Product& p, int lanes) {
       if (!ir::depends_on(local, k.var)) continue;
       if (local == Expr(p.row->var) + Expr(k.var)) kh = k;
       if (local == Expr(p.tile->var) + Expr(k.var)) kw = k;
-      if (local == Expr(k.var)) channel = k, channel_dim = d;
+      if (local != Expr(k.var)) continue;
+      if (channel && channel->extent % lanes == 0) {
+        depth = k;
+        continue;
+      }
+      depth = channel;
+      channel = k, channel_dim = d;
     }
   }
   if (!kh || !kw || !channel || kh->extent != 3 || kw->extent != 3) return std::nullopt;
   if (channel->extent % lanes != 0 || p.n->extent % lanes != 0) return std::nullopt;
-  for (const Axis& axis : {*kh, *kw, *channel, *p.n})
+  if (depth.has_value() != (p.k.size() == 4)) return std::nullopt;
+  for (const Axis& axis : {*kh, *kw, *channel, *p.n, depth.value_or(*channel)})
     if (!ir::coefficient_of(filter->offset, axis.var)) return std::nullopt;
   std::vector<int> order = p.box->order;
   const auto at = std::ranges::find(order, static_cast<int>(channel_dim));
   std::rotate(at, at + 1, order.end());
   const bool turned = order != p.box->order;
-  return Winograd{*kh, *kw, *channel, channel_dim, std::move(order), turned};
+  return Winograd{*kh, *kw, *channel, depth, channel_dim, std::move(order), turned};
 }
 
 namespace {

@@ -7,12 +7,17 @@ namespace heddle::lower::contract {
 
 /// A convolution by 3×3 of stride 1 as minimal filtering (Lavin and Gray, CVPR 2016; Winograd
 /// 1980): tiles of m×m results from (m+2)×(m+2) elements, A²=(m+2)² products of
-/// tiles × channels × filters instead of 9·m² multiplications a result tile and channel pair.
+/// tiles × channels × filters instead of 9·m² multiplications a result tile and channel pair. Of
+/// volumes and videos, the planes that a result is of are as many more channels.
 struct Winograd {
   Axis kh, kw, channel;
-  std::size_t channel_dim;  ///< of the box
-  std::vector<int> order;   ///< of the box's dimensions as it is stored: channels innermost
-  bool turned = false;      ///< memory has them in another one
+  std::optional<Axis> depth;  ///< the planes
+  std::size_t channel_dim;    ///< of the box
+  std::vector<int> order;     ///< of the box's dimensions as it is stored: channels innermost
+  bool turned = false;        ///< memory has them in another one
+
+  /// Channels of all planes, one plane's behind another's.
+  std::int64_t terms() const { return (depth ? depth->extent : 1) * channel.extent; }
 };
 
 /// nullopt unless the product is such a convolution with a filter in memory, its operand read
