@@ -301,30 +301,60 @@ class Depthwise {
             kernel::when({words_->some_outside(of_tile)}, sums(true))};
   }
 
-  /// Many taps one after another, each against all columns of the tile: a weight is loaded once,
-  /// and what lies in the padding left out.
-  kernel::Stmt loop_of_taps(const Expr& column, const Expr& channel, BufferId acc) {
-    const Var row = k_.new_var(), x = k_.new_var();
-    const Expr tap = Expr(row) * Expr(inner_) + Expr(x);
-    std::vector<ir::Condition> of_row;
-    Body columns;
+  /// The columns of the tile that tap `x` of a row meets inside of the operand; all if the tile's
+  /// place is not known, as such tiles have nothing outside.
+  std::vector<std::int64_t> met(const Expr& column, std::int64_t x) const {
+    const auto* guard = std::get_if<kernel::Guard>(&p_.a->op);
+    std::vector<std::int64_t> out;
     for (std::int64_t t = 0; t < width_; ++t) {
-      const Var l = k_.new_var();
-      const Expr at = Expr(t * lanes_) + Expr(l), place = channel + Expr(l);
-      Value value = element(position(column + Expr(t), place, Expr(row), Expr(x)), of_row);
-      std::vector<ir::Condition> when;
-      if (const auto* guard = std::get_if<kernel::Guard>(&value->op)) {
-        const auto of_lane = [&](const ir::Condition& c) { return ir::depends_on(c.expr, l); };
-        if (is_zero(guard->otherwise) && std::ranges::none_of(guard->conditions, of_lane)) {
-          when = guard->conditions;
-          value = guard->then;
+      bool inside = true;
+      if (guard != nullptr && column.constant() && is_zero(guard->otherwise))
+        for (const ir::Condition& c : guard->conditions) {
+          const Env env = position(column + Expr(t), Expr(channel_.var), Expr(0), Expr(x));
+          inside &= !moves(c) || ir::decide({env.at(c.expr), c.low, c.high}, {}) != false;
         }
-      }
-      const Value sum = plus(kernel::load(acc, at, p_.problem.type), value, weight(tap, place));
-      columns.push_back(kernel::when(
-          when, {kernel::loop(l, 0, lanes_, Binding::vector, {kernel::store(acc, at, sum)})}));
+      if (inside) out.push_back(t);
     }
-    Body taps{kernel::loop(x, 0, inner_, Binding::serial, std::move(columns))};
+    return out;
+  }
+
+  /// A tap of a row against columns of the tile.
+  void tap(const Expr& row, const Expr& x, const std::vector<std::int64_t>& to, const Expr& column,
+           const Expr& channel, BufferId acc, std::vector<ir::Condition>& of_row, Body& out) {
+    const Expr tap = row * Expr(inner_) + x;
+    for (const std::int64_t t : to)
+      out.push_back(lanes([&](const Expr& l) -> Body {
+        const Expr at = Expr(t * lanes_) + l, place = channel + l;
+        const Value value = element(position(column + Expr(t), place, row, x), of_row);
+        const Value sum = kernel::load(acc, at, p_.problem.type);
+        return {kernel::store(acc, at, plus(sum, value, weight(tap, place)))};
+      }));
+  }
+
+  /// Many taps, row by row: those that all columns meet as a loop over a few of them, written out
+  /// so that what neighbouring columns read alike is loaded once; those before and behind that some
+  /// meet one by one, and none that lie in the padding.
+  kernel::Stmt loop_of_taps(const Expr& column, const Expr& channel, BufferId acc) {
+    constexpr std::int64_t kTogether = 8;
+    const Var row = k_.new_var();
+    std::vector<ir::Condition> of_row;
+    Body taps;
+    for (std::int64_t x = 0; x < inner_;) {
+      const std::vector<std::int64_t> to = met(column, x);
+      std::int64_t end = x + 1;
+      if (std::ssize(to) == width_)
+        while (end < inner_ && std::ssize(met(column, end)) == width_) ++end;
+      if (const std::int64_t turns = (end - x) / kTogether; turns > 1) {
+        const Var turn = k_.new_var();
+        Body together;
+        for (std::int64_t i = 0; i < kTogether; ++i)
+          tap(Expr(row), Expr(x + i) + Expr(turn) * Expr(kTogether), to, column, channel, acc,
+              of_row, together);
+        taps.push_back(kernel::loop(turn, 0, turns, Binding::serial, std::move(together)));
+        x += turns * kTogether;
+      }
+      for (; x < end; ++x) tap(Expr(row), Expr(x), to, column, channel, acc, of_row, taps);
+    }
     return kernel::loop(row, 0, taps_ / inner_, Binding::serial,
                         {kernel::when(of_row, std::move(taps))});
   }
@@ -354,17 +384,19 @@ class Depthwise {
     return env;
   }
 
+  /// Whether a condition is not one that all columns and taps of a row of taps share.
+  bool moves(const ir::Condition& c) const {
+    return ir::depends_on(c.expr, p_.tile->var) || ir::depends_on(c.expr, channel_.var) ||
+           ir::depends_on(c.expr, p_.k.back().axes[0].var);
+  }
+
   /// The operand's element; `when` gets the conditions that all columns and taps of the row share.
   Value element(const Env& env, std::vector<ir::Condition>& when) const {
     const auto* guard = std::get_if<kernel::Guard>(&p_.a->op);
     if (guard == nullptr) return env.at(p_.a);
     std::vector<ir::Condition> shared, own;
-    for (const ir::Condition& c : guard->conditions) {
-      const bool moves = ir::depends_on(c.expr, p_.tile->var) ||
-                         ir::depends_on(c.expr, channel_.var) ||
-                         ir::depends_on(c.expr, p_.k.back().axes[0].var);
-      (moves ? own : shared).push_back({env.at(c.expr), c.low, c.high});
-    }
+    for (const ir::Condition& c : guard->conditions)
+      (moves(c) ? own : shared).push_back({env.at(c.expr), c.low, c.high});
     if (!is_zero(guard->otherwise)) return env.at(p_.a);
     when = shared;
     return own.empty() ? env.at(guard->then)
