@@ -210,11 +210,10 @@ struct CostModel::State : Moves {
         if (main) {
           in.operand = product(in.mask());
           in.scale *= operand_repeats(id, side, in);
-          // Any order of loops will do for a main loop: strided is what no loop walks through.
-          if (!in.dims.empty() && in.dims.back().unit) {
-            in.innermost = std::countr_zero(in.dims.back().unit);
-          }
         }
+        // Any order of loops will do for these: strided is what no loop walks through.
+        if ((main || depthwise) && !in.dims.empty() && in.dims.back().unit)
+          in.innermost = std::countr_zero(in.dims.back().unit);
         add_use(f[id].args[side], std::move(in));
       }
     }

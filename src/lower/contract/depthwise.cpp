@@ -53,17 +53,61 @@ std::optional<Problem> problem_of(const Request& r) {
   return fits ? std::optional(std::move(p)) : std::nullopt;
 }
 
+/// Of each dimension that an access reads, the one of the result that goes along it; nullopt unless
+/// there is one for each, those of one place in their order.
+std::optional<std::vector<int>> dimensions_along(const prim::Access& a, const Shape& from,
+                                                 const Shape& to) {
+  if (to.size() != from.size()) return std::nullopt;
+  std::vector<int> out(from.size(), -1);
+  std::vector<bool> used(to.size(), false);
+  for (std::size_t i = 0; i < from.size(); ++i)
+    for (std::size_t d = 0; d < to.size(); ++d) {
+      if (!ir::depends_on(a.index[i], Var{static_cast<std::int32_t>(d)})) continue;
+      if (used[d] || out[i] >= 0) return std::nullopt;
+      out[i] = static_cast<int>(d);
+      used[d] = true;
+    }
+  for (std::size_t i = 0, d = 0; i < from.size(); ++i) {
+    if (out[i] >= 0) continue;
+    while (d < to.size() && used[d]) ++d;
+    if (d == to.size() || to[d] != 1) return std::nullopt;
+    out[i] = static_cast<int>(d);
+    used[d] = true;
+  }
+  return out;
+}
+
+/// The convolution's dimensions as its operand lies in memory, outermost first: what is widened,
+/// padded or transposed where it is read lies as it is stored. Empty where they have no such order.
+std::vector<int> order_of_operand(const Request& r, const Problem& p) {
+  const prim::Graph& g = *r.graph;
+  const auto shape = [&](NodeId id) -> const Shape& { return g[id].type.shape; };
+  NodeId stored = p.a;
+  auto dims = dimensions_along(p.a_access, shape(stored), shape(p.contract));
+  while (dims && std::ranges::binary_search(r.cluster.nodes, stored)) {
+    const NodeId source = g[stored].args[0];
+    if (const auto* view = std::get_if<prim::View>(&g[stored].op)) {
+      const auto along = view->pieces.size() == 1
+                             ? dimensions_along(view->pieces[0], shape(source), shape(stored))
+                             : std::nullopt;
+      if (!along) return {};
+      std::vector<int> next;
+      for (const int d : *along) next.push_back((*dims)[static_cast<std::size_t>(d)]);
+      dims = std::move(next);
+    }
+    stored = source;
+  }
+  if (!dims) return {};
+  const Layout layout = r.layout_of ? r.layout_of(stored) : row_major(shape(stored));
+  std::vector<int> order = storage_order(layout, shape(stored));
+  for (int& d : order) d = (*dims)[static_cast<std::size_t>(d)];
+  return order;
+}
+
 /// Outputs lie as the operand does, unless they have to lie otherwise.
 Request following_operand(const Request& r, const Problem& p) {
   Request out = r;
-  NodeId stored = p.a;  // what is widened or padded where it is read lies as it is stored
-  while (
-      std::ranges::binary_search(r.cluster.nodes, stored) &&
-      (std::holds_alternative<prim::Map>((*r.graph)[stored].op) || keeps_order(*r.graph, stored)))
-    stored = (*r.graph)[stored].args[0];
-  const Shape& shape = (*r.graph)[stored].type.shape;
-  const Layout layout = r.layout_of ? r.layout_of(stored) : row_major(shape);
-  out.required_layout = [&r, order = storage_order(layout, shape)](NodeId id) {
+  out.required_layout = [&r, order = order_of_operand(r, p)](NodeId id) {
     auto required = r.required_layout ? r.required_layout(id) : std::optional<Layout>();
     const Shape& own = (*r.graph)[id].type.shape;
     if (!required && own.size() == order.size()) required = ordered(own, order);

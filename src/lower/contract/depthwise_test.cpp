@@ -98,6 +98,25 @@ TEST(Depthwise, OrderOfWhatComesFromMemory) {
 }
 
 /// What the epilogue reads besides, and two outputs of which one uses the other.
+/// Channels-last by a transpose of its own, of one image or several, under a map or padding.
+TEST(Depthwise, ReadsTransposedImages) {
+  for (const std::int64_t images : {1, 2})
+    for (const bool mapped : {false, true}) {
+      Case c;
+      c.target.vector_bytes = 32;
+      const NodeId x = c.input({images, 9, 11, 20});
+      NodeId y = c.b.transpose(mapped ? c.b.relu(x) : x, {0, 3, 1, 2});
+      if (mapped) y = c.b.mul(y, 0.5);
+      c.output(c.b.conv(y, c.constant({20, 1, 7, 7}), conv(2, 1, 3, 1, 20)));
+      SCOPED_TRACE(fmt::format("{} {}", images, mapped));
+      const auto lowered = contract::lower_depthwise(request_of(c));
+      ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+      EXPECT_EQ(lowered->output_layouts[0].strides[1], 1);
+      ASSERT_TRUE(kernel::verify(lowered->kernel).ok());
+      ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
+    }
+}
+
 TEST(Depthwise, HasEpilogues) {
   Case c;
   c.target.vector_bytes = 32;
