@@ -78,6 +78,12 @@ void add_choices(const std::shared_ptr<Product>& product, Form form, const Tunin
   };
   const bool plain = kind.value_or(0) == 0 && by_halves.value_or(0) == 0;
   const bool written = form == Form::joined;
+  if (form == Form::flat) {
+    if (kind.value_or(0) == 0 && by_halves.value_or(1) == 1 && by_pieces.value_or(0) == 0 &&
+        by_dots.value_or(0) == 0)
+      add(strassen_schedules(p, target, lanes, fixed, count));
+    return;
+  }
   if (form == Form::copied || form == Form::boxed) {
     if (plain && by_pieces.value_or(1) == 1)
       add(pieces_schedules(p, form, target, lanes, fixed, count));
@@ -119,6 +125,11 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
   const Problem& p = product->problem;
   const bool windows = has_padded_columns(*request.graph, p);
   if (!windows) add_choices(product, Form::joined, fixed, count, out);
+  // By halves all rows are one axis, as they are copied.
+  if (!windows && product->row && request.target.strassen && rows_stand_alone(p) &&
+      !product->sums())
+    if (auto made = make_product(request, Form::flat))
+      add_choices(*std::move(made), Form::flat, fixed, count, out);
   if (p.count(Role::m) == 1 && request.graph->constant_of(p.a))
     if (auto made = make_product(request, Form::column))
       add_choices(*std::move(made), Form::column, fixed, count, out);

@@ -185,6 +185,12 @@ class Maker {
     exprs.insert(exprs.end(), a.begin(), a.end());
     if (form_ != Form::rows) merge(axes, exprs);
     if (form_ == Form::copied) join_rows(axes);
+    if (form_ == Form::flat)
+      while (axes.size() > 1) {
+        const Axis inner = axes.back();
+        axes.pop_back();
+        axes.back() = counted(axes.back(), inner);
+      }
     if (!axes.empty()) {
       out_->tile = axes.back();
       axes.pop_back();
@@ -230,6 +236,18 @@ class Maker {
       o.value = kernel::substitute(o.value, chain);
     }
     out_->a = kernel::substitute(out_->a, [&](Var v) { return apart(v, outer, inner, both); });
+    return both;
+  }
+
+  /// One axis in place of two that nothing chains.
+  Axis counted(const Axis& outer, const Axis& inner) {
+    const Axis both{out_->kernel.new_var(), outer.extent * inner.extent, Role::m};
+    const auto two = [&](Var v) { return apart(v, outer, inner, both); };
+    for (Output& o : out_->outputs) {
+      o.offset = ir::substitute(o.offset, two);
+      o.value = kernel::substitute(o.value, two);
+    }
+    out_->a = kernel::substitute(out_->a, two);
     return both;
   }
 
@@ -297,7 +315,7 @@ class Maker {
     const std::int64_t bytes = load ? size_of(out_->kernel.buffers[load->buffer].dtype) : 0;
     const bool fits = p_.parts ? bytes * p_.parts->count == 4 : bytes != 2;
     const bool direct = load && fits && in_one_load(out_->a);
-    if (form_ == Form::copied) return;
+    if (form_ == Form::copied || form_ == Form::flat) return;
     // Tile registers take from memory only what it has in their type.
     const bool converted = load && form_ == Form::boxed &&
                            out_->kernel.buffers[load->buffer].dtype != g_[p_.a].type.dtype;
@@ -357,17 +375,12 @@ class Maker {
       out_->extents.tile_step = columns.extent;
     }
     out_->extents.whole = true;
-    const Axis both{out_->kernel.new_var(), rows.extent * columns.extent, Role::m};
+    const Axis both = counted(rows, columns);
     const auto two = [&](Var v) { return apart(v, rows, columns, both); };
-    for (Output& o : out_->outputs) {
-      o.offset = ir::substitute(o.offset, two);
-      o.value = kernel::substitute(o.value, two);
-    }
     for (Box::Dim& dim : out_->box->dims) {
       dim.low = ir::substitute(dim.low, two);
       dim.local = ir::substitute(dim.local, two);
     }
-    out_->a = kernel::substitute(out_->a, two);
     out_->row.reset();
     out_->tile = both;
   }

@@ -76,6 +76,7 @@ enum class Form : std::uint8_t {
   boxed,   ///< bytes by four, rows as they lie; those of a small image are one axis
   rows,    ///< value by value, rows and columns of an image apart
   column,  ///< as joined, a single column of a constant as the columns' operand
+  flat,    ///< value by value, all rows one axis, wherever they and their results lie
 };
 Result<std::unique_ptr<Product>> make_product(const Request& request, Form form = Form::joined);
 /// The same with the roles of operands and axes given.

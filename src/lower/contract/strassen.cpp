@@ -73,20 +73,28 @@ std::optional<Strassen> strassen_of(const Product& p, int lanes) {
   return Strassen{ceil_div(p.tile->extent, 2), ceil_div(p.n->extent / lanes, 2), p.extents.k / 2};
 }
 
+bool rows_stand_alone(const Problem& p) {
+  const std::vector<Axis> rows = p.of(Role::m), terms = p.of(Role::k);
+  const auto any = [](const Expr& e, const std::vector<Axis>& axes) {
+    return std::ranges::any_of(axes, [&](const Axis& a) { return ir::depends_on(e, a.var); });
+  };
+  const auto alone = [&](const Axis& axis) {
+    return std::ranges::any_of(p.a_access.index, [&](const Expr& e) {
+      return ir::depends_on(e, axis.var) && !any(e, terms);
+    });
+  };
+  return p.a_access.inside.empty() && std::ranges::all_of(rows, alone);
+}
+
 std::optional<Algorithm> strassen_algorithm(const prim::Graph& g, const Problem& p,
                                             const Target& target) {
   const int lanes = target.lanes(DType::f32);
-  const std::vector<Axis> rows = p.of(Role::m), k = p.of(Role::k);
+  const std::vector<Axis> k = p.of(Role::k);
   if (p.type != DType::f32 || !g.constant_of(p.b) || g[p.b].type.dtype != DType::f32 ||
       p.count(Role::batch) > 1 || k.empty() || p.count(Role::k) % 2 != 0 ||
       p.count(Role::k) > kMostTerms || p.count(Role::n) % lanes != 0 || p.count(Role::m) < 4 ||
-      !p.a_access.inside.empty())
+      !rows_stand_alone(p))
     return std::nullopt;
-  // Rows that neither windows nor strides touch run as one axis.
-  for (const Axis& axis : rows)
-    if (std::find(p.a_access.index.begin(), p.a_access.index.end(), Expr(axis.var)) ==
-        p.a_access.index.end())
-      return std::nullopt;
   const std::int64_t m = p.count(Role::m), vectors = p.count(Role::n) / lanes;
   const auto terms = static_cast<double>(p.count(Role::k));
   const auto pairs = static_cast<double>(ceil_div(m, 2)),

@@ -21,6 +21,9 @@ constexpr std::int64_t kStrassenProducts = 7;
 /// whole vectors of columns, one row axis within a task.
 std::optional<Strassen> strassen_of(const Product& p, int lanes);
 
+/// Whether no window slides over the rows: each is a row of the operand, wherever that lies.
+bool rows_stand_alone(const Problem& p);
+
 /// Each product's share of the blocks 11, 12, 21, 22 of the constant operand.
 std::array<std::array<int, 4>, kStrassenProducts> column_shares();
 

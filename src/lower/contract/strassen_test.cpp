@@ -38,6 +38,25 @@ TEST(Strassen, Products) {
   }
 }
 
+/// Rows of two axes that nothing chains: of a transposed operand, with what is added in the other
+/// order; every second place of an image.
+TEST(Strassen, RowsThatLieInAnyOrder) {
+  for (const Halved& row : kHalved)
+    for (const bool image : {false, true}) {
+      Case c;
+      if (image) {
+        const NodeId x = c.input({1, row.k, 5, 7});
+        c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
+        c.output(c.b.relu(c.b.conv(x, c.constant({row.n, row.k, 1, 1}), conv(2, 2, 0))));
+      } else {
+        const NodeId x = c.b.transpose(c.input({row.m, 3, row.k}), {1, 0, 2});
+        const NodeId y = c.b.matmul(x, c.constant({row.k, row.n}));
+        c.output(c.b.add(y, c.b.transpose(c.input({row.m, 3, row.n}), {1, 0, 2})));
+      }
+      check_strassen(c, row);
+    }
+}
+
 /// Sums of rows and columns that the last-level cache does not keep together are made anew by more
 /// tasks; where rows come from memory, few columns are not worth their sums.
 TEST(Strassen, SchedulesKnowTheLastLevelCache) {
