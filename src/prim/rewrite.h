@@ -75,6 +75,10 @@ Graph canonicalize(const Graph& g);
 
 // Matching helpers that rows share.
 
+/// True of f32 and f64.
+inline bool wide_float(DType t) { return t == DType::f32 || t == DType::f64; }
+/// Channels of a picture, and the like: too few to be multiplied as vectors.
+inline constexpr std::int64_t kFewChannels = 16;
 /// True if the node is a Map of fn.
 bool is_map(const Node& n, ir::ScalarFn fn);
 /// The access of a View with one piece and no conditions, or null.

@@ -19,7 +19,6 @@ std::optional<NodeId> under(const RewriteContext& c, NodeId id, ScalarFn fn) {
   return is_map(c.g[id], fn) ? std::optional(c.g[id].args[0]) : std::nullopt;
 }
 /// f32 and f64: halves are rounded where they are stored, so constants in them lose too much.
-bool wide_float(DType t) { return t == DType::f32 || t == DType::f64; }
 
 Rewritten add_zero(RewriteContext& c, const Node& n) {
   if (is_map(n, ScalarFn::add) && is_splat(c, n.args[0], 0)) return n.args[1];

@@ -62,22 +62,35 @@ std::optional<std::int64_t> values_of_digit(const Expr& e, const Shape& variable
   return n.kind == IndexNode::Kind::mod ? n.constant : *values / n.constant;
 }
 
-/// Nodes that are not affine. With `splittable`, digits of a variable do not count:
-/// contract-split-axis turns them into variables.
-std::int64_t kinks(const Expr& e, const Shape& variables, bool splittable) {
+/// Which digits of a variable do not count as kinks, as contract-split-axis makes variables of
+/// them: none, one quotient or remainder, or any.
+enum class Digits : std::uint8_t { none, one, all };
+
+/// Nodes that are not affine.
+std::int64_t kinks(const Expr& e, const Shape& variables, Digits splittable) {
   const IndexNode& n = e.node();
   const bool division = n.kind == IndexNode::Kind::div || n.kind == IndexNode::Kind::mod;
-  if (splittable && values_of_digit(e, variables)) return 0;
+  const bool splits =
+      splittable == Digits::all || (splittable == Digits::one && division && n.args[0].variable());
+  if (splits && values_of_digit(e, variables)) return 0;
   std::int64_t count = division || n.kind == IndexNode::Kind::min || n.kind == IndexNode::Kind::max;
   for (const auto& t : n.terms) count += kinks(t.atom, variables, splittable);
   for (const Expr& a : n.args) count += kinks(a, variables, splittable);
   return count;
 }
-std::int64_t kinks(const Access& a, const Shape& variables, bool splittable = false) {
+std::int64_t kinks(const Access& a, const Shape& variables, Digits splittable = Digits::none) {
   std::int64_t count = 0;
   for (const Expr& e : a.index) count += kinks(e, variables, splittable);
   for (const auto& c : a.inside) count += kinks(c.expr, variables, splittable);
   return count;
+}
+
+/// Whether no remainder of a variable, as channels are of space to depth, has many values.
+bool of_few_channels(const Access& a) {
+  return std::ranges::none_of(a.index, [](const Expr& e) {
+    const IndexNode& n = e.node();
+    return n.kind == IndexNode::Kind::mod && n.args[0].variable() && n.constant >= kFewChannels;
+  });
 }
 
 Rewritten contract_of_view(RewriteContext& c, const Node& n) {
@@ -96,7 +109,9 @@ Rewritten contract_of_view(RewriteContext& c, const Node& n) {
     if (!a || size_of(*a) > kMaxAccessSize || !shown_in_bounds(*a, variables, c.b.shape(source)))
       continue;
     // Reflected or resampled operands are better laid out once than computed per product.
-    if (kinks(*a, variables, true) > kinks(direct, variables)) continue;
+    const Digits split =
+        wide_float(c.b.dtype(source)) && of_few_channels(*a) ? Digits::all : Digits::one;
+    if (kinks(*a, variables, split) > kinks(direct, variables)) continue;
     Contract next = *k;
     (side == 0 ? next.lhs : next.rhs) = *a;
     std::vector<NodeId> args = n.args;

@@ -55,17 +55,19 @@ std::optional<Var> joined_dimension(const View& v, const Shape& shape) {
   return d;
 }
 
-/// Slices of one value that lie between each other, one behind the other (focus layers, the merging
-/// of patches): one view, by the digits of the joined dimension.
+/// Slices of a picture that lie between each other, one behind the other (focus layers): one view,
+/// by the digits of the joined dimension. Many channels stay as they are: convolutions of them are
+/// better multiplied as they are written.
 Rewritten slices_to_depth(RewriteContext& c, const Node& n) {
   const auto* v = std::get_if<View>(&n.op);
   if (v == nullptr || v->pieces.size() < 2 ||
       !std::ranges::all_of(n.args, [&](NodeId x) { return x == n.args[0]; }))
     return std::nullopt;
   const auto d = joined_dimension(*v, n.type.shape);
-  if (!d) return std::nullopt;
+  if (!d || !wide_float(n.type.dtype)) return std::nullopt;
   const auto at = static_cast<std::size_t>(d->index);
   const std::int64_t part = n.type.shape[at] / static_cast<std::int64_t>(v->pieces.size());
+  if (part == 0 || part >= kFewChannels) return std::nullopt;
   std::vector<Expr> to = identity_variables(n.type.shape.size());
   Access whole;
   bool any = false;
@@ -137,7 +139,8 @@ struct Read {
 std::optional<Read> read_by_joined(RewriteContext& c, NodeId constant, const Access& a, Var coarse,
                                    Var fine, std::int64_t count, const Shape& variables) {
   const Tensor* written = c.g.constant_of(constant);
-  if (written == nullptr || !is_float(written->dtype())) return std::nullopt;  // bytes go in parts
+  if (written == nullptr || !wide_float(written->dtype()) || !a.inside.empty())
+    return std::nullopt;  // what is narrow goes in parts
   std::vector<Expr> to = identity_variables(variables.size());
   to[static_cast<std::size_t>(coarse.index)] = ir::floor_div(Expr(coarse), count);
   to[static_cast<std::size_t>(fine.index)] = ir::floor_mod(Expr(coarse), count);

@@ -126,8 +126,8 @@ Result<std::vector<Choice>> choices(const Request& request, const Tuning& fixed,
   const bool windows = has_padded_columns(*request.graph, p);
   if (!windows) add_choices(product, Form::joined, fixed, count, out);
   // By halves all rows are one axis, as they are copied.
-  if (!windows && product->row && request.target.strassen && rows_stand_alone(p) &&
-      !product->sums())
+  if (!windows && product->row && !product->a_across && request.target.strassen &&
+      rows_stand_alone(p) && !product->sums())
     if (auto made = make_product(request, Form::flat))
       add_choices(*std::move(made), Form::flat, fixed, count, out);
   if (p.count(Role::m) == 1 && request.graph->constant_of(p.a))

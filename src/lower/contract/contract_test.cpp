@@ -171,11 +171,13 @@ TEST(Contract, WinogradOfVolumes) {
     std::int64_t m;
     DType type = DType::f32;
     bool channels_last = true;
+    std::int64_t pad = 1;
   };
   const Row rows[] = {{{1, 8, 4, 7, 9}, {16, 8, 3, 3, 3}, 2},
                       {{1, 8, 4, 7, 9}, {16, 8, 3, 3, 3}, 4, DType::f32, false},
                       {{2, 16, 3, 8, 6}, {24, 16, 2, 3, 3}, 4},
                       {{1, 8, 6, 12, 5}, {8, 8, 5, 3, 3}, 4},
+                      {{1, 8, 4, 7, 9}, {16, 8, 3, 3, 3}, 4, DType::f32, true, 0},
                       {{1, 16, 3, 7, 9}, {16, 16, 3, 3, 3}, 2, DType::bf16},
                       {{1, 16, 3, 7, 9}, {16, 16, 3, 3, 3}, 2, DType::i16}};
   for (const Row& row : rows) {
@@ -190,7 +192,7 @@ TEST(Contract, WinogradOfVolumes) {
       const prim::Node n = c.g[c.b.conv(narrow, c.b.cast(w, DType::i16), conv(3, 1, 1))];
       c.output(c.g.add(n.op, {narrow, w}, {DType::i32, n.type.shape}));
     } else {
-      c.output(c.b.relu(c.b.conv(x, c.constant(row.w, row.type), conv(3, 1, 1))));
+      c.output(c.b.relu(c.b.conv(x, c.constant(row.w, row.type), conv(3, 1, row.pad))));
     }
     SCOPED_TRACE(fmt::format("{} * {} m {}", to_string(row.x), to_string(row.w), row.m));
     ASSERT_NO_FATAL_FAILURE(check(c));

@@ -1,6 +1,7 @@
 #include "lower/contract/depthwise.h"
 
 #include <algorithm>
+#include <map>
 
 #include "kernel/halves.h"
 #include "kernel/traverse.h"
@@ -104,13 +105,33 @@ std::vector<int> order_of_operand(const Request& r, const Problem& p) {
   return order;
 }
 
+/// The same order of the dimensions of an image of the convolution; empty if it has others.
+std::vector<int> order_of_image(const Image& image, const Problem& p,
+                                const std::vector<int>& order) {
+  std::vector<int> out;
+  for (const int k : order)
+    for (std::size_t d = 0; d < image.index.size(); ++d) {
+      const auto at = static_cast<int>(d);
+      if (image.index[d] != p.out[static_cast<std::size_t>(k)] || std::ranges::count(out, at) > 0)
+        continue;
+      out.push_back(at);
+      break;
+    }
+  return out.size() == image.index.size() ? out : std::vector<int>();
+}
+
 /// Outputs lie as the operand does, unless they have to lie otherwise.
 Request following_operand(const Request& r, const Problem& p) {
   Request out = r;
-  out.required_layout = [&r, order = order_of_operand(r, p)](NodeId id) {
+  std::map<NodeId, std::vector<int>> orders;
+  if (const auto all = images(*r.graph, r.cluster, p))
+    for (const Image& image : *all)
+      orders[image.node] = order_of_image(image, p, order_of_operand(r, p));
+  out.required_layout = [&r, orders = std::move(orders)](NodeId id) {
     auto required = r.required_layout ? r.required_layout(id) : std::optional<Layout>();
-    const Shape& own = (*r.graph)[id].type.shape;
-    if (!required && own.size() == order.size()) required = ordered(own, order);
+    const auto order = orders.find(id);
+    if (!required && order != orders.end() && !order->second.empty())
+      required = ordered((*r.graph)[id].type.shape, order->second);
     return required;
   };
   return out;

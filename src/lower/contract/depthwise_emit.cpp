@@ -158,6 +158,8 @@ class Depthwise {
     std::int64_t begin = 0, end = columns_ / width_;
     while (begin < end && !inside(begin * width_)) ++begin;
     while (begin < end && !inside((end - 1) * width_)) --end;
+    constexpr std::int64_t kFew = 16;
+    few_alone_ = begin + count - end <= kFew;
     Body out;
     const auto alone = [&](std::int64_t i) {
       for (kernel::Stmt& s : vectors(Expr(std::min(i * width_, columns_ - width_))))
@@ -301,8 +303,8 @@ class Depthwise {
             kernel::when({words_->some_outside(of_tile)}, sums(true))};
   }
 
-  /// The columns of the tile that tap `x` of a row meets inside of the operand; all if the tile's
-  /// place is not known, as such tiles have nothing outside.
+  /// The columns of the tile that tap `x` of a row may meet inside of the operand; all if the
+  /// tile's place is not known, as such tiles have nothing outside.
   std::vector<std::int64_t> met(const Expr& column, std::int64_t x) const {
     const auto* guard = std::get_if<kernel::Guard>(&p_.a->op);
     std::vector<std::int64_t> out;
@@ -310,48 +312,71 @@ class Depthwise {
       bool inside = true;
       if (guard != nullptr && column.constant() && is_zero(guard->otherwise))
         for (const ir::Condition& c : guard->conditions) {
+          if (!moves(c) || depends_on_row(c)) continue;
           const Env env = position(column + Expr(t), Expr(channel_.var), Expr(0), Expr(x));
-          inside &= !moves(c) || ir::decide({env.at(c.expr), c.low, c.high}, {}) != false;
+          inside &= ir::decide({env.at(c.expr), c.low, c.high}, {}) != false;
         }
       if (inside) out.push_back(t);
     }
     return out;
   }
 
-  /// A tap of a row against columns of the tile.
+  /// How many products of a row of taps and of columns would stand alone.
+  std::int64_t written_out(const Expr& column) const {
+    std::int64_t count = 0;
+    for (std::int64_t x = 0; x < inner_; ++x)
+      if (const std::int64_t some = std::ssize(met(column, x)); some < width_) count += some;
+    return count;
+  }
+
+  /// A tap of a row against columns of the tile, where it is not known to be inside if it is.
   void tap(const Expr& row, const Expr& x, const std::vector<std::int64_t>& to, const Expr& column,
            const Expr& channel, BufferId acc, std::vector<ir::Condition>& of_row, Body& out) {
-    const Expr tap = row * Expr(inner_) + x;
-    for (const std::int64_t t : to)
-      out.push_back(lanes([&](const Expr& l) -> Body {
+    for (const std::int64_t t : to) {
+      std::vector<ir::Condition> when;
+      kernel::Stmt sum = lanes([&](const Expr& l) -> Body {
         const Expr at = Expr(t * lanes_) + l, place = channel + l;
-        const Value value = element(position(column + Expr(t), place, row, x), of_row);
-        const Value sum = kernel::load(acc, at, p_.problem.type);
-        return {kernel::store(acc, at, plus(sum, value, weight(tap, place)))};
-      }));
+        Value value = element(position(column + Expr(t), place, row, x), of_row);
+        if (const auto* guard = std::get_if<kernel::Guard>(&value->op)) {
+          const auto of_lane = [&](const ir::Condition& c) {
+            return ir::depends_on(c.expr, *l.variable());
+          };
+          if (is_zero(guard->otherwise) && std::ranges::none_of(guard->conditions, of_lane)) {
+            when = guard->conditions;
+            value = guard->then;
+          }
+        }
+        const Value w = weight(row * Expr(inner_) + x, place);
+        return {kernel::store(acc, at, plus(kernel::load(acc, at, p_.problem.type), value, w))};
+      });
+      out.push_back(kernel::when(when, {std::move(sum)}));
+    }
   }
 
   /// Many taps, row by row: those that all columns meet as a loop over a few of them, written out
   /// so that what neighbouring columns read alike is loaded once; those before and behind that some
-  /// meet one by one, and none that lie in the padding.
+  /// meet one by one, and none that lie in the padding. Long filters have too many tiles of which
+  /// each is another case: their taps are tested.
   kernel::Stmt loop_of_taps(const Expr& column, const Expr& channel, BufferId acc) {
-    constexpr std::int64_t kTogether = 8;
+    constexpr std::int64_t kTogether = 8, kMostWritten = 256;
     const Var row = k_.new_var();
     std::vector<ir::Condition> of_row;
     Body taps;
+    const bool tested = column.constant() && (!few_alone_ || written_out(column) > kMostWritten);
     for (std::int64_t x = 0; x < inner_;) {
-      const std::vector<std::int64_t> to = met(column, x);
-      std::int64_t end = x + 1;
+      const std::vector<std::int64_t> to = met(tested ? Expr(p_.tile->var) : column, x);
+      std::int64_t end = tested ? inner_ : x + 1;
       if (std::ssize(to) == width_)
         while (end < inner_ && std::ssize(met(column, end)) == width_) ++end;
-      if (const std::int64_t turns = (end - x) / kTogether; turns > 1) {
+      const std::int64_t together = tested ? 1 : kTogether;
+      if (const std::int64_t turns = (end - x) / together; turns > 1) {
         const Var turn = k_.new_var();
-        Body together;
-        for (std::int64_t i = 0; i < kTogether; ++i)
-          tap(Expr(row), Expr(x + i) + Expr(turn) * Expr(kTogether), to, column, channel, acc,
-              of_row, together);
-        taps.push_back(kernel::loop(turn, 0, turns, Binding::serial, std::move(together)));
-        x += turns * kTogether;
+        Body each;
+        for (std::int64_t i = 0; i < together; ++i)
+          tap(Expr(row), Expr(x + i) + Expr(turn) * Expr(together), to, column, channel, acc,
+              of_row, each);
+        taps.push_back(kernel::loop(turn, 0, turns, Binding::serial, std::move(each)));
+        x += turns * together;
       }
       for (; x < end; ++x) tap(Expr(row), Expr(x), to, column, channel, acc, of_row, taps);
     }
@@ -388,6 +413,12 @@ class Depthwise {
   bool moves(const ir::Condition& c) const {
     return ir::depends_on(c.expr, p_.tile->var) || ir::depends_on(c.expr, channel_.var) ||
            ir::depends_on(c.expr, p_.k.back().axes[0].var);
+  }
+
+  /// Whether a condition is on the row of taps (of an operand that lies the other way).
+  bool depends_on_row(const ir::Condition& c) const {
+    return std::any_of(p_.k.begin(), p_.k.end() - 1,
+                       [&](const KLoop& loop) { return ir::depends_on(c.expr, loop.axes[0].var); });
   }
 
   /// The operand's element; `when` gets the conditions that all columns and taps of the row share.
@@ -488,7 +519,8 @@ class Depthwise {
   std::optional<WindowWords> words_;
   std::int64_t vectors_ = 1;  ///< of channels
   std::int64_t rows_per_task_ = 1, row_blocks_ = 1, channel_blocks_ = 1, tasks_ = 1;
-  Env env_;  ///< outer axes and row
+  Env env_;                ///< outer axes and row
+  bool few_alone_ = true;  ///< tiles that meet the padding
   Expr channel_block_ = 0;
   std::optional<Expr> channel_at_;  ///< where the vector at hand begins
   BufferId weights_;

@@ -21,7 +21,7 @@ TEST(Depthwise, AgreesWithThePrimitives) {
         Row{1, 16, 1, 19, 3, 1, 1, 1}, Row{1, 33, 6, 9, 3, 1, 1, 1, DType::bf16},
         Row{1, 33, 14, 13, 5, 2, 2, 1, DType::bf16}, Row{2, 17, 9, 12, 4, 1, 3, 1, DType::bf16},
         Row{1, 20, 17, 19, 13, 1, 6, 1}, Row{2, 16, 15, 26, 13, 2, 4, 1, DType::bf16},
-        Row{1, 17, 1, 150, 131, 1, 65, 1}}) {
+        Row{1, 17, 1, 150, 131, 1, 65, 1}, Row{1, 16, 3, 900, 200, 32, 100, 1}}) {
     for (const int threads : {1, 2, 3}) {
       Case c;
       c.target.vector_bytes = 32;
@@ -97,26 +97,48 @@ TEST(Depthwise, OrderOfWhatComesFromMemory) {
       }
 }
 
-/// What the epilogue reads besides, and two outputs of which one uses the other.
 /// Channels-last by a transpose of its own, of one image or several, under a map or padding.
 TEST(Depthwise, ReadsTransposedImages) {
   for (const std::int64_t images : {1, 2})
-    for (const bool mapped : {false, true}) {
+    for (const auto& [mapped, turned] :
+         {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
       Case c;
       c.target.vector_bytes = 32;
       const NodeId x = c.input({images, 9, 11, 20});
       NodeId y = c.b.transpose(mapped ? c.b.relu(x) : x, {0, 3, 1, 2});
       if (mapped) y = c.b.mul(y, 0.5);
-      c.output(c.b.conv(y, c.constant({20, 1, 7, 7}), conv(2, 1, 3, 1, 20)));
-      SCOPED_TRACE(fmt::format("{} {}", images, mapped));
+      y = c.b.conv(y, c.constant({20, 1, 7, 7}), conv(2, 1, 3, 1, 20));
+      c.output(turned ? c.b.transpose(y, {0, 2, 3, 1}) : y);
+      SCOPED_TRACE(fmt::format("{} {} {}", images, mapped, turned));
       const auto lowered = contract::lower_depthwise(request_of(c));
       ASSERT_TRUE(lowered.ok()) << lowered.error().message;
-      EXPECT_EQ(lowered->output_layouts[0].strides[1], 1);
+      EXPECT_EQ(lowered->output_layouts[0].strides[turned ? 3 : 1], 1);
       ASSERT_TRUE(kernel::verify(lowered->kernel).ok());
       ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
     }
 }
 
+/// Many taps of images that lie the other way, or have one column: a tile goes along the rows of
+/// taps.
+TEST(Depthwise, ManyTapsAcrossMemory) {
+  for (const bool turned : {false, true}) {
+    Case c;
+    c.target.vector_bytes = 32;
+    const NodeId x = c.input(turned ? Shape{1, 20, 19, 16} : Shape{1, 64, 3, 16});
+    const NodeId w = c.constant(turned ? Shape{16, 1, 13, 13} : Shape{16, 1, 63, 3});
+    Builder::Conv geometry = conv(2, 1, turned ? 6 : 31, 1, 16);
+    if (!turned) geometry.pads_begin[1] = geometry.pads_end[1] = 0;
+    const NodeId image =
+        c.b.transpose(x, turned ? std::vector<int>{0, 3, 2, 1} : std::vector<int>{0, 3, 1, 2});
+    c.output(c.b.conv(image, w, geometry));
+    SCOPED_TRACE(turned);
+    const auto lowered = contract::lower_depthwise(request_of(c));
+    ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+    ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
+  }
+}
+
+/// What the epilogue reads besides, and two outputs of which one uses the other.
 TEST(Depthwise, HasEpilogues) {
   Case c;
   c.target.vector_bytes = 32;

@@ -322,7 +322,8 @@ class Maker {
     if (plain_load(out_->a, axes) && direct && !out_->a_across && !converted) {
       s.a = ASource::in_place;
       // Winograd's convolution copies its box all the same: it reads beyond the image.
-      if (!merged_rows_ && p_.of(Role::k).size() == 3) make_box(axes);
+      if (const auto terms = p_.of(Role::k).size(); !merged_rows_ && (terms == 3 || terms == 4))
+        make_box(axes);
       return;
     }
     if (!merged_rows_) make_box(axes);

@@ -101,7 +101,8 @@ void measure(Product& p) {
   if (p.base.a == ASource::box) box_bytes(p, e);
   if (p.base.a == ASource::in_place) {
     span_bytes(p, e);
-    if (p.tile) e.a_apart = stride_of(first_load(p.a), p.tile->var) * e.element_bytes;
+    if (const Load* load = first_load(p.a); load && p.tile)
+      e.a_apart = stride_of(load, p.tile->var) * size_of(p.kernel.buffers[load->buffer].dtype);
   }
 }
 

@@ -30,11 +30,15 @@ double transform_cycles(std::int64_t m, bool input) {
   return input ? 140 : 90;
 }
 
-/// The rows and columns of a 3×3 window of stride 1 that slides over an operand, with channels (and
-/// planes); the innermost ones if there are more.
-std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
-  const std::vector<Axis> k = p.of(Role::k), rows = p.of(Role::m);
+/// The rows and columns of a 3×3 window of stride 1 that slides over an operand, with whole vectors
+/// of channels (and planes).
+std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p, int lanes) {
+  const std::vector<Axis> k = p.of(Role::k);
+  std::vector<Axis> rows = p.of(Role::m);
   if (k.size() != 3 && k.size() != 4) return std::nullopt;
+  if (std::ranges::none_of(k, [&](const Axis& a) { return a.extent % lanes == 0; }))
+    return std::nullopt;
+  if (rows.size() > 2) rows.erase(rows.begin(), rows.end() - 2);
   std::vector<Axis> found;
   for (const Expr& e : p.a_access.index)
     for (const Axis& window : k)
@@ -42,8 +46,8 @@ std::optional<std::array<Axis, 2>> tiled_axes(const Problem& p) {
         const Expr sum = Expr(axis.var) + Expr(window.var);
         if (window.extent == 3 && (e - sum).constant()) found.push_back(axis);
       }
-  if (found.size() < 2) return std::nullopt;
-  return std::array{found[found.size() - 2], found.back()};
+  if (found.size() != 2) return std::nullopt;
+  return std::array{found[0], found[1]};
 }
 
 /// Cycles of all tasks on all threads, without what comes cold from memory.
@@ -173,12 +177,12 @@ std::optional<WinogradTerms> winograd_terms(const prim::Graph& g, const Problem&
 std::vector<Algorithm> winograd_algorithms(const prim::Graph& g, const Problem& p,
                                            const Target& target) {
   std::vector<Algorithm> out;
-  const auto tiled = tiled_axes(p);
   const int lanes = target.lanes(DType::f32);
+  const auto tiled = tiled_axes(p, lanes);
   const auto channels = static_cast<double>(p.count(Role::k) / 9);
   const auto filters = static_cast<double>(p.count(Role::n));
   if (!tiled || !g.constant_of(p.b) || p.count(Role::batch) > 1) return out;
-  if (p.count(Role::k) / 9 % lanes != 0 || p.count(Role::n) % lanes != 0) return out;
+  if (p.count(Role::n) % lanes != 0) return out;
   bool halves = false;  // as the convolution is written, or for 2×2 results
   for (std::int64_t m : {2, 4}) {
     const auto terms = winograd_terms(g, p, target, m);
