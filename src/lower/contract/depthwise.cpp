@@ -123,15 +123,15 @@ std::vector<int> order_of_image(const Image& image, const Problem& p,
 /// Outputs lie as the operand does, unless they have to lie otherwise.
 Request following_operand(const Request& r, const Problem& p) {
   Request out = r;
+  const std::vector<int> order = order_of_operand(r, p);
   std::map<NodeId, std::vector<int>> orders;
   if (const auto all = images(*r.graph, r.cluster, p))
-    for (const Image& image : *all)
-      orders[image.node] = order_of_image(image, p, order_of_operand(r, p));
+    for (const Image& image : *all) orders[image.node] = order_of_image(image, p, order);
   out.required_layout = [&r, orders = std::move(orders)](NodeId id) {
     auto required = r.required_layout ? r.required_layout(id) : std::optional<Layout>();
-    const auto order = orders.find(id);
-    if (!required && order != orders.end() && !order->second.empty())
-      required = ordered((*r.graph)[id].type.shape, order->second);
+    const auto found = orders.find(id);
+    if (!required && found != orders.end() && !found->second.empty())
+      required = ordered((*r.graph)[id].type.shape, found->second);
     return required;
   };
   return out;
