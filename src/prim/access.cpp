@@ -131,11 +131,13 @@ bool crosses_groups(const Access& a, const Shape& from, const Shape& to) {
     ir::collect_variables(a.index[k], variables[k]);
     for (const ir::Var v : variables[k]) ++uses[static_cast<std::size_t>(v.index)];
   }
-  const bool crosses = std::ranges::any_of(variables, [&](const auto& in) {
-    return in.size() > 1 && std::ranges::any_of(in, [&](ir::Var v) {
-             return uses[static_cast<std::size_t>(v.index)] > 1;
-           });
-  });
+  std::size_t last = from.size();
+  while (last > 0 && from[last - 1] == 1) --last;
+  bool crosses = false;
+  for (std::size_t k = 0; k < variables.size(); ++k)
+    for (const ir::Var v : variables[k])
+      crosses |= uses[static_cast<std::size_t>(v.index)] > 1 &&
+                 (variables[k].size() > 1 || k + 1 == last);
   return crosses && regroups(a, from, to);
 }
 

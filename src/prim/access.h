@@ -27,8 +27,8 @@ ir::Expr flat_index(const std::vector<ir::Expr>& index, const Shape& shape);
 std::vector<ir::Expr> unflatten(const ir::Expr& flat, const Shape& shape);
 /// True if a view of shape `to` only regroups a value (a reshape): elements keep their order.
 bool regroups(const Access& a, const Shape& from, const Shape& to);
-/// True if it does, and one of its dimensions holds
-/// parts of one of the value's and all of others: channels in groups, with all their positions.
+/// True if it does, and one of its dimensions holds parts of one of the value's and all of others
+/// (channels in groups, with all their positions) or all of the value's last ones (one group).
 bool crosses_groups(const Access& a, const Shape& from, const Shape& to);
 /// True if no variable is divided: every index and condition is affine.
 bool is_affine(const Access& a);

@@ -186,6 +186,25 @@ Emitter::V Emitter::widened_parts(std::int32_t id, const Expr& offset, unsigned 
   return b_.CreateBitCast(wide, width > 1 ? llvm::FixedVectorType::get(word, width) : word);
 }
 
+/// Lanes of words of so many elements that one vector has, in any order: a permutation of it. Null
+/// where there is no such vector.
+Emitter::V Emitter::load_words(std::int32_t id, const Access& a, std::int64_t parts) {
+  std::vector<std::int64_t> offsets;
+  for (const std::int64_t x : a.offsets) {
+    if (x % parts != 0) return nullptr;
+    offsets.push_back(x / parts);
+  }
+  std::vector<std::int64_t> sorted = offsets;
+  std::ranges::sort(sorted);
+  const auto run = vector_around(id, a, sorted, parts);
+  if (!run) return nullptr;
+  V x = b_.CreateAlignedLoad(llvm::FixedVectorType::get(b_.getInt32Ty(), run->length),
+                             address(id, a.base + Expr(run->start * parts)), align_of(id));
+  llvm::SmallVector<int> picks;
+  for (const std::int64_t at : offsets) picks.push_back(static_cast<int>(at - run->start));
+  return b_.CreateShuffleVector(x, picks);
+}
+
 /// Neighbouring integers, or values of bf16, that are parts of one i32 are one load; null where
 /// they are not.
 Emitter::V Emitter::load_parts(const Apply& x) {
@@ -205,9 +224,11 @@ Emitter::V Emitter::load_parts(const Apply& x) {
   const Access a = access(bound(low.offset));
   unsigned width = 1;
   if (a.kind != Access::Kind::uniform) {
-    for (unsigned i = 0; i < a.offsets.size(); ++i)
-      if (a.offsets[i] != static_cast<std::int64_t>(parts.size() * i)) return nullptr;
     if (a.kind != Access::Kind::constant || a.offsets.size() != vector_->width) return nullptr;
+    for (unsigned i = 0; i < a.offsets.size(); ++i)
+      if (a.offsets[i] != static_cast<std::int64_t>(parts.size() * i))
+        return some || widens ? nullptr
+                              : load_words(id, a, static_cast<std::int64_t>(parts.size()));
     width = vector_->width;
   }
   if (some && (width == 1 || widens)) return nullptr;

@@ -1,9 +1,11 @@
 // The lanes of one access as few instructions: whole vectors where addresses are consecutive or lie
 // within a few vectors, else one element at a time. Nothing before the first or after the last of
-// the lanes' own elements is read, and nothing but these is written.
+// the lanes' own elements is read unless the buffer has it, and nothing but these is written.
 #include <algorithm>
+#include <bit>
 
 #include "codegen/cpu/emitter.h"
+#include "ir/arith.h"
 
 namespace heddle::codegen::cpu {
 
@@ -169,8 +171,12 @@ Emitter::V Emitter::load_known(std::int32_t id, const Access& a,
   if (a.contiguous && active.size() == width) return load_at(id, address(id, a.base), width);
   if (a.kind == Access::Kind::general) return load_each(id, a, nullptr, &active);
   const std::vector<std::int64_t> offsets = sorted(a.offsets, active);
-  const unsigned run = std::min(width, floor_power_of_two(offsets.back() - offsets.front() + 1));
-  const std::vector<std::int64_t> starts = runs_over(offsets, run);
+  unsigned run = std::min(width, floor_power_of_two(offsets.back() - offsets.front() + 1));
+  std::vector<std::int64_t> starts = runs_over(offsets, run);
+  if (const auto whole = starts.size() > 1 ? vector_around(id, a, offsets, 1) : std::nullopt) {
+    starts = {whole->start};
+    run = whole->length;
+  }
   if (run == 1 || !worth(starts, active.size())) return load_each(id, a, nullptr, &active);
   auto* type = llvm::FixedVectorType::get(ops_.storage(t), run);
   V out = llvm::PoisonValue::get(llvm::FixedVectorType::get(ops_.storage(t), width));
@@ -187,6 +193,28 @@ Emitter::V Emitter::load_known(std::int32_t id, const Access& a,
       if (picks[i] >= 0) picks[i] = static_cast<int>(i);
   }
   return ops_.from_storage(out, t);
+}
+
+/// Where a vector begins that has all of the lanes' offsets (sorted) and lies in the buffer, in
+/// parts of `unit` elements, and its length: at a multiple of that, as far as constants tell, so
+/// that what reads other elements of it loads the same.
+std::optional<Emitter::Run> Emitter::vector_around(std::int32_t id, const Access& a,
+                                                   const std::vector<std::int64_t>& offsets,
+                                                   std::int64_t unit) const {
+  const ir::IndexNode& n = a.base.node();
+  const std::int64_t constant = n.kind == ir::IndexNode::Kind::sum ? n.constant : 0;
+  const auto range = ir::bounds(a.base, ranges_);
+  if (in_registers(id) || !range || constant % unit != 0) return std::nullopt;
+  const std::int64_t span = offsets.back() - offsets.front() + 1, width = vector_->width;
+  auto length = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(span)));
+  for (; length <= width; length *= 2) {
+    const std::int64_t start = -ir::floor_mod_int(constant / unit, length), end = start + length;
+    if (offsets.front() >= start && offsets.back() < end)
+      return range->low + start * unit >= 0 && range->high + end * unit <= buffer(id).size
+                 ? std::optional(Run{start, static_cast<unsigned>(length)})
+                 : std::nullopt;
+  }
+  return std::nullopt;
 }
 
 void Emitter::store_lanes(std::int32_t id, const Expr& e, V v) {

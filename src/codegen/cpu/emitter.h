@@ -144,6 +144,7 @@ class Emitter {
   V load_parts(const kernel::Apply& x);
   V widened_parts(std::int32_t id, const ir::Expr& offset, unsigned width);
   V load_lines(std::span<const kernel::Value> parts);
+  V load_words(std::int32_t id, const Access& a, std::int64_t parts);
   V load_table(const kernel::Load& x);
   V add_product(const kernel::Apply& x);
   V low_bits(const kernel::Value& v);
@@ -165,6 +166,13 @@ class Emitter {
   V load_each(std::int32_t buffer, const Access& a, V mask,
               const std::vector<unsigned>* active = nullptr);
   V load_known(std::int32_t buffer, const Access& a, const std::vector<unsigned>& active);
+  struct Run {
+    std::int64_t start;
+    unsigned length;
+  };
+  std::optional<Run> vector_around(std::int32_t buffer, const Access& a,
+                                   const std::vector<std::int64_t>& offsets,
+                                   std::int64_t unit) const;
   std::optional<std::vector<unsigned>> known_lanes(V mask) const;
   bool masked_access(std::int32_t buffer) const;
   void store_lanes(std::int32_t buffer, const Expr& e, V v);

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "lower/contract/box.h"
+#include "lower/contract/depthwise.h"
 #include "lower/contract/dots.h"
 #include "lower/contract/emit.h"
 #include "lower/contract/gpu/lower.h"
@@ -174,6 +175,7 @@ std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const T
     if (const auto a = strassen_algorithm(g, p, target)) out.push_back(*a);
   if (const auto a = dots_algorithm(g, analyse(g, contract, true), target)) out.push_back(*a);
   if (const auto a = pieces_algorithm(g, p, target)) out.push_back(*a);
+  if (const auto a = groups_algorithm(g, p, target)) out.push_back(*a);
   return out;
 }
 
@@ -232,6 +234,8 @@ Result<Lowered> lower(const Request& request) {
   if (!contract::supports(*request.graph, request.cluster, request.target))
     return unsupported("contraction: the cluster is not one main loop with an epilogue");
   if (request.target.is_gpu()) return gpu::lower(*HEDDLE_TRY(make_product(request)));
+  if (!pinned(request.tuning, "mr"))
+    if (auto groups = lower_groups(request)) return groups;
   const auto all = HEDDLE_TRY(choices(request, request.tuning, 1));
   if (all.empty()) return unsupported("contraction: no such schedule");
   const auto& [product, schedule] = all.front();

@@ -27,8 +27,8 @@ std::optional<std::int64_t> step_along(const Value& value, Var v) {
   return same ? step : std::nullopt;
 }
 
-/// Rows' operand first: each channel alone has neither its columns nor several filters.
-std::optional<Problem> problem_of(const Request& r) {
+/// The contraction among maps and views; nullopt if there are others.
+std::optional<NodeId> only_contraction(const Request& r) {
   const prim::Graph& g = *r.graph;
   std::optional<NodeId> contract;
   for (const NodeId id : r.cluster.nodes) {
@@ -40,8 +40,11 @@ std::optional<Problem> problem_of(const Request& r) {
       return std::nullopt;
     }
   }
-  if (!contract || r.target.is_gpu()) return std::nullopt;
-  Problem p = analyse(g, *contract);
+  return r.target.is_gpu() ? std::nullopt : contract;
+}
+
+/// Rows' operand first: each channel alone has neither its columns nor several filters.
+std::optional<Problem> problem_of(const prim::Graph& g, Problem p) {
   if (p.count(Role::m) == 1) {
     std::swap(p.a, p.b);
     std::swap(p.a_access, p.b_access);
@@ -58,7 +61,6 @@ std::optional<Problem> problem_of(const Request& r) {
 /// there is one for each, those of one place in their order.
 std::optional<std::vector<int>> dimensions_along(const prim::Access& a, const Shape& from,
                                                  const Shape& to) {
-  if (to.size() != from.size()) return std::nullopt;
   std::vector<int> out(from.size(), -1);
   std::vector<bool> used(to.size(), false);
   for (std::size_t i = 0; i < from.size(); ++i)
@@ -105,6 +107,13 @@ std::vector<int> order_of_operand(const Request& r, const Problem& p) {
   return order;
 }
 
+/// Whether an expression moves along one axis alone, which the other one moves along, too.
+bool same_axis(const ir::Expr& one, const ir::Expr& other) {
+  std::vector<Var> variables;
+  ir::collect_variables(one, variables);
+  return variables.size() == 1 && ir::depends_on(other, variables[0]);
+}
+
 /// The same order of the dimensions of an image of the convolution; empty if it has others.
 std::vector<int> order_of_image(const Image& image, const Problem& p,
                                 const std::vector<int>& order) {
@@ -112,10 +121,13 @@ std::vector<int> order_of_image(const Image& image, const Problem& p,
   for (const int k : order)
     for (std::size_t d = 0; d < image.index.size(); ++d) {
       const auto at = static_cast<int>(d);
-      if (image.index[d] != p.out[static_cast<std::size_t>(k)] || std::ranges::count(out, at) > 0)
-        continue;
-      out.push_back(at);
-      break;
+      const ir::Expr& along = p.out[static_cast<std::size_t>(k)];
+      if (std::ranges::count(out, at) > 0) continue;
+      if (image.index[d] == along) {
+        out.push_back(at);
+        break;
+      }
+      if (same_axis(image.index[d], along)) out.push_back(at);
     }
   return out.size() == image.index.size() ? out : std::vector<int>();
 }
@@ -153,7 +165,9 @@ bool keeps_order(const prim::Graph& g, NodeId id) {
 
 Result<Lowered> lower_depthwise(const Request& request) {
   const auto refused = [] { return unsupported("depthwise: the cluster is no such convolution"); };
-  auto problem = problem_of(request);
+  const auto contract = only_contraction(request);
+  if (!contract) return refused();
+  auto problem = problem_of(*request.graph, analyse(*request.graph, *contract));
   if (!problem) return refused();
   const Request following = following_operand(request, *problem);
   const auto product = HEDDLE_TRY(make_product(following, *std::move(problem), Form::single));
@@ -168,6 +182,110 @@ Result<Lowered> lower_depthwise(const Request& request) {
     if (along) return emit_depthwise(p, axis);
   }
   return refused();
+}
+
+namespace {
+
+/// A convolution in groups: channels that each one reads and makes, and how many of the former are
+/// one word.
+struct Groups {
+  std::int64_t count, in, out;
+  int parts = 1;
+};
+
+/// Those of f32, or of words, that leave lanes idle if one group's channels are all that a vector
+/// has.
+std::optional<Groups> groups_of(const prim::Graph& g, const Problem& p, const Target& target) {
+  constexpr std::int64_t kMostWritten = 128;  // taps
+  const std::vector<Axis> groups = p.of(Role::batch), filters = p.of(Role::n);
+  if (groups.size() != 1 || filters.size() != 1 || p.count(Role::m) == 1 ||
+      p.count(Role::k) > kMostWritten || g.constant_of(p.b) == nullptr ||
+      !p.b_access.inside.empty())
+    return std::nullopt;
+  std::optional<std::int64_t> in;
+  for (const ir::Expr& e : p.a_access.index)
+    if (ir::depends_on(e, groups[0].var)) in = ir::coefficient_of(e, groups[0].var);
+  const std::int64_t lanes = target.lanes(p.type), out = filters[0].extent;
+  if (!in || *in < 2 || *in > out || out >= lanes || lanes % out != 0 ||
+      groups[0].extent * out % lanes != 0)
+    return std::nullopt;
+  Problem joined = p;
+  join_reductions(g, target, joined);
+  const int parts = joined.parts ? joined.parts->count : 1;
+  const DType stored = g[p.a].type.dtype;
+  const bool words = (is_float(p.type) || parts > 1) && size_of(stored) * parts == 4;
+  return words ? std::optional(Groups{groups[0].extent, *in, out, parts}) : std::nullopt;
+}
+
+/// Whether the value's elements of a vector of channels are those of its groups, side by side.
+bool lies_in_groups(const Value& value, const Axis& channel, const Groups& groups) {
+  bool fits = true;
+  kernel::for_each_value(value, [&](const Value& x) {
+    const auto* load = std::get_if<kernel::Load>(&x->op);
+    if (!load) return;
+    const auto at = [&](std::int64_t c) {
+      return ir::substitute(load->offset, [&](Var v) {
+        return v == channel.var ? std::optional<ir::Expr>(c) : std::nullopt;
+      });
+    };
+    fits &= load->dynamic.empty();
+    for (std::int64_t c = 0; c < channel.extent; ++c)
+      fits = fits && (at(c) - at(0)).constant() == c / groups.out * groups.in;
+  });
+  return fits;
+}
+
+/// From each part of an operand's words in memory to the next; nullopt if it is no word of so many
+/// loads, or no load.
+std::optional<std::int64_t> apart(const Value& operand, int parts) {
+  const auto* guard = std::get_if<kernel::Guard>(&operand->op);
+  const Value& inside = guard ? guard->then : operand;
+  if (parts == 1) return kernel::load_under_cast(inside) ? std::optional(1) : std::nullopt;
+  const auto all = kernel::parts_of(inside);
+  const auto distance = kernel::distance_of_parts(all);
+  return std::ssize(all) == parts && distance ? distance->constant() : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Algorithm> groups_algorithm(const prim::Graph& g, const Problem& p,
+                                          const Target& target) {
+  constexpr double kOfShuffles = 1.3;
+  const auto groups = groups_of(g, p, target);
+  if (!groups) return std::nullopt;
+  return Algorithm{kOfShuffles * static_cast<double>(groups->out) / target.lanes(p.type)};
+}
+
+Result<Lowered> lower_groups(const Request& request) {
+  const auto refused = [] { return unsupported("groups: the cluster is no such convolution"); };
+  const auto contract = only_contraction(request);
+  if (!contract) return refused();
+  const prim::Graph& g = *request.graph;
+  const auto groups = groups_of(g, analyse(g, *contract), request.target);
+  if (!groups) return refused();
+  auto problem = problem_of(g, analyse_channels(g, *contract));
+  if (!problem) return refused();
+  const Request following = following_operand(request, *problem);
+  join_reductions(g, request.target, *problem);
+  const auto product = HEDDLE_TRY(make_product(following, *std::move(problem), Form::single));
+  Product& p = *product;
+  const auto is_channel = [](const Axis& a) { return a.role == Role::batch; };
+  const auto channel = std::ranges::find_if(p.outer, is_channel);
+  if (!p.tile || channel == p.outer.end() || p.base.b != BSource::constant ||
+      apart(p.a, groups->parts) != 1 || !apart(p.b, groups->parts) ||
+      channel->extent != groups->count * groups->out || !lies_in_groups(p.a, *channel, *groups))
+    return refused();
+  for (const Output& o : p.outputs)
+    if (o.sum || ir::coefficient_of(o.offset, channel->var) != 1) return refused();
+  // The channels of a group first, so that a row's taps meet columns that they share.
+  const auto of_group = [&](const KLoop& loop) {
+    return step_along(p.a, loop.axes[0].var) == groups->parts;
+  };
+  const auto first = std::ranges::find_if(p.k, of_group);
+  const std::int64_t words = first == p.k.end() ? 1 : first->extent;
+  if (words != groups->in / groups->parts || p.k.size() < (words > 1 ? 2 : 1)) return refused();
+  if (first != p.k.end()) std::rotate(p.k.begin(), first, first + 1);
+  return emit_depthwise(p, *channel, words);
 }
 
 }  // namespace heddle::lower::contract

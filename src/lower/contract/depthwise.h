@@ -1,5 +1,5 @@
 #pragma once
-#include "lower/lower.h"
+#include "lower/contract/problem.h"
 
 namespace heddle::lower::contract {
 
@@ -15,5 +15,13 @@ bool keeps_order(const prim::Graph& g, NodeId id);
 /// of "rows" makes tasks of so many rows, of all columns and channels. An error if the cluster is
 /// anything else.
 Result<Lowered> lower_depthwise(const Request& request);
+
+/// A convolution of groups of fewer channels than a vector has lanes, the same way: lanes are the
+/// result's channels, of several groups, and each channel of a group is a lane of its part of the
+/// vector for all of that part. As an algorithm of the contraction, if it is one; an error if the
+/// cluster is anything else, or its operand does not lie channels-last.
+std::optional<Algorithm> groups_algorithm(const prim::Graph& g, const Problem& p,
+                                          const Target& target);
+Result<Lowered> lower_groups(const Request& request);
 
 }  // namespace heddle::lower::contract

@@ -46,11 +46,12 @@ bool is_zero(const Value& v) {
 
 class Depthwise {
  public:
-  Depthwise(Product& p, Axis channel)
+  Depthwise(Product& p, Axis channel, std::optional<std::int64_t> group)
       : p_(p),
         k_(p.kernel),
         target_(p.request.target),
         channel_(channel),
+        group_(group),
         lanes_(target_.lanes(p.problem.type)) {
     for (const KLoop& loop : p_.k) taps_ *= loop.extent;
     inner_ = p_.k.back().extent;
@@ -69,12 +70,13 @@ class Depthwise {
     const Var task = k_.new_var();
     Body body = task_body(Expr(task));
     k_.body = {kernel::loop(task, 0, tasks_, Binding::grid, std::move(body))};
-    k_.name = fmt::format("depthwise_{}", p_.problem.contract.value);
+    k_.name = fmt::format("{}_{}", kind(), p_.problem.contract.value);
     return finish();
   }
 
  private:
-  DType weight_type() const { return words_ ? DType::i32 : p_.problem.type; }
+  const char* kind() const { return group_ ? "groups" : "depthwise"; }
+  DType weight_type() const { return words_ ? DType::i32 : p_.problem.element(); }
   BufferId scratch(std::string name, std::int64_t size, Scope scope, int lanes = 1) {
     return k_.add_buffer({std::move(name), p_.problem.type, size, scope, -1, false, lanes});
   }
@@ -130,7 +132,8 @@ class Depthwise {
   /// the caches).
   bool rows_inside() const {
     if (p_.k.size() < 2 || rows_per_task_ < 2) return false;
-    const std::int64_t window = taps_ / inner_, each = vectors_ / channel_blocks_;
+    const std::int64_t window = taps_ / inner_ / group_.value_or(1),
+                       each = vectors_ / channel_blocks_;
     const auto* load = first_load(p_.a);
     const DType stored = load ? k_.buffers[load->buffer].dtype : p_.problem.type;
     const std::int64_t bytes = window * columns_ * each * lanes_ * size_of(stored);
@@ -391,8 +394,8 @@ class Depthwise {
   Value plus(const Value& sum, const Value& factor, const Value& weight) const {
     const DType type = p_.problem.type;
     if (words_ && is_zero(factor)) return sum;
-    const Value product = words_ ? words_->product(factor, weight)
-                                 : kernel::apply(ir::ScalarFn::mul, {factor, weight}, type);
+    const Value product =
+        words_ ? words_->product(factor, weight) : p_.problem.product(factor, weight);
     return kernel::apply(ir::ScalarFn::add, {sum, product}, type);
   }
 
@@ -460,7 +463,10 @@ class Depthwise {
     if (!p_.request.contents) return {packed, nullptr, nullptr};
     Tensor out(packed);
     const Tensor& source = *p_.request.graph->constant_of(p_.problem.b);
-    const Expr& offset = kernel::load_under_cast(p_.b)->offset;
+    const std::vector<Value> parts = kernel::parts_of(p_.b);
+    const Expr& offset = kernel::load_under_cast(parts.empty() ? p_.b : parts[0])->offset;
+    const int count = p_.problem.parts ? p_.problem.parts->count : 1;
+    const std::int64_t next = count > 1 ? *kernel::distance_of_parts(parts)->constant() : 0;
     std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
     const auto var = [&](const Axis& axis) -> std::int64_t& {
       return vars[static_cast<std::size_t>(axis.var.index)];
@@ -473,14 +479,17 @@ class Depthwise {
       for (std::int64_t c = 0; c < channel_.extent; ++c) {
         var(channel_) = c;
         const std::int64_t from = ir::evaluate(offset, vars);
-        if (!words_) {
+        if (count > 1) {
+          const std::uint32_t word = word_at(source, from, next, count);
+          out.set_int(tap * channel_.extent + c, static_cast<std::int32_t>(word));
+        } else if (!words_) {
           const std::int64_t to = tap * channel_.extent + c;
           is_float(out.dtype()) ? out.set(to, source.at(from))
                                 : out.set_int(to, source.int_at(from));
-          continue;
+        } else {
+          const std::int64_t to = (row / words_->rows() * inner_ + x) * channel_.extent + c;
+          out.set_int(to, out.int_at(to) | words_->weight(source, from, row % words_->rows()));
         }
-        const std::int64_t to = (row / words_->rows() * inner_ + x) * channel_.extent + c;
-        out.set_int(to, out.int_at(to) | words_->weight(source, from, row % words_->rows()));
       }
     }
     return out;
@@ -503,7 +512,7 @@ class Depthwise {
       out.output_layouts[o.position] = o.layout;
     }
     out.kernel = kernel::simplify(kernel::drop_unused_buffers(k_));
-    out.schedule = fmt::format("depthwise columns={} tasks={}{}", width_, tasks_,
+    out.schedule = fmt::format("{} columns={} tasks={}{}", kind(), width_, tasks_,
                                words_ ? " words of rows" : "");
     return out;
   }
@@ -512,6 +521,7 @@ class Depthwise {
   kernel::Kernel& k_;
   const Target& target_;
   const Axis channel_;
+  const std::optional<std::int64_t> group_;
   const int lanes_;
   std::int64_t taps_ = 1, columns_ = 1, width_ = 1;
   std::int64_t inner_ = 1;        ///< taps in a row
@@ -528,6 +538,8 @@ class Depthwise {
 
 }  // namespace
 
-Lowered emit_depthwise(Product& p, const Axis& channel) { return Depthwise(p, channel).run(); }
+Lowered emit_depthwise(Product& p, const Axis& channel, std::optional<std::int64_t> group) {
+  return Depthwise(p, channel, group).run();
+}
 
 }  // namespace heddle::lower::contract

@@ -53,6 +53,52 @@ TEST(Depthwise, AgreesWithThePrimitives) {
   }
 }
 
+/// Groups of fewer channels than a vector has lanes: as many to a group as it makes, and fewer;
+/// strides, dilations, no interior, several images, a row of a filter; channels of f32, pairs of
+/// bf16 and fours of bytes.
+TEST(Depthwise, GroupsOfFewChannels) {
+  struct Shape {
+    std::int64_t batch, in, out, groups, rows, columns, kernel, stride, pad, dilation;
+    int bytes;
+  };
+  for (const Shape& s :
+       {Shape{1, 32, 32, 8, 7, 9, 3, 1, 1, 1, 64}, Shape{2, 64, 64, 8, 14, 13, 3, 2, 1, 1, 64},
+        Shape{1, 32, 64, 8, 9, 21, 3, 1, 2, 2, 64}, Shape{1, 32, 32, 4, 6, 5, 3, 1, 2, 1, 64},
+        Shape{1, 16, 16, 4, 3, 40, 3, 1, 0, 1, 32}, Shape{3, 24, 24, 6, 8, 8, 3, 2, 1, 1, 32},
+        Shape{1, 48, 48, 12, 1, 33, 3, 1, 1, 1, 64}})
+    for (const DType type : {DType::f32, DType::bf16, DType::u8}) {
+      Case c;
+      c.target.vector_bytes = s.bytes;
+      c.target.threads = 1 + static_cast<int>(s.rows % 3);
+      c.target.bf16_pairs = c.target.quads = true;
+      const bool bytes = type == DType::u8;
+      const NodeId x = c.input({s.batch, s.in, s.rows, s.columns}, type);
+      for (std::int64_t i = 0; bytes && i < c.inputs[0].count(); ++i)
+        c.inputs[0].set_int(i, i * 91 % 256);
+      const std::int64_t down = std::min(s.kernel, s.rows);
+      Builder::Conv geometry = conv(2, s.stride, s.pad, s.dilation, static_cast<int>(s.groups));
+      if (down == 1) geometry.pads_begin[0] = geometry.pads_end[0] = 0;
+      const std::vector<std::int64_t> filter{s.out, s.in / s.groups, down, s.kernel};
+      NodeId sums = c.b.conv(x, c.constant(filter, type), geometry);
+      if (bytes)
+        sums = c.g.add(c.g[sums].op, {x, c.constant(filter, DType::i8)},
+                       {DType::i32, c.b.shape(sums)});
+      const NodeId bias = c.b.broadcast(c.constant({s.out, 1, 1}), c.b.shape(sums));
+      c.output(c.b.relu(c.b.add(c.b.cast(sums, DType::f32), bias)));
+      c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 1});
+      SCOPED_TRACE(fmt::format("{} to {} channels in {} groups, {}x{}, {}", s.in, s.out, s.groups,
+                               s.rows, s.columns, name_of(type)));
+      const auto lowered = contract::lower(request_of(c));
+      ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+      EXPECT_EQ(lowered->schedule.find("groups"), 0u) << lowered->schedule;
+      EXPECT_EQ(lowered->output_layouts[0].strides[1], 1);
+      const auto status = kernel::verify(lowered->kernel);
+      ASSERT_TRUE(status.ok()) << status.error().message;
+      ASSERT_EQ(run(c, *lowered), "") << lowered->schedule;
+      EXPECT_LT(contract::algorithms(c.g, sums, c.target).back().work, 0.7);
+    }
+}
+
 /// A vector of channels goes through the rows first where the rows of all would not stay in the
 /// cache: the loop around its rows is a loop of vectors.
 TEST(Depthwise, OrderOfRowsAndChannels) {

@@ -237,7 +237,6 @@ class Emitter {
   }
   std::int64_t winograd_tiles() const { return s_.big * s_.mr + s_.small * (s_.mr - 1); }
   std::int64_t part_distance() const;
-  std::uint32_t word_at(const Tensor& source, std::int64_t offset, std::int64_t next) const;
   const Tensor& constant_operand(const kernel::Load& load) const;
   const kernel::Load& operand_load() const;
   bool keeps_bytes() const;

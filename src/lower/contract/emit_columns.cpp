@@ -281,7 +281,7 @@ Tensor Emitter::pack_pieces() const {
           std::uint32_t* word = to + at / depth * pieces_->b * piece + i / lanes_ * kWords +
                                 at % depth / in_word * lanes_ + i % lanes_;
           if (pieces_->bytes)
-            *word = word_at(source, from, next);
+            *word = word_at(source, from, next, p_.problem.parts->count);
           else
             split(word, at, from);
         }

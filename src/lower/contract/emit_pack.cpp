@@ -407,15 +407,6 @@ std::int64_t Emitter::part_distance() const {
   return p_.problem.parts ? *kernel::distance_of_parts(kernel::parts_of(p_.b))->constant() : 0;
 }
 
-/// The word of parts, the first of which is at `offset`.
-std::uint32_t Emitter::word_at(const Tensor& source, std::int64_t offset, std::int64_t next) const {
-  const auto parts = static_cast<std::uint32_t>(p_.problem.parts->count), bits = 32 / parts;
-  std::uint32_t word = 0;
-  for (std::uint32_t part = parts; part-- > 0;)
-    word = (word << bits) | (bits_at(source, offset + next * part) << (32 - bits) >> (32 - bits));
-  return word;
-}
-
 std::vector<std::int64_t> Emitter::offsets_of(const kernel::Load& load,
                                               const std::vector<Axis>& axes) const {
   std::vector<std::int64_t> vars(static_cast<std::size_t>(k_.variables), 0);
@@ -476,7 +467,8 @@ Tensor Emitter::pack_constant() const {
     });
   else if (p_.problem.parts)
     fill([&, next = part_distance()](std::int64_t i, std::int64_t offset) {
-      out.set_int(i, static_cast<std::int32_t>(word_at(*source, offset, next)));
+      const std::uint32_t word = word_at(*source, offset, next, p_.problem.parts->count);
+      out.set_int(i, static_cast<std::int32_t>(word));
     });
   else if (source->dtype() == type && size_of(type) == 4)
     fill_bits(std::uint32_t{});

@@ -58,6 +58,7 @@ std::optional<std::int64_t> split_of(const Access& a, const Access& b, Var v, st
 struct Builder {
   Problem p;
   Access lhs, rhs;
+  bool splits = true;
 
   void start(const prim::Node& node, const prim::Contract& c) {
     std::vector<std::int64_t> extents = node.type.shape;
@@ -68,7 +69,7 @@ struct Builder {
     for (std::size_t i = 0; i < extents.size(); ++i) {
       const std::int32_t index = static_cast<std::int32_t>(i);
       std::optional<std::int64_t> q;
-      if (i < rank && depends(c.lhs, Var{index}) && depends(c.rhs, Var{index}))
+      if (splits && i < rank && depends(c.lhs, Var{index}) && depends(c.rhs, Var{index}))
         q = split_of(c.lhs, c.rhs, Var{index}, extents[i]);
       Expr value(0);
       if (q) {
@@ -160,10 +161,13 @@ ir::Ranges Problem::ranges() const {
   return out;
 }
 
-Problem analyse(const prim::Graph& g, NodeId contract, bool constant_columns) {
+namespace {
+
+Problem analysed(const prim::Graph& g, NodeId contract, bool constant_columns, bool splits) {
   const prim::Node& node = g[contract];
   const auto& c = std::get<prim::Contract>(node.op);
   Builder builder;
+  builder.splits = splits;
   builder.start(node, c);
   builder.assign_roles(builder.lhs, builder.rhs);
   Problem& p = builder.p;
@@ -179,6 +183,37 @@ Problem analyse(const prim::Graph& g, NodeId contract, bool constant_columns) {
     builder.assign_roles(p.a_access, p.b_access);
   }
   return std::move(p);
+}
+
+}  // namespace
+
+Problem analyse(const prim::Graph& g, NodeId contract, bool constant_columns) {
+  return analysed(g, contract, constant_columns, true);
+}
+
+Problem analyse_channels(const prim::Graph& g, NodeId contract) {
+  Problem p = analysed(g, contract, false, false);
+  const std::vector<Axis> groups = p.of(Role::batch), filters = p.of(Role::n);
+  if (groups.size() != 1 || filters.size() != 1 || !g.constant_of(p.b)) return p;
+  const Axis group = groups[0], filter = filters[0];
+  std::erase_if(p.axes, [&](const Axis& a) { return a.var == group.var; });
+  for (Axis& a : p.axes)
+    if (a.var == filter.var) a = {a.var, group.extent * filter.extent, Role::batch};
+  std::vector<Expr> values;
+  const auto most =
+      std::max(group.var.index,
+               std::max_element(p.axes.begin(), p.axes.end(), [](const Axis& x, const Axis& y) {
+                 return x.var < y.var;
+               })->var.index);
+  for (std::int32_t i = 0; i <= most; ++i) values.emplace_back(Var{i});
+  const auto value = [&](Var v) -> Expr& { return values[static_cast<std::size_t>(v.index)]; };
+  value(group.var) = ir::floor_div(Expr(filter.var), filter.extent);
+  value(filter.var) = ir::floor_mod(Expr(filter.var), filter.extent);
+  const ir::Ranges ranges = p.ranges();
+  p.a_access = rewritten(p.a_access, values, ranges);
+  p.b_access = rewritten(p.b_access, values, ranges);
+  for (Expr& e : p.out) e = ir::simplify(ir::substitute(e, values), ranges);
+  return p;
 }
 
 namespace {

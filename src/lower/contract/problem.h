@@ -59,6 +59,9 @@ struct Problem {
 
 /// A single column of a constant is `a`, and the positions are the vectors, unless it shall be `b`.
 Problem analyse(const prim::Graph& g, NodeId contract, bool constant_columns = false);
+/// The same with groups and what each makes as one axis: each channel of a grouped convolution is
+/// one of a batch, whose reduction is over the channels of its group.
+Problem analyse_channels(const prim::Graph& g, NodeId contract);
 /// Whether one filter's vectors would be the windows of a padded image: no columns to be packed.
 bool has_padded_columns(const prim::Graph& g, const Problem& p);
 /// Of two operands that are computed, the image is `a` and the filter's channels are the vectors,

@@ -111,6 +111,8 @@ kernel::Value in_units_of(const Axis& q, const Axis& p, const kernel::Value& v);
 
 /// The bits of an integer, or of a value of bf16.
 std::uint32_t bits_at(const Tensor& t, std::int64_t i);
+/// A word of so many parts, the first of which is at `offset` and each further one `next` behind.
+std::uint32_t word_at(const Tensor& source, std::int64_t offset, std::int64_t next, int parts);
 
 /// Replaces loads from stand-in buffers by other values.
 kernel::Value replace_loads(const kernel::Value& v,

@@ -47,6 +47,14 @@ std::uint32_t bits_at(const Tensor& t, std::int64_t i) {
   return reinterpret_cast<const std::uint16_t*>(t.data())[i];
 }
 
+std::uint32_t word_at(const Tensor& source, std::int64_t offset, std::int64_t next, int parts) {
+  const int bits = 32 / parts;
+  std::uint32_t word = 0;
+  for (int part = parts; part-- > 0;)
+    word = (word << bits) | (bits_at(source, offset + next * part) << (32 - bits) >> (32 - bits));
+  return word;
+}
+
 Value replace_loads(const Value& v, const std::vector<std::pair<kernel::BufferId, Value>>& with) {
   std::unordered_map<const kernel::ValueNode*, Value> memo;
   const std::function<Value(const Value&)> visit = [&](const Value& x) -> Value {
