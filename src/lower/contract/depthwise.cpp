@@ -199,21 +199,21 @@ std::optional<Groups> groups_of(const prim::Graph& g, const Problem& p, const Ta
   constexpr std::int64_t kMostWritten = 128;  // taps
   const std::vector<Axis> groups = p.of(Role::batch), filters = p.of(Role::n);
   if (groups.size() != 1 || filters.size() != 1 || p.count(Role::m) == 1 ||
-      p.count(Role::k) > kMostWritten || g.constant_of(p.b) == nullptr ||
-      !p.b_access.inside.empty())
+      g.constant_of(p.b) == nullptr || !p.b_access.inside.empty())
     return std::nullopt;
   std::optional<std::int64_t> in;
   for (const ir::Expr& e : p.a_access.index)
     if (ir::depends_on(e, groups[0].var)) in = ir::coefficient_of(e, groups[0].var);
   const std::int64_t lanes = target.lanes(p.type), out = filters[0].extent;
-  if (!in || *in < 2 || *in > out || out >= lanes || lanes % out != 0 ||
+  if (!in || *in < 2 || *in > out || out > lanes || lanes % out != 0 ||
       groups[0].extent * out % lanes != 0)
     return std::nullopt;
   Problem joined = p;
   join_reductions(g, target, joined);
   const int parts = joined.parts ? joined.parts->count : 1;
   const DType stored = g[p.a].type.dtype;
-  const bool words = (is_float(p.type) || parts > 1) && size_of(stored) * parts == 4;
+  const bool words = (is_float(p.type) || parts > 1) && size_of(stored) * parts == 4 &&
+                     joined.count(Role::k) <= kMostWritten;
   return words ? std::optional(Groups{groups[0].extent, *in, out, parts}) : std::nullopt;
 }
 
