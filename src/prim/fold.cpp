@@ -4,6 +4,7 @@
 #include <new>
 #include <unordered_map>
 
+#include "prim/access.h"
 #include "prim/interpret.h"
 #include "prim/lines.h"
 #include "prim/rewrite.h"
@@ -78,10 +79,19 @@ std::optional<Tensor> map_directly(const Graph& g, NodeId id) {
   return out;
 }
 
+/// A constant whose elements a view takes in their order, in its shape.
+std::optional<Tensor> regrouped(const Graph& g, NodeId id) {
+  const Access* view = plain_view(g, id);
+  const Tensor* t = view ? g.constant_of(g[id].args[0]) : nullptr;
+  if (t == nullptr || !regroups(*view, t->shape(), g[id].type.shape)) return std::nullopt;
+  return t->reshaped(g[id].type.shape);
+}
+
 }  // namespace
 
 std::optional<Tensor> evaluate_constant(const Graph& g, NodeId id, const FoldLimits& limits) {
   if (const Tensor* t = g.constant_of(id)) return *t;
+  if (auto same = regrouped(g, id)) return same;
   const std::vector<NodeId> cone = constant_cone(g, id, limits);
   if (cone.empty()) return std::nullopt;
   std::unordered_map<NodeId, Tensor> values;

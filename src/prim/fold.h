@@ -12,7 +12,7 @@ struct FoldLimits {
 };
 
 /// The value of a node that depends on constants and positions only; nullopt if it depends on an
-/// input or a random number, or exceeds the limits.
+/// input or a random number, or exceeds the limits (a constant in another shape never does).
 std::optional<Tensor> evaluate_constant(const Graph& g, NodeId id, const FoldLimits& limits = {});
 
 /// Replaces constant subgraphs by constants where that does not take more memory than what they

@@ -328,6 +328,17 @@ class Maker {
     }
     if (!merged_rows_) make_box(axes);
     if (out_->box) s.a = ASource::box;
+    if (s.a == ASource::matrix) planes_alone();
+  }
+
+  /// Planes that a window slides over (a line of taps along time) are independent products where
+  /// the copy of one leaves the second-level cache: their tasks are then parts of it.
+  void planes_alone() {
+    if (!out_->row || form_ == Form::rows) return;
+    const std::int64_t terms = out_->tile->extent * p_.count(Role::k);
+    if (terms * size_of(p_.type) <= request().target.l2_bytes / 2) return;
+    out_->outer.push_back(*out_->row);
+    out_->row.reset();
   }
 
   /// True if memory runs along the rows while reductions jump: each step of a tile would touch
