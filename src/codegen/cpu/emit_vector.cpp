@@ -202,17 +202,21 @@ std::optional<Emitter::Run> Emitter::vector_around(std::int32_t id, const Access
                                                    const std::vector<std::int64_t>& offsets,
                                                    std::int64_t unit) const {
   const ir::IndexNode& n = a.base.node();
-  const std::int64_t constant = n.kind == ir::IndexNode::Kind::sum ? n.constant : 0;
-  const auto range = ir::bounds(a.base, ranges_);
-  if (in_registers(id) || !range || constant % unit != 0) return std::nullopt;
+  if (in_registers(id) || n.kind != ir::IndexNode::Kind::sum || n.constant % unit != 0)
+    return std::nullopt;
   const std::int64_t span = offsets.back() - offsets.front() + 1, width = vector_->width;
   auto length = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(span)));
   for (; length <= width; length *= 2) {
-    const std::int64_t start = -ir::floor_mod_int(constant / unit, length), end = start + length;
-    if (offsets.front() >= start && offsets.back() < end)
-      return range->low + start * unit >= 0 && range->high + end * unit <= buffer(id).size
-                 ? std::optional(Run{start, static_cast<unsigned>(length)})
-                 : std::nullopt;
+    const std::int64_t start = -ir::floor_mod_int(n.constant / unit, length), end = start + length;
+    if (offsets.front() < start || offsets.back() >= end) continue;
+    const auto range = ir::bounds(a.base, ranges_);
+    const bool inside =
+        range && range->low + start * unit >= 0 && range->high + end * unit <= buffer(id).size;
+    // Whatever the variables are, a whole block of a buffer of whole blocks, if it has the lanes'.
+    bool block = buffer(id).size % (length * unit) == 0;
+    for (const ir::IndexNode::Term& t : n.terms) block &= t.coefficient % (length * unit) == 0;
+    return inside || block ? std::optional(Run{start, static_cast<unsigned>(length)})
+                           : std::nullopt;
   }
   return std::nullopt;
 }

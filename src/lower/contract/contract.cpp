@@ -234,7 +234,7 @@ Result<Lowered> lower(const Request& request) {
   if (!contract::supports(*request.graph, request.cluster, request.target))
     return unsupported("contraction: the cluster is not one main loop with an epilogue");
   if (request.target.is_gpu()) return gpu::lower(*HEDDLE_TRY(make_product(request)));
-  if (!pinned(request.tuning, "mr"))
+  if (request.tuning.empty())
     if (auto groups = lower_groups(request)) return groups;
   const auto all = HEDDLE_TRY(choices(request, request.tuning, 1));
   if (all.empty()) return unsupported("contraction: no such schedule");
