@@ -93,12 +93,16 @@ Status time_in_turns(std::vector<Contender>& list, runtime::Session& session,
   return Ok{};
 }
 
-/// Whether no layout is much faster than all stages on one worker, which take long enough for that.
+/// Whether no layout is much faster than all stages on one worker, which take long enough for that:
+/// as they were profiled, or each whole, as nobody knows what else ran meanwhile.
 bool threads_gain_nothing(const std::vector<Contender>& list, const runtime::Program& program) {
   constexpr double kMuch = 0.75, kLong = 1e-3;
   double alone = 0, best = 1e30;
   for (const runtime::Launch& launch : program.launches) alone += launch.seconds;
-  for (const Contender& c : list) best = std::min(best, c.typical(false));
+  for (const Contender& c : list) {
+    best = std::min(best, c.typical(false));
+    if (c.layout && c.layout->whole >= kLongRun) alone = std::min(alone, c.typical(false));
+  }
   return alone > kLong && best > kMuch * alone;
 }
 
