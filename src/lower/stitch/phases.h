@@ -36,6 +36,7 @@ class Phases {
 
   // split.cpp
   void split_long_reductions(const Group& group);
+  std::vector<Touch> touches_of_term(const Reduction& r, std::vector<ir::Var>& terms);
   bool adds_columns(const Reduction& r);
   /// In how many parts at most; 0: a phase of its own is not worth it. `most_results`: of the
   /// reductions beside it.

@@ -39,11 +39,17 @@ struct Cut {
   std::int64_t extent = 0, parts = 0, block = 0;
 };
 
-Cut cut_of(const Reduction& r, std::int64_t most_parts) {
+/// Parts are far from each other in memory, where their axis steps by `steps`, and each is dense.
+Cut cut_of(const Reduction& r, const std::vector<std::int64_t>& steps, std::int64_t most_parts) {
   Cut c;
-  if (r.extents[0] < kFewRows)
-    c.axis = static_cast<std::size_t>(std::max_element(r.extents.begin(), r.extents.end()) -
-                                      r.extents.begin());
+  c.axis = static_cast<std::size_t>(std::max_element(r.extents.begin(), r.extents.end()) -
+                                    r.extents.begin());
+  std::int64_t most = -1;
+  for (std::size_t d = 0; d < r.extents.size(); ++d)
+    if (r.extents[d] >= kFewRows && steps[d] > most) {
+      most = steps[d];
+      c.axis = d;
+    }
   c.extent = r.extents[c.axis];
   c.parts = std::min(most_parts, c.extent);
   for (std::int64_t p = c.parts; p >= kFewRows; --p)
@@ -104,20 +110,25 @@ void Phases::split_long_reductions(const Group& group) {
   }
 }
 
-/// True if neighbours in memory belong to different results, as in a sum over rows of a matrix or
-/// over the pixels of a channels-last image.
-bool Phases::adds_columns(const Reduction& r) {
+/// What a term touches, over a new variable for each axis of the reduction.
+std::vector<Touch> Phases::touches_of_term(const Reduction& r, std::vector<Var>& terms) {
   Index position;
-  std::vector<Var> terms, results;
   for (std::int64_t extent : r.extents) {
     terms.push_back(emitter_.fresh(extent));
     position.push_back(extent == 1 ? Expr(0) : Expr(terms.back()));
   }
-  for (const Expr& e : r.depends) ir::collect_variables(e, results);
-  const auto touches = emitter_.touches_of([&](Evaluator& values) {
+  return emitter_.touches_of([&](Evaluator& values) {
     values.ranges() = values_.ranges();
     return std::vector<Value>{r.term(values, position)};
   });
+}
+
+/// True if neighbours in memory belong to different results, as in a sum over rows of a matrix or
+/// over the pixels of a channels-last image.
+bool Phases::adds_columns(const Reduction& r) {
+  std::vector<Var> terms, results;
+  for (const Expr& e : r.depends) ir::collect_variables(e, results);
+  const auto touches = touches_of_term(r, terms);
   std::int64_t size = 0;
   bool columns = false;
   for (const Touch& t : touches) {
@@ -169,7 +180,11 @@ bool Phases::split_reduction(const Group& group, const Reduction& r, std::int64_
   const std::int64_t most_parts = parts_worth(group, r, most_results);
   if (most_parts == 0) return false;
   const Shape& shape = g_[r.node].type.shape;
-  const Cut cut = cut_of(r, most_parts);
+  std::vector<Var> terms;
+  const auto touches = touches_of_term(r, terms);
+  std::vector<std::int64_t> steps;
+  for (const Var v : terms) steps.push_back(largest_step(touches, v));
+  const Cut cut = cut_of(r, steps, most_parts);
   split_.push_back(r.node);
 
   Group partial{{cut.parts}, {}, {}};
