@@ -3,7 +3,7 @@
 was searched for and nothing was looked at first. Each is exported where it is missing, and runs
 interleaved with the peers.
 
-  bench/beyond.py [--threads 1,2] [--peers ort,openvino] [--page] [network…]
+  bench/beyond.py [--threads 1,2] [--peers ort,openvino] [--precision bf16] [--page] [network…]
 """
 import argparse
 import datetime
@@ -22,7 +22,8 @@ HEAD = """# Networks beyond the zoo
 Made by `bench/beyond.py`; do not edit.
 
 Networks of `zoo/beyond.py`, exported from PyTorch with random weights: no schedule that ships was searched on them. Heddle
-plans them from its cost model (`--budget none`), f32. Medians in ms, each peer's over Heddle's, interleaved in one run."""
+plans them from its cost model (`--budget none`), in f32 where a title names no other precision. Medians in ms, each peer's
+over Heddle's, interleaved in one run."""
 
 
 def export(names):
@@ -33,9 +34,9 @@ def export(names):
     return names or sorted(p.parent.name for p in FOLDER.glob("*/model.onnx"))
 
 
-def measured(name, threads, peers, duration):
+def measured(name, threads, peers, precision, duration):
     command = [ROOT / "build/bin/heddle", "bench", FOLDER / name, "--threads", str(threads),
-               "--vs", peers, "--json", "--duration", str(duration)]
+               "--vs", peers, "--precision", precision, "--json", "--duration", str(duration)]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     found = {"network": name, "heddle_ms": result["heddle"]["median_ms"]}
     for peer, p in result["peers"].items():
@@ -62,6 +63,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--peers", default="ort,openvino")
+    parser.add_argument("--precision", default="f32", choices=["f32", "bf16"])
     parser.add_argument("--duration", type=float, default=0.5, help="seconds of each contestant")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     parser.add_argument("networks", nargs="*")
@@ -72,8 +74,9 @@ def main():
                                        capture_output=True, text=True).stdout)
     for threads in map(int, args.threads.split(",")):
         here = {"date": datetime.date.today().isoformat(), "peers": args.peers.split(","),
-                "rows": [measured(n, threads, args.peers, args.duration) for n in names]}
+                "rows": [measured(n, threads, args.peers, args.precision, args.duration) for n in names]}
         title = f"{report['cpu']['name']}, {threads} thread{'s' if threads > 1 else ''}"
+        title += f", {args.precision}" if args.precision != "f32" else ""
         print("\n".join(table(title, here)), flush=True)
         kept[title] = here
     if args.page:

@@ -2,8 +2,8 @@
 
 With PyTorch and torchvision (`bench/setup_peers.sh`): torchvision's own, and what is built like
 networks in use: a decoder with grouped queries, a diffusion U-Net, Whisper's encoder, YOLOv8's
-blocks, wav2vec's features, and so on.  Weights are random, of seed 0.  Writes DIR/NAME/model.onnx, where
-it is missing.
+blocks, wav2vec's features, and so on (and further.py).  Weights are random, of seed 0.  Writes
+DIR/NAME/model.onnx, where it is missing.
 """
 
 import pathlib
@@ -11,32 +11,11 @@ import sys
 import warnings
 
 import torch
-import torchvision
 from torch import nn
 from torch.nn import functional as F
 
-vision = torchvision.models
-image = lambda size=224: [torch.randn(1, 3, size, size)]
-
-
-class Residual(nn.Module):
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x):
-        return x + self.layers(x)
-
-
-class Turn(nn.Module):
-    def forward(self, x):
-        return x.transpose(1, 2)
-
-
-def encoder(width, heads, layers):
-    return nn.Sequential(*[nn.TransformerEncoderLayer(width, heads, 4 * width, activation="gelu",
-                                                      batch_first=True, norm_first=True)
-                           for _ in range(layers)])
+import further
+from blocks import Recurrent, Residual, Turn, conv_silu, encoder, image, untrained, vision
 
 
 class RMSNorm(nn.Module):
@@ -158,11 +137,6 @@ class WhisperEncoder(nn.Module):
         return self.layers(self.convs(x).transpose(1, 2) + self.places)
 
 
-def conv_silu(i, o, kernel=1, stride=1):
-    return nn.Sequential(nn.Conv2d(i, o, kernel, stride, kernel // 2, bias=False),
-                         nn.BatchNorm2d(o), nn.SiLU())
-
-
 class C2f(nn.Module):
     def __init__(self, width, count):
         super().__init__()
@@ -227,15 +201,6 @@ def video():
                          nn.Conv3d(64, 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1))
 
 
-class Recurrent(nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x):
-        return self.layer(x)[0]
-
-
 def mixer(width=256, places=196):
     layers = [nn.Conv2d(3, width, 16, 16), nn.Flatten(2)]
     body = [nn.Sequential(Residual(nn.LayerNorm(width),
@@ -244,21 +209,6 @@ def mixer(width=256, places=196):
                           Residual(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(),
                                    nn.Linear(4 * width, width))) for _ in range(4)]
     return nn.Sequential(*layers, Turn(), *body)
-
-
-class Unlabelled(nn.Module):
-    """A segmentation network's result without its name."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, x):
-        return self.network(x)["out"]
-
-
-def untrained(make):
-    return Unlabelled(make(weights=None, weights_backbone=None))
 
 
 rand = torch.randn
@@ -293,6 +243,7 @@ NETWORKS = {
     "mlp-batch256": lambda: (nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.LayerNorm(1024),
                                            nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)),
                              [rand(256, 512)]),
+    **further.NETWORKS,
 }
 
 
