@@ -94,16 +94,17 @@ Status time_in_turns(std::vector<Contender>& list, runtime::Session& session,
 }
 
 /// Whether no layout is much faster than all stages on one worker, which take long enough for that:
-/// as they were profiled, or each whole, as nobody knows what else ran meanwhile.
+/// as they were profiled, or each whole, where sharing them out was no better.
 bool threads_gain_nothing(const std::vector<Contender>& list, const runtime::Program& program) {
   constexpr double kMuch = 0.75, kLong = 1e-3;
-  double alone = 0, best = 1e30;
+  double alone = 0, shared = 1e30, whole = 1e30;
   for (const runtime::Launch& launch : program.launches) alone += launch.seconds;
   for (const Contender& c : list) {
+    double& best = c.layout && c.layout->whole >= kLongRun ? whole : shared;
     best = std::min(best, c.typical(false));
-    if (c.layout && c.layout->whole >= kLongRun) alone = std::min(alone, c.typical(false));
   }
-  return alone > kLong && best > kMuch * alone;
+  if (shared > whole) alone = std::min(alone, whole);
+  return alone > kLong && std::min(shared, whole) > kMuch * alone;
 }
 
 /// Where threads seem to gain nothing, somebody else may have had a processor meanwhile: some more

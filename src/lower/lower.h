@@ -156,6 +156,7 @@ struct Algorithm {
   double constant_bytes = 1;  ///< memory of the constant operand as it is stored
   double flops = 1;           ///< operations
   bool tiles = false;         ///< they are products of bf16 or of bytes in tile registers
+  bool stored = false;        ///< the image is read as it is stored, perhaps padded or cast
 };
 /// What lower() chooses among where the operand lies channels-last; as written comes first.
 std::vector<Algorithm> algorithms(const prim::Graph& g, NodeId contract, const Target& target);

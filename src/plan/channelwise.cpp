@@ -23,9 +23,10 @@ bool is_number(const Facts& f, NodeId id) {
   return f.as<prim::View>(id) && element_count(f[f[id].args[0]].type.shape) == 1;
 }
 
-/// Read from memory, as what it is or as fewer bits of the same numbers, perhaps padded.
-bool is_stored(const Facts& f, const Cluster& c, NodeId id) {
-  while (std::ranges::binary_search(c.nodes, id)) {
+}  // namespace
+
+bool is_stored(const Facts& f, const std::function<bool(NodeId)>& local, NodeId id) {
+  while (local(id)) {
     const auto* map = f.as<prim::Map>(id);
     const bool shifted = map && map->fn == ir::ScalarFn::add && is_number(f, f[id].args[1]);
     if (!shifted && !(map && map->fn == ir::ScalarFn::cast) &&
@@ -36,15 +37,14 @@ bool is_stored(const Facts& f, const Cluster& c, NodeId id) {
   return true;
 }
 
-}  // namespace
-
 bool is_depthwise(const Facts& f, const Cluster& c) {
   std::optional<NodeId> image;
+  const auto local = [&](NodeId id) { return std::ranges::binary_search(c.nodes, id); };
   for (const NodeId id : c.nodes) {
     const auto* view = f.as<prim::View>(id);
     if (f.as<prim::Contract>(id) && !image) {
       image = image_of_channels(f, id);
-      if (!image || !is_stored(f, c, *image)) return false;
+      if (!image || !is_stored(f, local, *image)) return false;
     } else if (!f.as<prim::Map>(id) && !(view && view->pieces.size() == 1)) {
       return false;
     }

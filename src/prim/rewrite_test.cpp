@@ -497,6 +497,12 @@ TEST(FoldConstants, FoldsWhatDoesNotGrow) {
   EXPECT_EQ(census(f)["contract"], 0);
   EXPECT_EQ(evaluate_constant(g, x), std::nullopt);
   EXPECT_EQ(evaluate_constant(g, wide, {.max_bytes = 1000}), std::nullopt);
+  // A constant in another shape is no copy, however large; its transpose is one.
+  const NodeId matrix = b.constant(Tensor({DType::f32, {30, 20}}));
+  const auto same = evaluate_constant(g, b.reshape(matrix, {10, 60}), {.max_bytes = 1000});
+  ASSERT_TRUE(same);
+  EXPECT_EQ(same->data(), g.constant_of(matrix)->data());
+  EXPECT_EQ(evaluate_constant(g, b.transpose(matrix, {1, 0}), {.max_bytes = 1000}), std::nullopt);
 }
 
 }  // namespace

@@ -196,8 +196,8 @@ Emitter::V Emitter::load_known(std::int32_t id, const Access& a,
 }
 
 /// Where a vector begins that has all of the lanes' offsets (sorted) and lies in the buffer, in
-/// parts of `unit` elements, and its length: at a multiple of that, as far as constants tell, so
-/// that what reads other elements of it loads the same.
+/// parts of `unit` elements, and its length: at a multiple of that past the variables, so that what
+/// reads other elements of it loads the same. Something reads the lanes, so they are in the buffer.
 std::optional<Emitter::Run> Emitter::vector_around(std::int32_t id, const Access& a,
                                                    const std::vector<std::int64_t>& offsets,
                                                    std::int64_t unit) const {
@@ -212,7 +212,7 @@ std::optional<Emitter::Run> Emitter::vector_around(std::int32_t id, const Access
     const auto range = ir::bounds(a.base, ranges_);
     const bool inside =
         range && range->low + start * unit >= 0 && range->high + end * unit <= buffer(id).size;
-    // Whatever the variables are, a whole block of a buffer of whole blocks, if it has the lanes'.
+    // Whatever the variables are, a block of a buffer of whole blocks is inside if a lane is.
     bool block = buffer(id).size % (length * unit) == 0;
     for (const ir::IndexNode::Term& t : n.terms) block &= t.coefficient % (length * unit) == 0;
     return inside || block ? std::optional(Run{start, static_cast<unsigned>(length)})

@@ -30,6 +30,31 @@ TEST(Lanes, ThatLieApart) {
       }
 }
 
+/// Lanes that repeat elements of one vector around them (groups of channels), in buffers of whole
+/// blocks and others, from the first element to the last, under conditions: nothing outside is
+/// read.
+TEST(Lanes, ThatAreOfOneVector) {
+  for (const char* type : kStored)
+    for (const int lanes : {16, 13, 8})
+      for (const int group : {4, 8, 16})
+        for (const int size : {192, 188, 195}) {
+          const int most = (size - lanes / group * group - group) / 16;
+          const kernel::Kernel k = parsed(fmt::format(
+              R"(kernel "t" vars=4 {{
+  buffer b0 "x" {0}[{4}] grid arg=0
+  buffer b1 "y" {0}[8192] grid arg=1 written
+  for grid d0 in 0..12 {{ if 0 <= d0 < {5} {{ for serial d1 in 0..{3} {{
+    for vector d2 in 0..{2} {{
+      b1[d0*512 + d1*32 + d2] = load.{1} b0[d0*16 + d2/{3}*{3} + d1] }}
+    for vector d3 in 0..{2} {{ if 16 <= d0*16 + d1 < 999 {{
+      b1[d0*512 + d1*32 + d3 + 16] = load.{1} b0[d0*16 - 16 + d3/{3}*{3} + d1] }} }}
+  }} }} }}
+}})",
+              type, computed(type), lanes, group, size, most + 1));
+          for (const Machine& m : machines()) check(k, m, 0, 5);
+        }
+}
+
 /// Lanes that conditions choose, which nothing but the lane decides, or loops around only within
 /// ranges: pieces of a concatenation that channels are shuffled out of.
 TEST(Lanes, ThatConditionsChoose) {

@@ -200,6 +200,24 @@ TEST(Contract, WinogradOfVolumes) {
   }
 }
 
+/// A line of taps over planes that are too many for the second-level cache once they are copied:
+/// tasks are parts of a plane.
+TEST(Contract, PlanesOfALineOfTaps) {
+  for (const std::int64_t stride : {1, 2}) {
+    Case c;
+    c.target.l2_bytes = 1 << 14;
+    const NodeId x = c.input({1, 8, 6, 9, 11}), w = c.constant({16, 8, 3, 1, 1});
+    Builder::Conv geometry = conv(3, 1, 0);
+    geometry.strides = {stride, 1, 1};
+    geometry.pads_begin = geometry.pads_end = {1, 0, 0};
+    c.output(c.b.relu(c.b.conv(x, w, geometry)));
+    c.layouts[x] = ordered(c.b.shape(x), {0, 2, 3, 4, 1});
+    ASSERT_NO_FATAL_FAILURE(check(c));
+    EXPECT_NE(c.schedule.find("rows=1 "), std::string::npos) << c.schedule;
+    EXPECT_NE(c.schedule.find("a=matrix"), std::string::npos) << c.schedule;
+  }
+}
+
 TEST(Contract, AlgorithmsOfAConvolution) {
   const auto count = [](std::int64_t channels, std::int64_t kernel, std::int64_t stride,
                         int largest) {

@@ -72,8 +72,8 @@ std::optional<std::vector<int>> dimensions_along(const prim::Access& a, const Sh
     }
   for (std::size_t i = 0, d = 0; i < from.size(); ++i) {
     if (out[i] >= 0) continue;
-    while (d < to.size() && used[d]) ++d;
-    if (d == to.size() || to[d] != 1) return std::nullopt;
+    while (d < to.size() && (used[d] || to[d] != 1)) ++d;
+    if (d == to.size()) return std::nullopt;
     out[i] = static_cast<int>(d);
     used[d] = true;
   }
@@ -193,10 +193,9 @@ struct Groups {
   int parts = 1;
 };
 
-/// Those of f32, or of words, that leave lanes idle if one group's channels are all that a vector
-/// has.
+/// Those of f32 that leave lanes idle if one group's channels are all that a vector has, and of
+/// words, which read in place what a main loop copies, as many channels as lanes.
 std::optional<Groups> groups_of(const prim::Graph& g, const Problem& p, const Target& target) {
-  constexpr std::int64_t kMostWritten = 128;  // taps
   const std::vector<Axis> groups = p.of(Role::batch), filters = p.of(Role::n);
   if (groups.size() != 1 || filters.size() != 1 || p.count(Role::m) == 1 ||
       g.constant_of(p.b) == nullptr || !p.b_access.inside.empty())
@@ -213,7 +212,7 @@ std::optional<Groups> groups_of(const prim::Graph& g, const Problem& p, const Ta
   const int parts = joined.parts ? joined.parts->count : 1;
   const DType stored = g[p.a].type.dtype;
   const bool words = (is_float(p.type) || parts > 1) && size_of(stored) * parts == 4 &&
-                     joined.count(Role::k) <= kMostWritten;
+                     (parts > 1 || out < lanes) && joined.count(Role::k) <= kWrittenOut;
   return words ? std::optional(Groups{groups[0].extent, *in, out, parts}) : std::nullopt;
 }
 
@@ -250,10 +249,11 @@ std::optional<std::int64_t> apart(const Value& operand, int parts) {
 
 std::optional<Algorithm> groups_algorithm(const prim::Graph& g, const Problem& p,
                                           const Target& target) {
-  constexpr double kOfShuffles = 1.3;
+  constexpr double kOfShuffles = 1.3, kInPlace = 0.85;
   const auto groups = groups_of(g, p, target);
   if (!groups) return std::nullopt;
-  return Algorithm{kOfShuffles * static_cast<double>(groups->out) / target.lanes(p.type)};
+  const double share = static_cast<double>(groups->out) / target.lanes(p.type);
+  return Algorithm{share < 1 ? kOfShuffles * share : kInPlace, 1, 1, false, true};
 }
 
 Result<Lowered> lower_groups(const Request& request) {
@@ -283,7 +283,7 @@ Result<Lowered> lower_groups(const Request& request) {
   };
   const auto first = std::ranges::find_if(p.k, of_group);
   const std::int64_t words = first == p.k.end() ? 1 : first->extent;
-  if (words != groups->in / groups->parts || p.k.size() < (words > 1 ? 2 : 1)) return refused();
+  if (words != groups->in / groups->parts) return refused();
   if (first != p.k.end()) std::rotate(p.k.begin(), first, first + 1);
   return emit_depthwise(p, *channel, words);
 }

@@ -16,10 +16,10 @@ bool keeps_order(const prim::Graph& g, NodeId id);
 /// anything else.
 Result<Lowered> lower_depthwise(const Request& request);
 
-/// A convolution of groups of fewer channels than a vector has lanes, the same way: lanes are the
-/// result's channels, of several groups, and each channel of a group is a lane of its part of the
-/// vector for all of that part. As an algorithm of the contraction, if it is one; an error if the
-/// cluster is anything else, or its operand does not lie channels-last.
+/// A convolution of groups of at most as many channels as a vector has lanes, the same way: lanes
+/// are the result's channels, of one group or several, and each channel of a group is a lane of its
+/// part of the vector for all of that part. As an algorithm of the contraction, if it is one; an
+/// error if the cluster is anything else, or its operand does not lie channels-last.
 std::optional<Algorithm> groups_algorithm(const prim::Graph& g, const Problem& p,
                                           const Target& target);
 Result<Lowered> lower_groups(const Request& request);

@@ -21,7 +21,6 @@ using kernel::Scope;
 using kernel::Value;
 
 constexpr std::int64_t kTasksPerThread = 8, kGrain = 1 << 11;
-constexpr std::int64_t kWrittenOut = 128;  ///< taps; more of them are loops
 
 /// What loop variables stand for.
 class Env {
@@ -214,7 +213,7 @@ class Depthwise {
   Body next_row(const Expr& column, const Expr& channel) const {
     constexpr std::int64_t kFar = 8;  // parts of the last-level cache
     const auto* load = first_load(p_.a);
-    const bool plain = load && p_.row && p_.k.size() == 2 && taps_ <= kWrittenOut;
+    const bool plain = !group_ && load && p_.row && p_.k.size() == 2 && taps_ <= kWrittenOut;
     if (!plain || operand_bytes() < target_.l3_bytes / kFar) return {};
     const auto step = [&](Var v) { return ir::coefficient_of(load->offset, v).value_or(0); };
     const std::int64_t tap_row = step(p_.k[0].axes[0].var), tap = step(p_.k[1].axes[0].var);

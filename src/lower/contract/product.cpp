@@ -334,9 +334,10 @@ class Maker {
   /// Planes that a window slides over (a line of taps along time) are independent products where
   /// the copy of one leaves the second-level cache: their tasks are then parts of it.
   void planes_alone() {
-    if (!out_->row || form_ == Form::rows) return;
-    const std::int64_t terms = out_->tile->extent * p_.count(Role::k);
-    if (terms * size_of(p_.type) <= request().target.l2_bytes / 2) return;
+    if (!out_->row || form_ != Form::joined || out_->sums() || request().target.is_gpu()) return;
+    constexpr std::int64_t kFewRows = 64;  // would read all columns for little
+    const std::int64_t rows = out_->tile->extent, terms = rows * p_.count(Role::k);
+    if (rows < kFewRows || terms * size_of(p_.type) <= request().target.l2_bytes / 2) return;
     out_->outer.push_back(*out_->row);
     out_->row.reset();
   }

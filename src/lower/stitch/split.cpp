@@ -1,5 +1,5 @@
 // Long reductions with few results: summed in parts by a phase of their own, so that all threads
-// have work. The number of parts depends on the shape only, so results do not depend on the
+// have work. The number of parts depends on shape and layout only, so results do not depend on the
 // threads.
 #include <algorithm>
 #include <numeric>
@@ -39,14 +39,16 @@ struct Cut {
   std::int64_t extent = 0, parts = 0, block = 0;
 };
 
-/// Parts are far from each other in memory, where their axis steps by `steps`, and each is dense.
-Cut cut_of(const Reduction& r, const std::vector<std::int64_t>& steps, std::int64_t most_parts) {
+/// Parts are far from each other in memory, where axes step by `steps`, and each is dense; `least`
+/// of them are wanted.
+Cut cut_of(const Reduction& r, const std::vector<std::int64_t>& steps, std::int64_t least,
+           std::int64_t most_parts) {
   Cut c;
   c.axis = static_cast<std::size_t>(std::max_element(r.extents.begin(), r.extents.end()) -
                                     r.extents.begin());
   std::int64_t most = -1;
   for (std::size_t d = 0; d < r.extents.size(); ++d)
-    if (r.extents[d] >= kFewRows && steps[d] > most) {
+    if (r.extents[d] >= least && steps[d] > most) {
       most = steps[d];
       c.axis = d;
     }
@@ -184,7 +186,9 @@ bool Phases::split_reduction(const Group& group, const Reduction& r, std::int64_
   const auto touches = touches_of_term(r, terms);
   std::vector<std::int64_t> steps;
   for (const Var v : terms) steps.push_back(largest_step(touches, v));
-  const Cut cut = cut_of(r, steps, most_parts);
+  // A CPU's few threads have work enough; of a GPU's multiprocessors none should be idle.
+  const std::int64_t least = request_.target.is_gpu() ? most_parts : kFewRows;
+  const Cut cut = cut_of(r, steps, least, most_parts);
   split_.push_back(r.node);
 
   Group partial{{cut.parts}, {}, {}};

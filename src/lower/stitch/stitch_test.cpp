@@ -131,6 +131,23 @@ TEST(Kept, GatesThatRowsShare) {
   EXPECT_EQ(kept({}, 200), 0);
 }
 
+/// The sum of a whole channels-last image is cut along its rows, whose parts lie densely; vectors
+/// run along the channels.
+TEST(Split, ChannelsLastImages) {
+  prim::Graph g;
+  Builder b(g);
+  const NodeId x = g.add_input("x", {DType::f32, {1, 64, 40, 36}});
+  g.outputs.push_back({"y", b.reduce(ir::Monoid::sum, x, {0, 1, 2, 3})});
+  Request r;
+  r.graph = &g;
+  r.cluster = whole(g);
+  r.layout_of = [&](NodeId) { return ordered({1, 64, 40, 36}, {0, 2, 3, 1}); };
+  const kernel::Kernel k = stitch::lower(r)->kernel;
+  const auto parts = std::ranges::find(k.buffers, "parts", &kernel::Buffer::name);
+  ASSERT_NE(parts, k.buffers.end());
+  EXPECT_EQ(parts->size, 20);  // of two of 40 rows
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, Stitch, testing::ValuesIn(cases::kCases), [](const auto& info) {
   std::string name(info.param.name);
   std::replace_if(
