@@ -200,12 +200,8 @@ Problem analyse_channels(const prim::Graph& g, NodeId contract) {
   for (Axis& a : p.axes)
     if (a.var == filter.var) a = {a.var, group.extent * filter.extent, Role::batch};
   std::vector<Expr> values;
-  const auto most =
-      std::max(group.var.index,
-               std::max_element(p.axes.begin(), p.axes.end(), [](const Axis& x, const Axis& y) {
-                 return x.var < y.var;
-               })->var.index);
-  for (std::int32_t i = 0; i <= most; ++i) values.emplace_back(Var{i});
+  const std::size_t all = p.out.size() + std::get<prim::Contract>(g[contract].op).reduced.size();
+  for (std::size_t i = 0; i < all; ++i) values.emplace_back(Var{static_cast<std::int32_t>(i)});
   const auto value = [&](Var v) -> Expr& { return values[static_cast<std::size_t>(v.index)]; };
   value(group.var) = ir::floor_div(Expr(filter.var), filter.extent);
   value(filter.var) = ir::floor_mod(Expr(filter.var), filter.extent);
