@@ -48,7 +48,8 @@ Cost chain_cost(const Facts& f, const MachineModel& m, const Cluster& c) {
     const double written_us = flops / (1e3 * main_loop_rate(m, s, f[id].type.dtype, !m.gpu));
     const bool halves = !m.gpu && f[f[id].args[0]].type.dtype == DType::bf16;
     const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
-    const auto best = halves ? best_algorithm(all, written_us, 0) : lower::contract::Algorithm{};
+    const auto best =
+        halves ? best_algorithm(all, written_us, 0, false) : lower::contract::Algorithm{};
     const bool pairs = halves && m.bf16_pairs && !best.tiles;
     work_us += written_us * best.work / (pairs ? kBf16Rate : 1);
     if (!m.gpu) work_us += added_us(m, s, written_us);

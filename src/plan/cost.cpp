@@ -317,13 +317,12 @@ struct CostModel::State : Moves {
     tasks = std::max(tasks, units);
     const double written_us = 2 * multiplications / rate / parallel(units);
     const double constant_us = move_us(others, constant, is_cold(others));
-    auto all = f.algorithms[static_cast<std::size_t>(id.value)];
+    const auto& all = f.algorithms[static_cast<std::size_t>(id.value)];
     const NodeId image = f[id].args[f.as<prim::Constant>(f[id].args[0]) ? 1 : 0];
-    std::erase_if(all, [&](const lower::contract::Algorithm& a) {
-      return a.stored && !is_stored(
-                             f, [&](NodeId n) { return is_local(n); }, image);
-    });
-    const lower::contract::Algorithm best = best_algorithm(all, written_us, constant_us);
+    const auto local_here = [&](NodeId n) { return is_local(n); };
+    const bool stored = std::ranges::any_of(all, &lower::contract::Algorithm::stored) &&
+                        is_stored(f, local_here, image);
+    const lower::contract::Algorithm best = best_algorithm(all, written_us, constant_us, stored);
     loop_us += best.work * written_us;
     flops += best.flops * 2 * multiplications;
     tiles = tiles || best.tiles;

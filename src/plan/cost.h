@@ -44,8 +44,8 @@ double main_loop_rate(const MachineModel& m, const MatmulShape& s, DType type, b
 double main_loop_efficiency(const MatmulShape& shape, bool packed_operand, int lanes);
 
 /// The one whose arithmetic and constants, one after the other, take least time, given what both
-/// take as written.
+/// take as written; `stored`: among those, too, that read the image as it is stored.
 lower::contract::Algorithm best_algorithm(const std::vector<lower::contract::Algorithm>& all,
-                                          double work_us, double constant_us);
+                                          double work_us, double constant_us, bool stored);
 
 }  // namespace heddle::plan

@@ -77,13 +77,13 @@ double main_loop_efficiency(const MatmulShape& s, bool packed_operand, int lanes
 }
 
 lower::contract::Algorithm best_algorithm(const std::vector<lower::contract::Algorithm>& all,
-                                          double work_us, double constant_us) {
+                                          double work_us, double constant_us, bool stored) {
   const auto us = [&](const lower::contract::Algorithm& a) {
     return a.work * work_us + a.constant_bytes * constant_us;
   };
   lower::contract::Algorithm best;
   for (const lower::contract::Algorithm& a : all)
-    if (us(a) < us(best)) best = a;
+    if ((stored || !a.stored) && us(a) < us(best)) best = a;
   return best;
 }
 
